@@ -19,7 +19,8 @@ from unittest.mock import patch
 import holdfast
 from bench import executions_rival, measure
 from bench.measure import Contestant, Measured, Options, Part, Sample
-from holdfast import Settings, telemetry
+from holdfast import Settings
+from holdfast.telemetry import spans as telemetry
 
 ABSENT, SILENT, TOLD = "steps, not installed", "steps, API alone", "steps, a provider"
 _numbers = itertools.count()

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.commit.ticket import Ticket
-    from holdfast.log.log import Log, Stats
+    from holdfast.log.log import Log
+    from holdfast.log.log_stats import Stats
     from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
@@ -66,7 +67,7 @@ _HOMES = {
     "Record": "model.record",
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
-    "Stats": "log.log",
+    "Stats": "log.log_stats",
     "Ticket": "journal.commit.ticket",
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",

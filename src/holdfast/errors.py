@@ -4,6 +4,7 @@
     ├── Invalid          fix the call or the setting; nothing was written
     ├── NotFound         it is not here (any more)
     │   └── Expired      retention has removed it; `.first` is what is left
+    ├── Denied           whoever asks may not do that
     ├── Unavailable      not now; try again later
     │   └── Full         refused for lack of room; nothing was written
     ├── Closed           this handle is finished: clean, fenced, forked or poisoned
@@ -72,6 +73,12 @@ class Expired(NotFound):
     def __init__(self, message: str, *, first: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.first = first
+
+
+class Denied(HoldfastError):
+    """Whoever asks may not do that: no token, or one that does not allow it. Nothing was done."""
+
+    default_hint = "give a token that allows it: holdfast token create DIR NAME --scope … --topic …"
 
 
 class Unavailable(HoldfastError):

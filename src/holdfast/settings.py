@@ -25,9 +25,11 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.publish.publish_settings import PublishSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.segment_settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
+from holdfast.server_settings import ServerSettings
 from holdfast.shipping.shipping_settings import PROFILES, ShippingSettings
 from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import meant
+from holdfast.telemetry.telemetry_settings import TelemetrySettings
 
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
@@ -53,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True):
     publish: PublishSettings = PublishSettings()
     channels: ChannelSettings = ChannelSettings()
     executions: ExecutionSettings = ExecutionSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    server: ServerSettings = ServerSettings()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Settings:

@@ -1,8 +1,10 @@
 """Warnings are printed to stderr where the application has configured no logging.
 
 The logger `holdfast` has this handler from the beginning. It is silent as soon as there is another one, on this logger
-or on the root (`logging.basicConfig()`, or a `NullHandler` for those who want silence). A warning is one line: parts of
-it may come from a hostile directory or store.
+or on the root (`logging.basicConfig()`, or a `NullHandler` for those who want silence). A warning is one line, and what
+follows it (a traceback) holds nothing that steers a terminal: parts of it may come from a hostile directory or store.
+
+It never raises: a program without a working stderr goes on, and so does the thread that had something to say.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ class StderrWarnings(logging.Handler):
         if stream is None or self._is_heard(record.name):
             return
         try:
-            stream.write(f"holdfast: {record.levelname.lower()}: {_one_line(record.getMessage())}\n")
+            text = f"holdfast: {record.levelname.lower()}: {_printable(record.getMessage())}\n"
             if record.exc_info:
-                stream.write("".join(traceback.format_exception(*record.exc_info)))
+                lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
+                text += "".join(f"    {_printable(line)}\n" for line in lines)
+            stream.write(text)
             stream.flush()
-        except Exception:
-            self.handleError(record)
+        except Exception:  # noqa: S110  # closed, full, or somebody's own that fails: there is nobody left to tell
+            pass
 
     def _is_heard(self, name: str) -> bool:
         logger: logging.Logger | None = logging.getLogger(name)
@@ -40,5 +44,5 @@ class StderrWarnings(logging.Handler):
         return False
 
 
-def _one_line(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

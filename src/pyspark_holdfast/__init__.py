@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark_holdfast.read_marks import marks_of, settled_marks
     from pyspark_holdfast.source import HoldfastSource as DefaultSource
     from pyspark_holdfast.spark_session import configure, register, session
+    from pyspark_holdfast.trace_ids import trace_id
 
 _HOMES = {
     "DefaultSource": "source:HoldfastSource",
@@ -37,6 +38,7 @@ _HOMES = {
     "register": "spark_session",
     "session": "spark_session",
     "settled_marks": "read_marks",
+    "trace_id": "trace_ids",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "register",
     "session",
     "settled_marks",
+    "trace_id",
 ]
 
 

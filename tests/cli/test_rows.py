@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.json_rows import Row, parse_rows, plain_rows
 from holdfast.errors import Invalid
+from holdfast.model.row_json import Row, parse_rows, plain_rows
 from holdfast.model.schema import declare
 from holdfast.segments.typed.conform import conform
 

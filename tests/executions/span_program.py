@@ -87,6 +87,7 @@ class Collected:
         data = self._metrics.get_metrics_data()
         metrics = [] if data is None else [
             metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics
+            if metric.name == "durable.journal.writer.queue_depth"
         ]  # fmt: skip
         points = [(metric.name, point) for metric in metrics for point in metric.data.data_points]
         ids = {log_id} if log_id is not None else {(point.attributes or {}).get("holdfast.log") for _, point in points}

@@ -185,5 +185,5 @@ def test_what_is_not_answered_in_time_is_an_unknown_outcome(open_log: Open, monk
         topic.append(b"one", timeout=0.2)
     monkeypatch.undo()
     assert unknown.value.ticket is not None
-    assert unknown.value.ticket.result().offset == 0  # type: ignore[union-attr]
+    assert unknown.value.ticket.result(60).offset == 0  # type: ignore[union-attr]
     assert log.marks("t")[0].durable == 1

@@ -1,8 +1,8 @@
 """The command line `holdfast`: one file per verb; data on stdout, words on stderr.
 
-Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) · `text` and
-`json_rows` (bytes, times and typed rows as people and JSON see them) · `printing`, `follow_output` and `progress` ·
-`prices` (what requests cost) · `verbs`, one file each.
+Read in this order: `program` (verbs, errors, exit codes) · `options` and `output` (what all verbs share) · `text`
+(what a terminal gets to see) · `printing`, `follow_output` and `progress` · `prices` (what requests cost) · `verbs`,
+one file each.
 
 `inspection` is what `inspect`, `status`, `topics` and `read` have in common. What is in a log's database, and whether
 it is intact, comes from `holdfast.journal.inspected_database`; here it is printed, row by row (`inspect_lines`) or by

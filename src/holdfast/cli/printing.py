@@ -13,12 +13,13 @@ import click
 import msgspec
 
 from holdfast import Record, Topic
-from holdfast.cli.json_rows import Placed, placed
 from holdfast.cli.output import emit, emit_bytes, emit_json
-from holdfast.cli.text import iso, printable, record_line, shown
+from holdfast.cli.text import printable, shown
 from holdfast.errors import Invalid
 from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.record_json import iso, record_line
+from holdfast.model.row_json import Placed, placed, row_line
 from holdfast.reader.settled_reading import SettledReading
 
 Item = Record | Placed
@@ -27,17 +28,6 @@ Write = Callable[[Any], None]
 TEXT, JSON, ARROW = "text", "json", "arrow"
 RAW, RAW_JOINED = "raw", "raw joined"
 """Payloads alone, each with a newline or with nothing behind it."""
-
-
-class TypedLine(msgspec.Struct, frozen=True):
-    """A row of a typed topic as one JSON object."""
-
-    topic: str
-    partition: int
-    offset: int
-    time: str | None
-    time_us: int
-    row: dict[str, Any]
 
 
 def items(topic: Topic | TypedTopic, reading: Reading[Any]) -> Iterator[Item]:
@@ -89,6 +79,6 @@ def _row_text(item: Placed) -> None:
 
 def _row_json(topic: str) -> Write:
     def write(item: Placed) -> None:
-        emit_json(TypedLine(topic, item.partition, item.offset, iso(item.time), item.time, item.row))
+        emit_json(row_line(topic, item))
 
     return write

@@ -29,9 +29,9 @@ from holdfast.errors import Corrupt, HoldfastError
 from holdfast.suggestions import meant
 
 VERBS = (
-    "append", "read", "tail", "topics", "status", "seal", "ship", "retain", "reconcile", "rebuild", "restore",
-    "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "channel", "execution",
-    "spark", "config",
+    "append", "read", "tail", "topics", "status", "metrics", "seal", "ship", "retain", "reconcile", "rebuild",
+    "restore", "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "channel", "execution",
+    "spark", "serve", "token", "config",
 )  # fmt: skip
 
 _TOGETHER = {"unpublish": "publish"}

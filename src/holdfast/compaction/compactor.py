@@ -32,6 +32,7 @@ from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.port import Store
 from holdfast.store.store_settings import StoreSettings
+from holdfast.telemetry import spans
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
@@ -114,6 +115,13 @@ class Compactor:
 
     def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
         """Compact one partition, and remove what earlier compactions left."""
+        with spans.span(spans.COMPACT, {"holdfast.topic": topic, "holdfast.partition": partition}) as span:
+            report = self._compact(topic, partition, dry_run, progress)
+            span.set_attribute("holdfast.files_before", report.files_before)
+            span.set_attribute("holdfast.files_after", report.files_after)
+            return report
+
+    def _compact(self, topic: str, partition: int, dry_run: bool, progress: Progress) -> PartitionCompaction:
         before = now = self.look(topic, partition)
         counts: Counter[str] = Counter()
         problems: dict[str, str] = {}

@@ -54,7 +54,7 @@ class ExecutionRoom:
         self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
         self.store.make_room = self.pruning.make_room
         self.execution_journal = ExecutionJournal(self.store, self.live, self.pruning)
-        self.spans = ExecutionSpans(journal, self.store, self.live, self.execution_journal, self.pruning)
+        self.spans = ExecutionSpans(self.store, self.live, self.execution_journal, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
         """Those that work now."""
@@ -76,7 +76,6 @@ class ExecutionRoom:
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""
-        self.spans.close()
         self.live.close()
         for worker in list(self.workers):
             worker.stop()

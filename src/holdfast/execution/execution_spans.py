@@ -1,4 +1,4 @@
-"""Spans of what is done with executions' journals, for programs that have set up OpenTelemetry (`telemetry`).
+"""Spans of what is done with executions' journals, for programs that have set up OpenTelemetry (`telemetry/spans`).
 
 Nothing of it is in the journal's own code: verbs of a store are replaced by ones that make a span, when an execution is
 opened and there is somebody to tell. Until then, and without OpenTelemetry for ever, the verbs are the plain ones.
@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
-from holdfast import telemetry
 from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_journal import ExecutionJournal
@@ -23,7 +21,7 @@ from holdfast.execution.journal.live_execution import LiveExecution, LiveExecuti
 from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.journal.recorded import Block
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Journal
+from holdfast.telemetry import spans
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -35,26 +33,18 @@ class ExecutionSpans:
     """Makes spans of what one log does with its executions, once there is a provider."""
 
     def __init__(
-        self, journal: Journal, store: ExecutionStore, live: LiveExecutions, executions: ExecutionJournal,
-        pruning: Pruning,
-    ) -> None:  # fmt: skip
-        self._journal = journal
+        self, store: ExecutionStore, live: LiveExecutions, executions: ExecutionJournal, pruning: Pruning
+    ) -> None:
         self._store = store
-        self._open_spans = telemetry.OpenSpans()
+        self._open_spans = spans.OpenSpans()
         self._tracer: Tracer | None = None
-        if not telemetry.is_installed():
+        if not spans.is_installed():
             return
-        held = ref(journal)
-        telemetry.watch_depth(journal, journal.log_id.hex(), lambda: _depth(held()))
         _replace(live, "open", self._opened)
         _replace(live, "open_async", self._opened_async)
         _replace(executions, "read_execution", partial(self._counted, "read", "step_count"))
         _replace(executions, "read_execution_range", partial(self._counted, "read_segment", "count"))
         _replace(pruning, "prune", self._pruned)
-
-    def close(self) -> None:
-        """The log is about to be closed."""
-        telemetry.unwatch_depth(self._journal)
 
     def forget(self) -> None:
         """In a forked child."""
@@ -63,7 +53,7 @@ class ExecutionSpans:
     def _tell(self) -> Tracer | None:
         """Who is to be told; from the first time on that there is somebody, everything is."""
         if self._tracer is None:
-            self._tracer = telemetry.tracer()
+            self._tracer = spans.tracer()
             if self._tracer is not None:
                 _replace(self._store, "load", partial(self._loaded, self._tracer))
                 _replace(self._store, "write", partial(self._appended, self._tracer))
@@ -77,7 +67,7 @@ class ExecutionSpans:
         if tracer is None:
             return verb(execution, kind, **options)  # type: ignore[no-any-return]
         about = {"execution_id": str(execution), "kind": kind}
-        with telemetry.spanning(tracer, "durable.backend.open", about) as span:
+        with spans.spanning(tracer, "durable.backend.open", about) as span:
             live: LiveExecution = verb(execution, kind, **options)
             span.set_attribute("is_resume", live.resumed)
             return live
@@ -87,7 +77,7 @@ class ExecutionSpans:
         if tracer is None:
             return await verb(execution, kind, **options)  # type: ignore[no-any-return]
         about = {"execution_id": str(execution), "kind": kind}
-        with telemetry.spanning(tracer, "durable.backend.open", about) as span:
+        with spans.spanning(tracer, "durable.backend.open", about) as span:
             live: LiveExecution = await verb(execution, kind, **options)
             span.set_attribute("is_resume", live.resumed)
             return live
@@ -100,7 +90,7 @@ class ExecutionSpans:
         if tracer is None:
             return verb(execution, *given, **options)  # type: ignore[no-any-return]
         about = {"execution_id": str(execution)[:64]}
-        with telemetry.spanning(tracer, f"durable.journal.{name}", about) as span:
+        with spans.spanning(tracer, f"durable.journal.{name}", about) as span:
             entries: Sequence[object] = verb(execution, *given, **options)
             span.set_attribute(counts, len(entries))
             return entries
@@ -109,19 +99,19 @@ class ExecutionSpans:
         tracer = self._tell()
         if tracer is None:
             return verb()  # type: ignore[no-any-return]
-        with telemetry.spanning(tracer, "durable.journal.prune", {}) as span:
+        with spans.spanning(tracer, "durable.journal.prune", {}) as span:
             count: int = verb()
             span.set_attribute("deleted_count", count)
             return count
 
     def _loaded(self, tracer: Tracer, verb: Verb, execution: ExecutionId) -> tuple[list[Block], LiveJournal]:
-        with telemetry.spanning(tracer, "durable.journal.read", {"execution_id": str(execution)}) as span:
+        with spans.spanning(tracer, "durable.journal.read", {"execution_id": str(execution)}) as span:
             blocks, live = verb(execution)
             span.set_attribute("segment_count", len(blocks))
         return [partial(self._decoded, tracer, block, str(execution)) for block in blocks], live
 
     def _decoded(self, tracer: Tracer, block: Block, execution: str) -> Sequence[Entry]:
-        with telemetry.spanning(tracer, "durable.journal.read_segment", {"execution_id": execution}) as span:
+        with spans.spanning(tracer, "durable.journal.read_segment", {"execution_id": execution}) as span:
             entries = block()
             span.set_attribute("count", len(entries))
             return entries
@@ -134,7 +124,7 @@ class ExecutionSpans:
         try:
             ticket: UnitTicket = verb(live, *parts, **options)
         except BaseException as error:
-            telemetry.failed(span, type(error).__name__)
+            spans.failed(span, type(error).__name__)
             span.end()
             raise
         self._open_spans.end_with(span, ticket)
@@ -146,7 +136,7 @@ class ExecutionSpans:
         if not any(isinstance(entry, Ended) for entry in entries):
             return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
         about = {"execution_id": str(live.execution), "status": row.status}
-        with telemetry.spanning(tracer, "durable.journal.finalize", about):
+        with spans.spanning(tracer, "durable.journal.finalize", about):
             return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
 
 
@@ -164,7 +154,3 @@ def _about(live: LiveJournal, parts: Sequence[object]) -> dict[str, str | int]:
         about["entry_kind"] = type(entries[0]).__name__
         about["step_id"] = getattr(entries[0], "path", "")
     return about
-
-
-def _depth(journal: Journal | None) -> int:
-    return 0 if journal is None else journal.pending_records

@@ -267,13 +267,7 @@ class Journal:
         Its partitions begin at offset `first`; with a schema's definition it is a typed one.
         """
         check_name(name)
-        if not 1 <= partitions <= self.settings.partitions_max:
-            raise Invalid(
-                f"a topic has 1 to {self.settings.partitions_max} partitions, not {partitions}",
-                hint="see journal.partitions_max",
-            )
-        if len(self.topics) >= self.settings.topics_max:
-            raise Invalid(f"the log has {self.settings.topics_max} topics already", hint="see journal.topics_max")
+        self.settings.check_topic(partitions, len(self.topics))
         if not 0 <= first <= _FIRST_MAX:
             raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
         if self._link is not None:
@@ -523,24 +517,15 @@ class Journal:
 
     def stats(self) -> JournalStats:
         """The journal at this moment."""
-        counters = self._writer.counters if self._writer is not None else Counters()
-        poison = self._writer.poison if self._writer is not None else None
-        records, size = self._queue.depth()
-        return JournalStats(
-            queue_records=records,
-            queue_bytes=size,
-            records_total=counters.records,
-            bytes_total=counters.bytes,
-            groups_total=counters.groups,
-            entries_total=counters.entries,
-            repeats_total=counters.repeats,
-            offered_dropped_total=self._queue.offered_dropped,
-            refused_total=self._queue.refused,
-            failed_groups_total=counters.failed_groups,
-            checkpoints_total=counters.checkpoints,
-            commit_seconds=counters.histogram(),
-            poisoned=None if poison is None else poison.message,
-        )
+        writer, queue = self._writer, self._queue
+        counters, poison = (Counters(), None) if writer is None else (writer.counters, writer.poison)
+        poisoned = None if poison is None else poison.message
+        return counters.stats(queue.depth(), dropped=queue.drops.total, refused=queue.refused, poisoned=poisoned)
+
+    @property
+    def counters(self) -> Counters | None:
+        """What is counted of commits; None of a handle that only reads."""
+        return None if self._writer is None else self._writer.counters
 
     def close(self, timeout: float) -> None:
         """Drain, stop the writer, close the database; raises if something accepted was not stored."""

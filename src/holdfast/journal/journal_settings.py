@@ -95,6 +95,16 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if problems:
             raise Invalid("; ".join(problems), hint="correct these settings; all problems found are listed")
 
+    def check_topic(self, partitions: int, topics: int) -> None:
+        """Raise if a topic may not have so many partitions, or the log, which has so many topics, not another one."""
+        if not 1 <= partitions <= self.partitions_max:
+            raise Invalid(
+                f"a topic has 1 to {self.partitions_max} partitions, not {partitions}",
+                hint="see journal.partitions_max",
+            )
+        if topics >= self.topics_max:
+            raise Invalid(f"the log has {self.topics_max} topics already", hint="see journal.topics_max")
+
     @property
     def entry_bytes_max(self) -> int:
         """The largest body that this journal may have written; anything longer is refused unread."""

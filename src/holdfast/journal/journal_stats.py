@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 import msgspec
 
-BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""Upper bounds of the latency buckets, in seconds; one more bucket takes the rest."""
+from holdfast.telemetry.metric import FAST_BOUNDS
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -32,6 +32,30 @@ class Histogram(msgspec.Struct, frozen=True):
         return float("inf")
 
 
+class Timings:
+    """A histogram that grows: one thread adds, any may look."""
+
+    __slots__ = ("_bounds", "_buckets", "_total", "told")
+
+    def __init__(self, bounds: tuple[float, ...] = FAST_BOUNDS) -> None:
+        self._bounds = bounds
+        self._buckets = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self.told: Callable[[float], None] | None = None
+        """Who else wants to know of each."""
+
+    def add(self, seconds: float) -> None:
+        """It took so long."""
+        self._total += seconds
+        self._buckets[bisect_left(self._bounds, seconds)] += 1
+        if self.told is not None:
+            self.told(seconds)
+
+    def histogram(self) -> Histogram:
+        """All so far."""
+        return Histogram(self._bounds, tuple(self._buckets), self._total)
+
+
 class JournalStats(msgspec.Struct, frozen=True):
     """The journal at one moment. Totals count since the log was opened."""
 
@@ -52,6 +76,8 @@ class JournalStats(msgspec.Struct, frozen=True):
     """Groups of which nothing was stored."""
     checkpoints_total: int
     commit_seconds: Histogram
+    append_seconds: Histogram
+    """From when a group's first record was queued until it was durable: no append of the group took longer."""
     poisoned: str | None
     """Why the journal stopped writing, if it did."""
 
@@ -60,33 +86,41 @@ class Counters:
     """The writer's own counters; no lock, one writer."""
 
     __slots__ = (
-        "buckets",
+        "appends",
         "bytes",
         "checkpoints",
+        "commits",
         "entries",
         "failed_groups",
         "groups",
         "records",
         "repeats",
-        "seconds",
     )
 
     def __init__(self) -> None:
         self.records = self.bytes = self.groups = self.entries = self.repeats = 0
         self.failed_groups = self.checkpoints = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.commits, self.appends = Timings(), Timings()
 
-    def committed(self, records: int, size: int, entries: int, repeats: int, seconds: float) -> None:
-        """One group is durable."""
+    def committed(
+        self, records: int, size: int, entries: int, repeats: int, seconds: float, queued_seconds: float | None = None
+    ) -> None:
+        """One group is durable; it took so long, and so long since its first record was queued."""
         self.records += records
         self.bytes += size
         self.entries += entries
         self.repeats += repeats
         self.groups += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.commits.add(seconds)
+        if queued_seconds is not None:
+            self.appends.add(queued_seconds)
 
-    def histogram(self) -> Histogram:
-        """Commit latencies so far."""
-        return Histogram(BOUNDS, tuple(self.buckets), self.seconds)
+    def stats(self, depth: tuple[int, int], *, dropped: int, refused: int, poisoned: str | None = None) -> JournalStats:
+        """The journal at this moment, with so many records and bytes in its queue."""
+        return JournalStats(
+            queue_records=depth[0], queue_bytes=depth[1], records_total=self.records, bytes_total=self.bytes,
+            groups_total=self.groups, entries_total=self.entries, repeats_total=self.repeats,
+            offered_dropped_total=dropped, refused_total=refused, failed_groups_total=self.failed_groups,
+            checkpoints_total=self.checkpoints, commit_seconds=self.commits.histogram(),
+            append_seconds=self.appends.histogram(), poisoned=poisoned,
+        )  # fmt: skip

@@ -20,6 +20,7 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
+from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 
 logger = logging.getLogger("holdfast")
@@ -54,6 +55,7 @@ class Lifetime:
         maintenance: Maintenance,
         store: StoreBinding,
         tables: KeptTables,
+        telemetry: LogTelemetry,
     ) -> None:
         self._context = context
         self._topics = topics
@@ -63,6 +65,7 @@ class Lifetime:
         self._maintenance = maintenance
         self._store = store
         self._tables = tables
+        self._telemetry = telemetry
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
         self.shared: Shared | None = None
@@ -102,6 +105,8 @@ class Lifetime:
         self._store.release()
         process_lifetime.drop(self)
         self._context.directory.release()
+        path = self._context.directory.path
+        logger.info("closed a log path=%s", path, extra={"action": "closed", "path": str(path)})
 
     # -- when nobody closes it ----------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class Lifetime:
         self.is_open = False
         for part in (
             self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
-            self._maintenance, self._context.journal,
+            self._maintenance, self._context.journal, self._telemetry,
         ):  # fmt: skip
             part.forget()
         self._context.directory.release()

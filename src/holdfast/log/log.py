@@ -13,23 +13,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-import msgspec
-
 from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
-from holdfast.journal.journal_stats import JournalStats
-from holdfast.log.consumers.consumer_status import ConsumerStats, ConsumerStatus
+from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS_TOPIC
-from holdfast.log.kept_tables import KeptTables, TableStats
+from holdfast.log.kept_tables import KeptTables
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
+from holdfast.log.log_stats import Stats
 from holdfast.log.maintenance import Maintenance
 from holdfast.log.store_binding import StoreBinding
+from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -40,8 +39,6 @@ from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
-from holdfast.segments.segment_stats import SegmentStats
-from holdfast.shipping.shipping_stats import ShippingStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -65,17 +62,6 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """The log at one moment: one part per stage."""
-
-    journal: JournalStats
-    segments: SegmentStats
-    shipping: ShippingStats | None = None
-    """None where no store is configured."""
-    tables: TableStats = TableStats(0, {}, {})
-    consumers: ConsumerStats = ConsumerStats()
-
-
 class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
@@ -88,7 +74,8 @@ class Log:
         self._journal = context.journal
         self._maintenance = maintenance
         self._store = store
-        self._topics = Catalog(context, maintenance, store.require_free)
+        self._telemetry = LogTelemetry(context, maintenance, store)
+        self._topics = Catalog(context, maintenance, store.require_free, self._telemetry.begin)
         self._channels = LogChannels(context)
         topics = self._topics  # not by way of the log: nothing that it holds may hold it
         self._consumers = LogConsumers(context, positions, lambda name: topics.topic(name, None, 1, None, 0))
@@ -97,9 +84,11 @@ class Log:
         self._executions = LogExecutions(context, self._topics, self._hidden_keys)
         self._tables = tables
         self._lifetime = Lifetime(
-            context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables
+            context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables,
+            self._telemetry,
         )  # fmt: skip
         self._executions.watch()
+        self._telemetry.watch(self)
 
     @property
     def path(self) -> Path:
@@ -115,6 +104,11 @@ class Log:
     def read_only(self) -> bool:
         """Whether this handle only reads and follows; everything that would write is Invalid."""
         return self._journal.read_only
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed yet."""
+        return self._lifetime.is_open
 
     @property
     def problems(self) -> tuple[Corrupt, ...]:
@@ -419,7 +413,7 @@ class Log:
         """Counters and levels, as one frozen snapshot."""
         return Stats(
             self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats(),
-            self._consumers.stats(),
+            self._consumers.stats(), self._executions.stats(),
         )  # fmt: skip
 
     def close(self, timeout: float | None = None) -> None:

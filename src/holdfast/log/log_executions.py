@@ -7,9 +7,12 @@ has none of it, and no topic for them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
@@ -30,6 +33,17 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 30.0
 _WATCH = "watch"
+
+
+class ExecutionStats(msgspec.Struct, frozen=True):
+    """Executions at one moment, as far as this handle has opened them."""
+
+    by_status: dict[str, int]
+    """How many are kept, by status."""
+    held: int
+    """How many are open in this process."""
+    workers: int
+    """Workers that run in this process."""
 
 
 class LogExecutions:
@@ -85,6 +99,14 @@ class LogExecutions:
         from holdfast.execution.work.executions import Executions
 
         return Executions(self._stored, self.room, None if self._context.journal.owned else self.ask)
+
+    def stats(self) -> ExecutionStats | None:
+        """Counts; None while nobody has asked this handle for executions."""
+        room = self._room
+        if room is None:
+            return None
+        statuses = Counter(row.status for row in room.store.rows.copy().values())
+        return ExecutionStats(dict(statuses), len(room.live.all()), len(room.workers))
 
     def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""

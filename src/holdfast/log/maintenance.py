@@ -112,6 +112,11 @@ class Maintenance:
         roller.chores.append(publishing.check)
 
     @property
+    def counters(self) -> Counters:
+        """What sealing and retention count."""
+        return self._counters
+
+    @property
     def last_reconcile(self) -> ReconcileReport | None:
         """The report of the last complete pass."""
         return self._reconciler.last
@@ -185,7 +190,7 @@ class Maintenance:
             seal_failures_total=counters.failures,
             rows_sealed_total=counters.rows,
             bytes_sealed_total=counters.bytes,
-            seal_seconds=counters.histogram(),
+            seal_seconds=counters.durations.histogram(),
             seal_in=counters.seal_in,
             seals_in_process_total=counters.seals_in_process,
             seal_process_failures_total=counters.process_failures,

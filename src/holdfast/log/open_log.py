@@ -6,6 +6,7 @@ before it are stopped again and the directory is released: a log opens as a whol
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,9 @@ from holdfast.log.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.settings import Settings
+from holdfast.telemetry import spans
+
+logger = logging.getLogger("holdfast")
 
 
 class Asked(NamedTuple):
@@ -108,7 +112,10 @@ def _own(asked: Asked) -> Journal:
     try:
         log_id = directory.log_id()
         directory.create_database()
-        journal = Journal.open_owned(directory.database, log_id, asked.journal)
+        with spans.span(spans.RECOVER, {}) as span:
+            journal = Journal.open_owned(directory.database, log_id, asked.journal)
+            span.set_attribute("holdfast.topics", len(journal.topics))
+            span.set_attribute("holdfast.epoch", journal.epoch)
         if log_id is None:
             try:
                 directory.declare(journal.log_id)
@@ -147,4 +154,9 @@ def compose(asked: Asked, journal: Journal) -> Log:
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    return Log(context, maintenance, store, tables, positions)
+    log = Log(context, maintenance, store, tables, positions)
+    logger.info(
+        "opened a log path=%s epoch=%d topics=%d", directory.path, journal.epoch, len(journal.topics),
+        extra={"action": "opened", "path": str(directory.path), "log": log.id, "read_only": log.read_only},
+    )  # fmt: skip
+    return log

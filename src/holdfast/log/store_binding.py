@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Shipper, Unshipped
-    from holdfast.shipping.shipping_stats import ShippingStats
+    from holdfast.shipping.shipping_stats import Counters, ShippingStats
 
 _FIRST_CONTACT_S = 2.0
 """How long opening waits for the store's first answer; a store that is away does not keep a log from opening."""
@@ -88,6 +88,11 @@ class StoreBinding:
     def stats(self) -> ShippingStats | None:
         """Shipping at this moment."""
         return None if self._shipper is None else self._shipper.stats()
+
+    @property
+    def counters(self) -> Counters | None:
+        """What shipping counts; None where no store is configured."""
+        return None if self._shipper is None else self._shipper.counters
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable here and not known to be on the store."""
@@ -233,7 +238,12 @@ def _refuse_stranded(journal: Journal) -> None:
     if shipping is not None and shipping.fenced and journal.owned:
         from holdfast.shipping.shipping_marks import fenced_by
 
-        journal.hold("fenced", fenced_by(journal))
+        fenced = fenced_by(journal)
+        journal.hold("fenced", fenced)
+        if fenced is not None:
+            logger.error(
+                "this log can only be read: %s (%s)", fenced.message, fenced.hint, extra={"action": "fenced"}
+            )  # fmt: skip
 
 
 def _has_shipped(journal: Journal) -> bool:

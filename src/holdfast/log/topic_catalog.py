@@ -32,9 +32,14 @@ class Catalog:
     """The topics of one open log."""
 
     def __init__(
-        self, context: LogContext, maintenance: Maintenance, require_free: Callable[[str], None] = lambda topic: None
-    ) -> None:
-        """`require_free` is asked before a topic is created: it raises where the name is somebody else's."""
+        self, context: LogContext, maintenance: Maintenance, require_free: Callable[[str], None] = lambda topic: None,
+        begin_telling: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`require_free` is asked before a topic is created: it raises where the name is somebody else's.
+
+        `begin_telling` is called whenever somebody asks for a topic: OpenTelemetry may have been set up since.
+        """
+        self._begin_telling = begin_telling
         self._context = context
         self._journal = context.journal
         self._maintenance = maintenance
@@ -74,6 +79,7 @@ class Catalog:
         self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
     ) -> Topic | TypedTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
+        self._begin_telling()
         topic = self._topics.get(name if isinstance(name, str) else check_name(name))
         if topic is None:
             with self._lock:

@@ -31,6 +31,7 @@ from holdfast.reconcile.classify import Classified, Finding, Kind, Mark, Where, 
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 from holdfast.segments.manifest.long_files import LongFile
 from holdfast.segments.segment_settings import ReconcileSettings
+from holdfast.telemetry import spans
 
 _BUSY = "another pass is repairing at this moment"
 _LOGGERS = {"log": logging.getLogger("holdfast.segments"), "store": logging.getLogger("holdfast.shipping")}
@@ -122,10 +123,13 @@ class Reconciler:
             raise Invalid(f"limit must be above zero, got {limit}", hint="leave it out for a whole pass")
         with self._lock:
             work = self._unfinished.pop((fix, deep), None) or self.begin(fix=fix, deep=deep)
-        done = 0
-        while (limit is None or done < limit) and work.step():
-            done += 1
-        report = work.report
+        with spans.span(spans.RECONCILE, {"holdfast.where": self.side.where, "holdfast.deep": deep}) as span:
+            done = 0
+            while (limit is None or done < limit) and work.step():
+                done += 1
+            report = work.report
+            span.set_attribute("holdfast.findings", len(report.findings))
+            span.set_attribute("holdfast.repairs", len(report.repairs))
         if not report.complete:
             with self._lock:
                 other, self._unfinished[fix, deep] = self._unfinished.get((fix, deep)), work

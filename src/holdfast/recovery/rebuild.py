@@ -39,6 +39,7 @@ from holdfast.recovery.salvage import salvage
 from holdfast.root.rewrites import InEffect
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
+from holdfast.telemetry import spans
 
 logger = logging.getLogger("holdfast")
 
@@ -100,7 +101,10 @@ def rebuild(
         raise NotFound(f"there are no segments path={directory.segments}", hint="give the directory of a log")
     directory.own(damaged=True)
     try:
-        return _Rebuild(directory, keyring, cipher, clock or SystemClock(), progress or _silent).run()
+        with spans.span(spans.REBUILD, {}) as span:
+            report = _Rebuild(directory, keyring, cipher, clock or SystemClock(), progress or _silent).run()
+            span.set_attribute("holdfast.records", report.records)
+        return report
     except OSError as error:
         hint = disk.remedy(error, "check the disk")
         raise Unavailable(f"cannot rebuild path={directory.path}: {error.strerror}", hint=hint) from error

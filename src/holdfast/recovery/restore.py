@@ -62,6 +62,7 @@ from holdfast.settings import Settings
 from holdfast.shipping.ownership.takeover import Takeover
 from holdfast.store import layout, store_kinds
 from holdfast.store.port import ObjectInfo
+from holdfast.telemetry import spans
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
@@ -126,7 +127,10 @@ def restore(
         directory.own(damaged=True)
         _refuse_foreign(directory)  # once more, now that nobody else can begin here
         options = RestoreOptions(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
-        return _Restore(source, log, directory, keyring, cipher, clock, options).run()
+        with spans.span(spans.RESTORE, {"holdfast.copy": copy}) as span:
+            report = _Restore(source, log, directory, keyring, cipher, clock, options).run()
+            span.set_attribute("holdfast.records", report.records)
+        return report
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import msgspec
 
-from holdfast.journal.journal_stats import Histogram
-
-_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+from holdfast.journal.journal_stats import Histogram, Timings
+from holdfast.telemetry.metric import SLOW_BOUNDS
 
 
 class SegmentStats(msgspec.Struct, frozen=True):
@@ -52,8 +49,7 @@ class Counters:
         self.seal_in = "thread"
         self.seals_in_process = self.process_failures = 0
         self.expired_segments = self.expired_bytes = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.durations = Timings(SLOW_BOUNDS)
         self.free_bytes: int | None = None
         self.last_error: str | None = None
 
@@ -62,10 +58,5 @@ class Counters:
         self.seals += 1
         self.rows += rows
         self.bytes += size
-        self.seconds += seconds
-        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self.durations.add(seconds)
         self.last_error = None
-
-    def histogram(self) -> Histogram:
-        """How long seals took."""
-        return Histogram(_BOUNDS, tuple(self.buckets), self.seconds)

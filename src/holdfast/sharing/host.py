@@ -15,6 +15,7 @@ sent and was not read they send again to the next owner.
 from __future__ import annotations
 
 import logging
+import resource
 import selectors
 import socket
 from collections import deque
@@ -64,6 +65,7 @@ Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
 CONNECTIONS_MAX = 4096
+_ACCEPTED_AT_ONCE = 64
 _CALLS_MAX = 64
 """Calls of one client at once; of all together, as many as there are threads run and the others wait."""
 _CALL_THREADS = 32
@@ -72,6 +74,12 @@ _FRAME_S = 60.0
 """How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
 _LOOK_AGAIN_S = 1.0
 logger = logging.getLogger("holdfast.sharing")
+
+
+def connections_max() -> int:
+    """So many clients at once, that the owner keeps enough descriptors for its own files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
 
 
 def refusal(error: BaseException) -> Refusal:
@@ -105,6 +113,8 @@ class Host:
         self.calls: dict[str, CallHandler] = {}
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
         self._connections: dict[int, Connection] = {}
+        self._connections_max = connections_max()
+        self._looked_at = 0.0
         self._numbers = 0
         self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
@@ -242,18 +252,23 @@ class Host:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:  # it left again, or there are too many files open: it waits in line
-            return
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # nobody is left in line, or too many files are open in this process
+                return
+            self._begin(sock)
+
+    def _begin(self, sock: socket.socket) -> None:
         try:
             socket_place.check_peer(sock)
         except OSError as error:
             logger.warning("a client was refused: %s", error, extra={"action": "client_refused"})
             sock.close()
             return
-        if len(self._connections) >= CONNECTIONS_MAX:
-            self._refuse(sock, Full(f"the log has {CONNECTIONS_MAX} clients already", hint="close some"))
+        if len(self._connections) >= self._connections_max:
+            hint = "close some; the limit is half of what RLIMIT_NOFILE allows the owner"
+            self._refuse(sock, Full(f"the log has {self._connections_max} clients already", hint=hint))
             return
         sock.setblocking(False)
         socket_place.widen(sock)
@@ -323,6 +338,9 @@ class Host:
     def _drop_slow(self) -> None:
         """Disconnect who has not said who it is, or began a frame long ago."""
         now = self._clock.monotonic()
+        if now - self._looked_at < _LOOK_AGAIN_S:
+            return
+        self._looked_at = now
         for connection in list(self._connections.values()):
             limit = _HELLO_S if connection.caller is None else _FRAME_S
             if connection.since and not connection.is_paused and now - connection.since > limit:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from queue import Empty, SimpleQueue
 from threading import Event as ThreadEvent
@@ -108,7 +107,9 @@ class Shipper:
         self._shipping_state.why = self._why
         self._is_closed = False
         self._told = 0
-        """How many records are not on the store, by what was told at the end."""
+        """How many records are not on the store, by what was told at the end …"""
+        self._ended_by: HoldfastError | None = None
+        """… and what had ended shipping by then."""
         self._thread = Thread(target=self._work, name="holdfast-shipper", daemon=True)
 
     def start(self, wait_seconds: float) -> None:
@@ -258,7 +259,7 @@ class Shipper:
             segments_total=counters.segments,
             objects_total=counters.objects,
             bytes_total=counters.bytes,
-            put_seconds=counters.histogram(),
+            put_seconds=counters.durations.histogram(),
             resolved_total=counters.resolved,
             retries=counters.retries,
             lag_records=0 if is_fenced else left,
@@ -292,7 +293,7 @@ class Shipper:
                 self._call(loop, self._task.cancel)
             self._thread.join(max(2.0, started + timeout - self._clock.monotonic()))
         self._is_closed = True
-        self._told = -1 if self._shipping_state.end is None else sys.maxsize  # what ended it was told already
+        self._told, self._ended_by = -1, self._shipping_state.end
         self._tell_left(self._clock.monotonic() - started)
         self._shipping_state.finish(Closed("the log is closed"))
         self.subscribers.end(None)
@@ -304,14 +305,17 @@ class Shipper:
         if (not records and not segments) or records <= self._told:
             return
         self._told = records
-        cause, remedy = self._why()
+        end, (cause, remedy) = self._ended_by, self._why()
+        left = f"{_counted(records, 'record')} and {_counted(segments, 'segment')} that are not on the store"
+        if end is not None:  # and nothing of it is shipped after the next open, either
+            why, then, remedy = end.message, "they are durable here and nowhere else", end.hint
+        else:
+            why = cause or ("the process ends" if process_lifetime.is_ending() else "the time to drain was over")
+            why, then = f"{self._since(waited)}: {why}", "they are durable here and shipped after the next open"
         logger.warning(
-            "closed with %s and %s that are not on the store, %s: %s; they are durable here and shipped after the next"
-            " open (%s) store=%s",
-            _counted(records, "record"), _counted(segments, "segment"), self._since(waited),
-            cause or ("the process ends" if process_lifetime.is_ending() else "the time to drain was over"),
-            remedy or "holdfast ship DIR, or a longer shipping.drain_timeout_ms", self._store.url,
-            extra={"action": "close_unshipped", "records": records, "segments": segments},
+            "closed with %s, %s; %s (%s) path=%s store=%s", left, why, then,
+            remedy or "holdfast ship DIR, or a longer shipping.drain_timeout_ms", self._journal.path.parent,
+            self._store.url, extra={"action": "close_unshipped", "records": records, "segments": segments},
         )  # fmt: skip
 
     def _since(self, waited: float) -> str:

@@ -29,7 +29,7 @@ class ShippedMarks:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._changed: set[Partition] = set()
+        self._changed: dict[Partition, None] = {}
         self._noted: UnitTicket | None = None
         self._acknowledged = self._shipping.shipped_seq
         self._is_noted = True
@@ -96,7 +96,7 @@ class ShippedMarks:
 
     def _set(self, partition: Partition, shipment: ShipmentRow) -> None:
         partition.shipment = shipment
-        self._changed.add(partition)
+        self._changed[partition] = None
         self._is_noted = False
         self.changed.set()
 
@@ -106,7 +106,7 @@ class ShippedMarks:
             return True
         if self._noted is not None and not self._noted.done:
             return False
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         self._is_noted = True
         self.changed.clear()
         try:

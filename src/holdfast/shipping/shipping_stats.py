@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.journal.journal_stats import BOUNDS, Histogram
+from holdfast.journal.journal_stats import Histogram, Timings
 from holdfast.shipping import cost
 from holdfast.shipping.alarm import AlarmState
 from holdfast.store.pool_state import PoolState
@@ -74,8 +72,7 @@ class Counters:
         self.failing_since = 0.0
         """… and since when that is so, on the loop's clock."""
         self.cost = cost.Counter()
-        self._seconds = 0.0
-        self._buckets = [0] * (len(BOUNDS) + 1)
+        self.durations = Timings()
 
     def begin(self) -> None:
         """An object is under way."""
@@ -89,8 +86,7 @@ class Counters:
         """The store has taken an object."""
         self.objects += 1
         self.bytes += size
-        self._seconds += seconds
-        self._buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.durations.add(seconds)
 
     def failed(self, cause: str, failure: HoldfastError, now: float) -> None:
         """An attempt failed."""
@@ -103,7 +99,3 @@ class Counters:
     def succeeded(self) -> None:
         """An attempt was answered."""
         self.failure = None
-
-    def histogram(self) -> Histogram:
-        """How long objects took."""
-        return Histogram(BOUNDS, tuple(self._buckets), self._seconds)

@@ -211,8 +211,10 @@ def _check(credentials: Credentials) -> None:
 
 def _warn_if_readable_by_others(path: Path) -> None:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        extra = {"action": "credentials_mode", "path": str(path)}
-        logger.warning("credentials file is readable by others: %s", path, extra=extra)
+        logger.warning(
+            "credentials file is readable by others: %s", path,
+            extra={"action": "credentials_mode", "path": str(path)},
+        )  # fmt: skip
 
 
 def _parse(text: str) -> Credentials:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.executions.durations import spoken
-from holdfast.cli.text import iso
 from holdfast.execution.work.execution_views import Event, ExecutionDetails, ExecutionSummary, StepDetails
+from holdfast.model.record_json import iso
 
 LIST_COLUMNS = ("id", "kind", "status", "created", "took", "note")
 STEP_COLUMNS = ("step", "what", "state", "effect", "took", "attempts")

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.json_rows import Rows, plain_rows
-from holdfast.cli.text import Encoding, iso, record_line, short
+from holdfast.cli.inspection.typed_entries import Rows
+from holdfast.cli.text import short
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.inspected_database import EntryVerdict, Inspection, SegmentVerdict, StoredEntry, Verdict
@@ -35,6 +35,8 @@ from holdfast.model.control_rows import (
 )
 from holdfast.model.entry import RAW, TYPED
 from holdfast.model.record_columns import BadFrame, Columns
+from holdfast.model.record_json import Encoding, iso, record_line
+from holdfast.model.row_json import plain_rows
 
 _STATES = {LIVE: "live", EXPIRING: "expiring", EXPIRED: "expired", LOST: "lost"}
 _KINDS = {RAW: "raw", TYPED: "typed"}

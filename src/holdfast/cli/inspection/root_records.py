@@ -102,7 +102,7 @@ def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Want
 
 
 def _items(reading: SettledReading, *, is_typed: bool) -> Iterator[Item]:
-    from holdfast.cli.json_rows import placed
+    from holdfast.model.row_json import placed
 
     return placed(reading.batches()) if is_typed else _records(reading)
 

@@ -13,8 +13,8 @@ from holdfast.cli.inspection.at_root import Root
 from holdfast.cli.inspection.summary import RAW, TYPED
 from holdfast.cli.options import NEEDS_KEY
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
-from holdfast.cli.text import iso
 from holdfast.clock import SystemClock
+from holdfast.model.record_json import iso
 from holdfast.publish.publication import Publisher
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions

@@ -153,7 +153,7 @@ class _Rows:
         self._longest = longest
 
     def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
-        from holdfast.cli.json_rows import parse_rows
+        from holdfast.model.row_json import parse_rows
 
         if len(payload) > self._longest:  # the rest of stdin was not read
             raise Invalid(f"the payload is too large bytes={len(payload)}", hint="give rows with --lines")

@@ -25,10 +25,10 @@ from holdfast.cli.options import (
     topic_argument,
 )
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
-from holdfast.cli.text import iso
 from holdfast.cli.verbs.read import parse_time
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStatus
+from holdfast.model.record_json import iso
 from holdfast.suggestions import listed, meant
 
 EPILOG = """\b

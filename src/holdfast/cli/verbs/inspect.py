@@ -18,7 +18,7 @@ from holdfast import Settings, disk
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import inspect_lines
 from holdfast.cli.inspection.own_tables import own_tables
-from holdfast.cli.json_rows import typed_decoder
+from holdfast.cli.inspection.typed_entries import typed_decoder
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
 from holdfast.crypto.vault import KeyEpoch

@@ -24,11 +24,11 @@ from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.cli.prices import Cost, cost_of
-from holdfast.cli.text import iso
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
+from holdfast.model.record_json import iso
 from holdfast.publish.publication import TableReport
 from holdfast.shipping.price_note import read_note
 

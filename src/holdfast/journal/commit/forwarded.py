@@ -120,6 +120,7 @@ class Forwarded:
         than one item is no main thread.
         """
         self.group = group
+        group.is_plain = False
         group.forwarded.append(self)
 
     def add(self, group: Group, item: ForwardedRows | ForwardedUnit) -> None:

@@ -240,12 +240,14 @@ class Group:
         "done",
         "error",
         "forwarded",
+        "is_plain",
         "items",
         "offered",
         "records",
         "records_cap",
         "runs",
         "signal",
+        "since",
     )  # fmt: skip
 
     def __init__(self, records_cap: int, bytes_cap: int) -> None:
@@ -256,8 +258,12 @@ class Group:
         """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0
+        self.is_plain = True
+        """Nothing but runs of records without idempotency keys, and none that a session sent."""
         self.offered = 0
         """Records among them for which nobody holds a ticket."""
+        self.since = 0.0
+        """When its first record was queued, for those who measure."""
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False
@@ -280,6 +286,7 @@ class Group:
     def add(self, item: Run | Unit) -> None:
         """Put a batch or a unit in its place; records that come later are packed behind it."""
         self.runs.clear()
+        self.is_plain = False
         self.items.append(item)
 
     def is_done(self) -> bool:

@@ -13,7 +13,6 @@ there; an acknowledged one, a full group or closing wakes it, else the flush int
 
 from __future__ import annotations
 
-import logging
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.offered_drops import OfferedDrops
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.journal_settings import JournalSettings
@@ -32,8 +32,6 @@ from holdfast.model.record_columns import Columns, Encoded, Extra
 from holdfast.signals import Signal
 
 AWAKE, IDLE, LINGERING = 0, 1, 2
-
-logger = logging.getLogger("holdfast.journal")
 
 
 class Wake(Protocol):
@@ -73,12 +71,11 @@ class Queue:
         """Why no record is taken at the moment …"""
         self._holds: dict[str, HoldfastError] = {}
         """… and all such reasons, by whoever gave them and will withdraw them."""
-        self._burst = 0
         self.tail_bytes = 0
         """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
         self.tail_bytes_found = 0
         """… and what was there before, measured by the roller."""
-        self.offered_dropped = 0
+        self.drops = OfferedDrops()
         self.refused = 0
 
     # -- callers ------------------------------------------------------------------------------------------
@@ -96,22 +93,9 @@ class Queue:
     ) -> Ticket:
         """Add one record; its ticket. `unique` is the hash of the idempotency key, and the digest of the record."""
         with self._lock:
-            group = self._open
-            if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
-                group = self._admit(1, size, timeout)
-            run = group.runs.get(partition)
-            if run is None:
-                run = _run_for(group, partition)
-            if extra is not None:
-                run.extras = True
-            if unique is not None:
-                run.keyed = True
-            rows = run.rows
-            ticket = Ticket(run, len(rows), timeout, idempotency_key)
-            group.records += 1
-            group.bytes += size
-            rows.append((payload, time, extra, unique))
-            group.acked = True
+            run = self._put(partition, payload, time, extra, unique, size, timeout)
+            ticket = Ticket(run, len(run.rows) - 1, timeout, idempotency_key)
+            run.group.acked = True
             if self._asleep:
                 self._rouse()
             return ticket
@@ -122,27 +106,15 @@ class Queue:
         """Add one buffered record, or refuse it at once."""
         try:
             with self._lock:
-                group = self._open
-                if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
-                    group = self._admit(1, size, 0)
-                run = group.runs.get(partition)
-                if run is None:
-                    run = _run_for(group, partition)
-                if extra is not None:
-                    run.extras = True
-                if unique is not None:
-                    run.keyed = True
-                group.records += 1
-                group.bytes += size
-                run.rows.append((payload, time, extra, unique))
-                group.offered += 1
+                run = self._put(partition, payload, time, extra, unique, size, 0)
+                run.group.offered += 1
                 if self._asleep == IDLE:
                     self._rouse()
         except Unavailable:
-            self._note_drop()
+            self.drops.note()
             return False
-        if self._burst:
-            self._note_recovery()
+        if self.drops.burst:
+            self.drops.end_burst()
         return True
 
     def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
@@ -342,19 +314,24 @@ class Queue:
         self.room.notify()
 
     def tail_moved(self, size: int) -> None:
-        """By the writer: so many bytes were added to the tail, or (negative) left it."""
-        with self._lock:
-            self.tail_bytes += size
+        """By the writer, who alone counts them: so many bytes were added to the tail, or (negative) left it."""
+        self.tail_bytes += size
         if size < 0:
             self.room.notify()
 
     # -- the writer ---------------------------------------------------------------------------------------
 
-    def take(self) -> Group | None:
-        """The next group to commit; waits for one. None when the queue is finished and empty."""
+    def take(self, done: Group | None = None) -> Group | None:
+        """The next group to commit; waits for one. None when the queue is finished and empty.
+
+        `done` is the one before, if it was not said yet that it is settled: one lock for both.
+        """
         lingered = False
         while True:
             with self._lock:
+                if done is not None:
+                    self._settle(done)
+                    done = None
                 if self._closed:
                     self._taken.append(self._closed.popleft())
                     return self._taken[-1]
@@ -376,10 +353,13 @@ class Queue:
     def complete(self, group: Group) -> None:
         """The group is settled: what it held makes room."""
         with self._lock:
-            self._taken.remove(group)
-            self._pending_records -= group.records
-            self._pending_bytes -= group.bytes
-        self.room.notify()
+            self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        self._taken.remove(group)
+        self._pending_records -= group.records
+        self._pending_bytes -= group.bytes
+        self.room.notify()  # whoever it wakes waits for the lock
 
     def abandon(self, refusal: HoldfastError) -> list[Group]:
         """Take nothing more and hand over all that waits; used when the writer cannot go on."""
@@ -392,6 +372,32 @@ class Queue:
         return groups
 
     # -- with the lock held -------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        partition: Partition,
+        payload: bytes,
+        time: int,
+        extra: Extra | None,
+        unique: bytes | None,
+        size: int,
+        timeout: float,
+    ) -> Run:
+        """Add one record as the last row of the run that is returned."""
+        group = self._open
+        if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+            group = self._admit(1, size, timeout)
+        run = group.runs.get(partition)
+        if run is None:
+            run = _run_for(group, partition)
+        if extra is not None:
+            run.extras = True
+        if unique is not None:
+            run.keyed, group.is_plain = True, False
+        group.records += 1
+        group.bytes += size
+        run.rows.append((payload, time, extra, unique))
+        return run
 
     def _rouse(self) -> None:
         # In this order, and forgiving: a caller interrupted in between leaves a writer that wakes all the same.
@@ -450,10 +456,15 @@ class Queue:
 
     def tail_is_long(self) -> bool:
         """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return 2 * (self.tail_bytes + self.tail_bytes_found) >= self._settings.tail_bytes_max
+        return 2 * self.tail_size >= self._settings.tail_bytes_max
+
+    @property
+    def tail_size(self) -> int:
+        """Bytes that are durable and not sealed."""
+        return self.tail_bytes + self.tail_bytes_found
 
     def _tail_is_full(self) -> bool:
-        return self.tail_bytes + self.tail_bytes_found >= self._settings.tail_bytes_max
+        return self.tail_size >= self._settings.tail_bytes_max
 
     def full(self, message: str) -> Full:
         """Why there is no room."""
@@ -485,31 +496,11 @@ class Queue:
             group = self._open
             if self._asleep:
                 self._rouse()
+        if not group.records:  # its first one: the caps of a new group are zero, so it comes this way
+            group.since = self._clock.monotonic()
         group.records_cap = min(settings.group_records_max, settings.queue_records_max - self._pending_records)
         group.bytes_cap = min(settings.group_bytes_max, settings.queue_bytes_max - self._pending_bytes)
         return group
-
-    # -- drops --------------------------------------------------------------------------------------------
-
-    def _note_drop(self) -> None:
-        with self._lock:
-            self.offered_dropped += 1
-            self._burst += 1
-            first = self._burst == 1
-        if first:
-            logger.warning(
-                "journal takes no more: dropping offered records until there is room",
-                extra={"action": "offer_dropped", "dropped_total": self.offered_dropped},
-            )
-
-    def _note_recovery(self) -> None:
-        with self._lock:
-            burst, self._burst = self._burst, 0
-        if burst:
-            logger.info(
-                "journal queue has room again after dropping %d offered records", burst,
-                extra={"action": "offer_recovered", "dropped": burst},
-            )  # fmt: skip
 
 
 def _run_for(group: Group, partition: Partition) -> Run:

@@ -7,7 +7,7 @@ back and its offsets go to the next one, so that offsets stay dense.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from holdfast.crypto import digests
@@ -53,6 +53,7 @@ class Staging:
         self._backend = backend
         self._vault = state.vault
         self._partitions = state.topics.by_id
+        self.key_epoch = state.vault.epoch
         self._group = before.groups + 1
         self._keys_before = before.keys
         self.next_seq = before.next_seq
@@ -62,7 +63,8 @@ class Staging:
         self.keys: dict[bytes, Keyed] = {}
         """Idempotency keys that this group remembers."""
         self._keys_stored = 0
-        self.spaces = SpaceChanges(state.spaces, backend, state.vault)
+        self._state = state
+        self._spaces: SpaceChanges | None = None
         self._gathered: dict[Partition, list[Run]] = {}
         self.units: list[Unit] = []
         """Units that succeeded; what they declare is published after the commit."""
@@ -74,16 +76,29 @@ class Staging:
         self.sessions: SessionChanges | None = None
         """What the group stores about sessions."""
 
-    def snapshot(self, spaces: Iterable[bytes] = ()) -> Snapshot:
+    @property
+    def spaces(self) -> SpaceChanges:
+        """Changes of spaces; most groups have none, and begin none."""
+        if self._spaces is None:
+            self._spaces = SpaceChanges(self._state.spaces, self._backend, self._vault)
+        return self._spaces
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether records are all there is: no unit, no change of a space or a session, no idempotency key."""
+        return not (self.units or self.keys) and self._spaces is None and self.sessions is None
+
+    def snapshot(self, spaces: Sequence[bytes] = ()) -> Snapshot:
         """What `restore` needs to take back what comes after; of spaces only these change."""
-        saved = self.spaces.saved(spaces)
+        saved = self.spaces.saved(spaces) if spaces else {}
         heads, keys = dict(self.heads), dict(self.keys)
         return Snapshot(self.next_seq, len(self.entries), heads, keys, self.records, self.bytes, saved)
 
     def restore(self, saved: Snapshot) -> None:
         """Take back all that was staged since `snapshot`; entries that the database has, it takes back itself."""
         self.next_seq, entries, self.heads, self.keys, self.records, self.bytes, spaces = saved
-        self.spaces.restore(spaces)
+        if spaces:
+            self.spaces.restore(spaces)
         self._keys_stored = len(self.keys)
         del self.entries[entries:]
 
@@ -115,34 +130,49 @@ class Staging:
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or encrypted, leaving nothing staged."""
+        columns = run.columns
+        if columns is None and not run.keyed:  # what most of them are
+            if run.rows:
+                self._pack(run, Columns.of(run.rows, extras=run.extras), None)
+            return
         if not len(run):
             return
-        columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
-        partition = run.partition
-        first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
-        fresh: dict[bytes, Keyed] = {}
+        if columns is None:
+            columns = Columns.of(run.rows, extras=run.extras)
+        fresh: dict[bytes, Keyed] | None = None
         if isinstance(columns, Encoded) and columns.key is not None:
             key, digest = columns.key[:_HASH_BYTES], columns.key[_HASH_BYTES:]
             if self._is_repeat(run, key, digest):
                 return
-            fresh = {key: (partition, first, self.next_seq, digest)}
+            fresh = {key: (run.partition, self._next_offset(run.partition), self.next_seq, digest)}
         if run.keyed:
-            kept, fresh = self._settle_repeats(run, first)
+            kept, fresh = self._settle_repeats(run, self._next_offset(run.partition))
             if not kept:
                 return
             if isinstance(columns, Columns) and len(kept) < len(columns):
                 columns = columns.select(kept)
+        self._pack(run, columns, fresh)
+
+    def _next_offset(self, partition: Partition) -> int:
+        staged = self.heads.get(partition)
+        return partition.durable if staged is None else staged[0]
+
+    def _pack(self, run: Run, columns: Columns | Encoded, fresh: dict[bytes, Keyed] | None) -> None:
+        """Make an entry of a run, behind those of its partition that are there already."""
+        partition, seq = run.partition, self.next_seq
+        first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
         kind, schema, time_min, time_max, plain = _packed(columns)
         count = len(columns)
-        place = (first, count, self._group, kind, PLAIN_CODEC, self._vault.epoch, time_min, time_max, link)
-        head = header(partition.place, self.next_seq, *place, schema)
+        place = (first, count, self._group, kind, PLAIN_CODEC, self.key_epoch, time_min, time_max, link)
+        head = header(partition.place, seq, *place, schema)
         body = cast("bytes", self.encrypt(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = digests.digest(head, body)
-        self.entries.append(Entry(self.next_seq, partition.id, *place, digest, body, schema))
+        self.entries.append(Entry(seq, partition.id, *place, digest, body, schema))
         self.heads[partition] = (first + count, digest, before + len(body))
-        self.keys.update(fresh)
-        run.first, run.seq = first, self.next_seq
-        self.next_seq += 1
+        if fresh is not None:
+            self.keys.update(fresh)
+        run.first, run.seq = first, seq
+        self.next_seq = seq + 1
         self.records += count
         self.bytes += len(body)
 
@@ -170,7 +200,7 @@ class Staging:
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
             topic_id = topics[partition.topic]
-            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self._vault.epoch, b"")
+            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self.key_epoch, b"")
             rows.append(stamped(row, self._vault))
         return rows
 

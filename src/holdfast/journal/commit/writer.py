@@ -27,7 +27,9 @@ from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
+from holdfast.journal.commit.commit_alarms import CommitAlarms
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.next_row import next_row
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
@@ -36,9 +38,7 @@ from holdfast.journal.journal_stats import Counters
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (
-    NO_CHANGE,
     AddSchema,
-    Change,
     ChangeSpace,
     CreateTopic,
     Expire,
@@ -82,6 +82,7 @@ class Writer:
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
+        self._alarms = CommitAlarms(clock, settings.tail_bytes_max)
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
@@ -107,18 +108,34 @@ class Writer:
     def _work(self) -> None:
         group: Group | None = None
         try:
-            while (group := self._queue.take()) is not None:
+            while (group := self._queue.take(group)) is not None:
                 self._commit(group)
-                self._queue.complete(group)
-                if len(self._backend.filed.late.entries) >= self._fold_at:
-                    self._spare_if_full(self._backend.filed.fold)
-                if self._backend.filed.has_remains():
-                    self._spare_if_full(self._backend.filed.move_remains)
-                if self._backend.checkpoint(self._settings.checkpoint_bytes):
-                    self.counters.checkpoints += 1
+                # From here to the next `take` those who were woken wait for the interpreter: little may happen.
+                if self._has_chores():
+                    self._queue.complete(group)
+                    group = None
+                    self._do_chores()
             self._spare_if_full(self._backend.filed.leave)
         except BaseException as error:
             self._die(error, group)
+
+    def _has_chores(self) -> bool:
+        filed = self._backend.filed
+        return (
+            len(filed.late.entries) >= self._fold_at
+            or filed.remains is not None
+            or self._backend.wal_bytes >= self._settings.checkpoint_bytes
+        )
+
+    def _do_chores(self) -> None:
+        """What keeps files and database in shape; nobody waits for it but the next group."""
+        filed = self._backend.filed
+        if len(filed.late.entries) >= self._fold_at:
+            self._spare_if_full(filed.fold)
+        if filed.remains is not None:
+            self._spare_if_full(filed.move_remains)
+        if self._backend.checkpoint(self._settings.checkpoint_bytes):
+            self.counters.checkpoints += 1
 
     def _spare_if_full(self, tidy: Callable[[], None]) -> None:
         """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
@@ -128,7 +145,7 @@ class Writer:
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
-            logger.warning("groups stay in files: %s", error.message, extra={"action": "groups_stay_in_files"})
+            self._alarms.stay_in_files(error)
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -150,21 +167,24 @@ class Writer:
             self._refuse(group, error)
             return
         self._in_doubt = False
+        if self._alarms.is_refusing:
+            self._alarms.stored()
         self._state.row = row
         self._digest.accept()
-        staging.spaces.accept()
-        if staging.sessions is not None:
-            self._sessions.accept(group, staging.sessions)
-        if staging.units:
+        if not staging.is_plain:
+            staging.spaces.accept()
+            if staging.sessions is not None:
+                self._sessions.accept(group, staging.sessions)
             for unit in staging.units:
                 self._publish(unit)
         if staging.heads:
             self._publish_heads(staging, started)
             self.commits.publish(row.next_seq - 1, staging.bytes)
-        group.finish()
-        seconds = self._clock.monotonic() - started
+        now = self._clock.monotonic()
         entries = row.next_seq - before.next_seq
-        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, seconds)
+        queued = now - group.since if group.records else None
+        self.counters.committed(staging.records, staging.bytes, entries, staging.repeats, now - started, queued)
+        group.finish()
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
         """Store a group of anything, with all that is in files alone; returns the log's row."""
@@ -183,9 +203,7 @@ class Writer:
     def _fits_file(self, group: Group) -> bool:
         """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
         files = self._backend.filed.writer
-        if files is None or not all(
-            not item.keyed if isinstance(item, Run) else _is_plain_batch(item) for item in group.items
-        ):
+        if files is None or not (group.is_plain or all(map(_is_plain, group.items))):
             return False
         return files.has_place(
             _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
@@ -205,13 +223,14 @@ class Writer:
         if group.forwarded:
             staging.sessions = self._sessions.stage(group)
         heads = staging.head_rows(self._topics.ids)
-        row = stamped(self._next_row(staging, heads), self._vault)
-        frame = self._backend.filed.framed(row, heads, *staging.framed(), staging.sessions)
+        row = self._next_row(staging, heads)
+        filed = self._backend.filed
+        frame = filed.framed(row, heads, *staging.framed(), staging.sessions)
         if frame is None:
             return None
-        self._backend.filed.check_owned()
+        filed.check_owned()
         self._in_doubt = True
-        self._backend.filed.append_group(frame)
+        filed.append_group(frame)
         return row
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:
@@ -235,8 +254,11 @@ class Writer:
             is_due = is_due or begins or full
             added += size
         self._queue.tail_moved(added)
-        if is_due or self._queue.tail_is_long():
+        is_long = self._queue.tail_is_long()
+        if is_due or is_long:
             self.due.notify()
+        if is_long or self._alarms.is_tail_long:
+            self._alarms.tail(self._queue.tail_size)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -331,54 +353,25 @@ class Writer:
             self._broken[unit.scope] = error
 
     def _store(self, staging: Staging) -> LogRow:
-        staging.spaces.store()
+        if not staging.is_plain:
+            staging.spaces.store()
         if staging.sessions is not None:
             self._backend.store_sessions(staging.sessions.rows, staging.sessions.gone)
         heads = staging.head_rows(self._topics.ids)
         if heads:
             self._backend.store_heads(heads)
-        row = stamped(self._next_row(staging, heads), self._vault)
+        row = self._next_row(staging, heads)
         if staging.keys:
             self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
         self._backend.store_log(row, row.epoch)
         return row
 
     def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
-        """The log's row with this group in it."""
-        old, files = self._state.row, self._backend.filed.writer
-        changes = [
-            op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))
-        ]
-        change = _sum(changes) if changes else NO_CHANGE
-        stamps = {
-            **change.stamps,
-            **staging.spaces.stamps,
-            **{("head", head.partition_id): head.stamp for head in heads},
-        }
-        return LogRow(
-            old.log_id,
-            old.created_us,
-            old.keyed,
-            old.epoch,
-            old.key_epochs + change.key_epochs,
-            old.topics + change.topics,
-            old.partitions + change.partitions,
-            old.entries + staging.next_seq - old.next_seq + change.entries,
-            staging.next_seq,
-            old.groups + 1,
-            old.keys + len(staging.keys),
-            self._digest.propose(stamps),
-            old.segments + change.segments,
-            old.schemas + change.schemas,
-            old.policies + change.policies,
-            old.spaces + staging.spaces.added,
-            0 if files is None else files.number,
-            0 if files is None else files.used,
-            old.sessions if staging.sessions is None else staging.sessions.count,
-            old.session_sum if staging.sessions is None else staging.sessions.sum,
-            self._vault.epoch,
-            b"",
-        )
+        """The log's row with this group in it, stamped."""
+        files = self._backend.filed.writer
+        stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
+        place = (0, 0) if files is None else (files.number, files.used)
+        return stamped(next_row(self._state.row, staging, stamps, self._digest.propose, place), self._vault)
 
     def _apply(self, operation: Operation, staging: Staging) -> None:
         backend, vault = self._backend, self._vault
@@ -431,7 +424,7 @@ class Writer:
         if group.forwarded:
             self._sessions.reject(group, error)
         group.finish(error)
-        logger.error("group refused: %s", error.message, extra={"action": "group_refused", "records": group.records})
+        self._alarms.refused(group.records, error)
 
     def _die(self, error: BaseException, group: Group | None) -> None:
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
@@ -441,23 +434,20 @@ class Writer:
         poison.__cause__ = error if poison is not error else error.__cause__
         self.poison = self.failure = poison
         self._backend.abandon()
-        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:
             group.finish(_unknown(poison) if self._in_doubt else poison)
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()
+        logger.critical("journal poisoned: %s", reason, extra={"action": "poisoned", "reason": reason}, exc_info=error)
 
 
-def _is_plain_batch(unit: Unit) -> bool:
-    """A batch that nobody gave an idempotency key, and nothing else."""
-    return unit.alone and all(
-        isinstance(operation, Run)
-        and not operation.keyed
-        and not (isinstance(operation.columns, Encoded) and operation.columns.key is not None)
-        for operation in unit.operations
-    )
+def _is_plain(item: Run | Unit) -> bool:
+    """A run, or a batch, that nobody gave an idempotency key."""
+    if isinstance(item, Run):
+        return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
+    return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
 
 
 def _refuse_misused(runs: list[Run]) -> None:
@@ -484,11 +474,3 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     unknown = OutcomeUnknown("the commit failed and may or may not be durable", hint=poison.hint)
     unknown.__cause__ = poison
     return unknown
-
-
-def _sum(changes: list[Change]) -> Change:
-    stamps: dict[Vouched, bytes] = {}
-    for change in changes:
-        stamps.update(change.stamps)
-    counts = [sum(column) for column in zip(*(change[:-1] for change in changes), strict=True)]
-    return Change._make([*counts, stamps])

@@ -1,7 +1,8 @@
 """The owner's way to the files of groups: one is written, one is prepared, those with nothing left in them come back.
 
 A file is prepared before it is needed, by a thread of its own, because zeros for a whole file take longer than a commit
-may. Where the next one is not ready, or a frame is too large for any, `place` has no answer, and the group goes through
+may: slowly at first, so that no group's sync waits behind them, and as fast as it goes once half of the present file is
+used. Where the next one is not ready, or a frame is too large for any, `has_place` says no, and the group goes through
 the database: nobody ever waits for a file. The first one is small, and each next one four times as large as the one
 before it, up to a limit: a log that is opened for a few records costs next to nothing.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import Thread
+from threading import Event, Thread
 from typing import NamedTuple
 
 from holdfast import disk
@@ -24,6 +25,10 @@ from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN,
 from holdfast.model.control_rows import DiskFailed
 
 FIRST_BYTES = 128 * 2**10
+_SOON_BYTES = FIRST_BYTES // 4
+"""A file with less than this in it may be the last one: nothing is prepared behind it."""
+_FEW_FRAMES = 16
+"""Where no more frames than this fit into a file, the next one is needed soon."""
 _GROWTH = 4
 _FILES_KEPT = 4
 _MOVED_MAX = 2**20
@@ -69,6 +74,8 @@ class GroupWriter:
         """Files that were begun here and have entries, or are being written."""
         self._empty: list[GroupFile] = []
         self._preparing: Thread | None = None
+        self._hurry = Event()
+        """The file that is being prepared is needed soon."""
         self._made: set[int] = set()
         """Numbers under which this owner made files: those of another owner are none of its business."""
         self._is_over = not bytes_max
@@ -97,8 +104,10 @@ class GroupWriter:
         """Whether a frame of so many bytes can be written now; if not, a file that could take it is prepared."""
         current = self._current
         if current is not None and current.room >= size:
-            if self._spare is None and 4 * current.used > current.size:
+            if self._spare is None and current.used > max(_SOON_BYTES, current.size // 16):
                 self._prepare(0)
+                if 2 * current.used > current.size or _FEW_FRAMES * size > current.size:
+                    self._hurry.set()
             return True
         if size > self._bytes_max - FRAMES_BEGIN or self._is_over or self._is_pausing():
             return False
@@ -107,6 +116,7 @@ class GroupWriter:
         spare = self._spare
         if spare is None or spare.size - FRAMES_BEGIN < size:
             self._prepare(size)
+            self._hurry.set()
             return False
         return self._begin(spare)
 
@@ -187,6 +197,7 @@ class GroupWriter:
             self._empty.remove(kept)
         number, self._next = self._next, self._next + 1
         unfit, self._spare = self._spare, None
+        self._hurry.clear()
         self._preparing = Thread(
             target=self._prepare_now, args=(kept, unfit, number, wanted), name="holdfast-group-files", daemon=True
         )
@@ -199,7 +210,7 @@ class GroupWriter:
             path = self._files.path(number)
             if kept is not None:
                 kept.give_away(path, number)
-            spare = kept or GroupFile.create(path, number, size)
+            spare = kept or GroupFile.create(path, number, size, self._hurry)
             self._made.add(number)
             self._spare = spare
         except OSError as error:
@@ -257,6 +268,7 @@ class GroupWriter:
     def close(self) -> None:
         """Remove all files in which nothing lies; by an owner who ends in good order."""
         self._is_over = True
+        self._hurry.set()
         if self._preparing is not None:
             self._preparing.join()
         self._current = self._spare = None

@@ -20,10 +20,12 @@ import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 from blake3 import blake3
 
 from holdfast import disk
+from holdfast.clock import SystemClock
 from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
@@ -36,6 +38,9 @@ _DIGEST_BYTES = 16
 FENCE_BYTES = 16
 _UNFENCED = bytes(FENCE_BYTES)
 _ZEROS = bytes(2**20)
+_PIECE_BYTES = 256 * 2**10
+_monotonic = SystemClock().monotonic
+"""How busy the disk is, is a matter of the machine's own clock."""
 
 
 class Spoiled(Exception):
@@ -63,14 +68,19 @@ class GroupFile:
             pass
 
     @classmethod
-    def create(cls, path: Path, number: int, size: int) -> GroupFile:
-        """A new file full of zeros, its content and its name durable; it counts for nothing until it is `begun`."""
+    def create(cls, path: Path, number: int, size: int, hurry: Event | None = None) -> GroupFile:
+        """A new file full of zeros, its content and its name durable; it counts for nothing until it is `begun`.
+
+        Until there is a `hurry` it goes piece by piece and leaves the disk to others for half of the time: the sync of
+        a group must not wait behind the zeros of a whole file.
+        """
         # A name that is taken may be that of a living owner, if this one was displaced: nothing of it is touched.
         descriptor = disk.syscalls.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             file = cls(path, descriptor, number, b"")
-            for at in range(0, size, len(_ZEROS)):
-                disk.write_at(descriptor, [_ZEROS[: size - at]], at)
+            at = _write_slowly(descriptor, size, hurry) if hurry is not None else 0
+            for start in range(at, size, len(_ZEROS)):
+                disk.write_at(descriptor, [_ZEROS[: size - start]], start)
             disk.syscalls.fdatasync(descriptor)
             disk.sync_directory(path.parent)
         except OSError:
@@ -160,3 +170,15 @@ class GroupFile:
     def is_still(self, log_id: bytes) -> bool:
         """Whether this is the same file still: what was read of it before this was asked counts."""
         return self._identity(log_id) == self.salt
+
+
+def _write_slowly(descriptor: int, size: int, hurry: Event) -> int:
+    """Write zeros, each piece durable before the next, with pauses; returns where it ended, early in a hurry."""
+    at = 0
+    while at + _PIECE_BYTES < size and not hurry.is_set():
+        began = _monotonic()
+        disk.write_at(descriptor, [_ZEROS[:_PIECE_BYTES]], at)
+        disk.syscalls.fdatasync(descriptor)
+        at += _PIECE_BYTES
+        hurry.wait(_monotonic() - began)
+    return at

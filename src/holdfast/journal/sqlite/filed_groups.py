@@ -53,8 +53,8 @@ class FiledGroups:
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
         self._epoch = 0
-        self._remains: int | None = None
-        """A file with little left in it."""
+        self.remains: int | None = None
+        """A file with so little left in it that this is better moved into the database."""
 
     def found(self, connection: apsw.Connection) -> LateRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
@@ -240,15 +240,11 @@ class FiledGroups:
                 gone[file] = Held(before.entries + 1, before.bytes + size)
         if gone and self.writer is not None:
             self.writer.trimmed(gone)
-            self._remains = self.writer.nearly_empty()
-
-    def has_remains(self) -> bool:
-        """Whether there is a file with so little left in it that this is better moved into the database."""
-        return self._remains is not None
+            self.remains = self.writer.nearly_empty()
 
     def move_remains(self) -> None:
-        """Move it, so that the file can be used anew: a partition that is idle must not keep it from that."""
-        number, self._remains = self._remains, None
+        """Move that, so that the file can be used anew: a partition that is idle must not keep it from that."""
+        number, self.remains = self.remains, None
         row = self.late.row
         self._backend.begin()
         self._check_epoch()

@@ -286,7 +286,7 @@ class SqliteBackend:
             self.abandon()
             self.close()
         except Exception:
-            logger.debug("closing after a failed open", exc_info=True)
+            logger.debug("closing after a failed open", exc_info=True, extra={"action": "open_failed"})
 
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
@@ -338,9 +338,14 @@ class SqliteBackend:
         if taken != mode:
             raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
 
+    @property
+    def wal_bytes(self) -> int:
+        """How long the write-ahead log was after the last commit."""
+        return self._wal_pages * PAGE_BYTES
+
     def checkpoint(self, wal_bytes: int) -> int:
         """Fold the write-ahead log into the database once it is that large; returns the pages it had."""
-        if self._wal_pages * PAGE_BYTES < wal_bytes:
+        if self.wal_bytes < wal_bytes:
             return 0
         pages = self._wal_pages
         try:

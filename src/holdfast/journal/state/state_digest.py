@@ -51,10 +51,13 @@ class StateDigest:
         """The sum once these rows have these stamps, or are gone."""
         if self._epoch != self._vault.epoch:
             self._weigh_anew()
-        self._proposed = {row: weight_of(self._vault.stamp, stamp) if stamp else 0 for row, stamp in changed.items()}
-        difference = sum(weight - self._weights.get(row, 0) for row, weight in self._proposed.items())
-        self._proposed_sum = (self._sum + difference) % MODULUS
-        self._proposed_stamps = changed
+        stamp_of, weights = self._vault.stamp, self._weights
+        proposed, total = {}, self._sum
+        for row, stamp in changed.items():
+            weight = proposed[row] = weight_of(stamp_of, stamp) if stamp else 0
+            total += weight - weights.get(row, 0)
+        self._proposed, self._proposed_stamps = proposed, changed
+        self._proposed_sum = total % MODULUS
         return self._proposed_sum.to_bytes(SUM_BYTES, "little")
 
     def accept(self) -> None:

@@ -178,7 +178,7 @@ class KeptPositions:
             try:
                 return self._change((), (), known_records(known, now), 0.0)
             except HoldfastError as error:  # nothing is lost: it is said later
-                logger.info("positions were not said again: %s", error.message)
+                logger.info("positions were not said again: %s", error.message, extra={"action": "positions_late"})
                 return None
 
     def end(self) -> None:

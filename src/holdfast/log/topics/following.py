@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Generic, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.reading import parse_position, position_text
 
 Item = TypeVar("Item")
 
@@ -71,8 +72,42 @@ class Follower(Generic[Item]):
                     await future
         return self._page.popleft()
 
+    @property
+    def position(self) -> str:
+        """How far it has given records, as text: for `topic.read(position)`, or another follower."""
+        if self._page:
+            raise Invalid("this follower is being iterated", hint="each record has its own place")
+        return position_text({part.number: at for part, at in self._positions.items()})
+
+    def go_to(self, position: str) -> None:
+        """Go on from a position that a reading got to."""
+        found = parse_position(position)
+        for part in self._positions:
+            self._positions[part] = found.get(part.number, self._positions[part])
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait until there is something to read behind its position, for those who read it page by page.
+
+        False when the time is over, or the log is closed.
+        """
+        loop = get_running_loop()
+        deadline = loop.time() + timeout
+        while not self._is_behind():
+            left = min(deadline - loop.time(), wait_seconds(self._journal))
+            if left <= 0 or has_ended(self._journal):
+                return False
+            future = self._signal.future(loop, left)
+            if not self._news():
+                await future
+            if self._journal.read_only:
+                await to_thread(self._journal.refresh)
+        return True
+
+    def _is_behind(self) -> bool:
+        return any(part.durable > at for part, at in self._positions.items())
+
     def _news(self) -> bool:
-        return self._journal.end is not None or any(part.durable > at for part, at in self._positions.items())
+        return self._journal.end is not None or self._is_behind()
 
     def _fill(self) -> bool:
         """Read the next page of every partition that has news; False when none has."""

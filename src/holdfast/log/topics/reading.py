@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from holdfast import dataframes
 from holdfast.errors import Invalid
 from holdfast.log.topics.partition_stream import ALWAYS, Stream, Times
 from holdfast.log.topics.wanted_key import WantedKey
+from holdfast.telemetry.spans import READ, counted, is_recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Item = TypeVar("Item")
+Given = TypeVar("Given")
 
 _PAGE_ITEMS = 500
 _position = msgspec.json.Decoder(dict[int, int])
@@ -89,7 +91,9 @@ class Reading(Generic[Item]):
         self._limit = limit
         self._bytes_max = bytes_max
         self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
-        self._items = self._iterate(self._positions)
+        self._topic = spans[0].stream.partition.topic if spans and is_recorded() else None
+        """Its topic, where whoever reads is in a span that is recorded: then this is one, too."""
+        self._items = self._told(self._iterate(self._positions), _one)
         self._used_as: Literal["records", "async", "arrow"] | None = None
         self._ahead: _Ahead[Item] | None = None
 
@@ -115,7 +119,7 @@ class Reading(Generic[Item]):
         self._begin_records("async")
         if self._ahead is None:
             positions = dict(self._positions)
-            self._ahead = _Ahead(self._iterate(positions), positions)
+            self._ahead = _Ahead(self._told(self._iterate(positions), _one), positions)
         ahead = self._ahead
         while bool(ahead.page) or await to_thread(ahead.fill):
             item = ahead.page.popleft()
@@ -123,6 +127,9 @@ class Reading(Generic[Item]):
             self._positions[partition] = offset if self._reverse else offset + 1
             yield item
         self._positions.update(ahead.positions)
+
+    def _told(self, items: Iterator[Given], count: Callable[[Given], int]) -> Iterator[Given]:
+        return items if self._topic is None else counted(READ, self._topic, items, count)
 
     def _iterate(self, positions: dict[int, int]) -> Iterator[Item]:
         left = -1 if self._limit is None else self._limit
@@ -154,7 +161,13 @@ class Reading(Generic[Item]):
     @property
     def position(self) -> str:
         """How far this reading got, to go on from later: `read(start=position)`, backwards `read(end=position)`."""
-        return msgspec.json.encode({str(number): at for number, at in sorted(self._positions.items())}).decode()
+        return position_text(self._positions)
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """Where its span begins and ends, as positions: with them a later reading gives no more than this one would."""
+        spans = [(s.stream.partition.number, s.start, s.end) for s in self._spans]
+        return position_text({n: start for n, start, _ in spans}), position_text({n: end for n, _, end in spans})
 
     @property
     def exhausted(self) -> bool:
@@ -176,7 +189,7 @@ class Reading(Generic[Item]):
         if self._used_as is not None:
             raise Invalid("this reading was begun already", hint="call read() again: a reading is used once")
         self._used_as = "arrow"
-        return self._iterate_batches()
+        return self._told(self._iterate_batches(), _rows)
 
     def _iterate_batches(self) -> Iterator[pa.RecordBatch]:
         left, room = self._limit, self._bytes_max
@@ -236,6 +249,14 @@ class _Ahead(Generic[Item]):
         return bool(self.page)
 
 
+def _one(_: object) -> int:
+    return 1
+
+
+def _rows(batch: pa.RecordBatch) -> int:
+    return int(batch.num_rows)
+
+
 def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatch:
     """As many rows as fit into so many bytes, by halves; one at least if `always`."""
     low, high = int(always), batch.num_rows
@@ -243,6 +264,11 @@ def _fitting(batch: pa.RecordBatch, room: int, *, always: bool) -> pa.RecordBatc
         middle = (low + high + 1) // 2
         low, high = (middle, high) if batch.slice(0, middle).nbytes <= room else (low, middle - 1)
     return batch.slice(0, low)
+
+
+def position_text(positions: Mapping[int, int]) -> str:
+    """Partitions and offsets as a short text."""
+    return msgspec.json.encode({str(number): at for number, at in sorted(positions.items())}).decode()
 
 
 def parse_position(text: str) -> Mapping[int, int]:

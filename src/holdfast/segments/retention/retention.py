@@ -36,6 +36,7 @@ from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Rea
 from holdfast.segments.segment_settings import RetentionSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
+from holdfast.telemetry import spans
 
 _AT_ONCE = 100
 """Segments in one commit."""
@@ -212,10 +213,11 @@ class Retention:
         for item in removed:
             partition = by_key[item.topic, item.partition]
             upto[partition] = max(upto.get(partition, 0), self._manifest.upto(partition, item.number))
-        for partition, end in upto.items():
-            self._tell_unread(partition, removed)
-            self._expire(partition, end)
         if removed:
+            with spans.span(spans.RETAIN, {"holdfast.segments": len(removed)}):
+                for partition, end in upto.items():
+                    self._tell_unread(partition, removed)
+                    self._expire(partition, end)
             logger.info(
                 "retention removed %d segments", len(removed),
                 extra={"action": "retention", "segments": len(removed), "bytes": sum(item.bytes for item in removed)},

@@ -24,14 +24,18 @@ from holdfast.journal.state.partition import Partition
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.sealing.pace import Pace
-from holdfast.segments.sealing.seal import Cancelled, Sealer
+from holdfast.segments.sealing.seal import Cancelled, Sealed, Sealer
 from holdfast.segments.segment_settings import SegmentSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.signals import Signal
+from holdfast.telemetry import spans
+from holdfast.telemetry.burst import Burst
 
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SLEEP_S = 3600.0
 _TRIM_DELAY_S = 1.0
+_LATE_S = 60.0
+"""So late, and twice as late as records may become old, is worth a word."""
 _TRIM_BYTES = 2**20
 """What a commit removes beside appends: they wait for it, half a millisecond for a mebibyte."""
 
@@ -74,6 +78,7 @@ class Roller:
         """Partitions whose tails were there when the log was opened and have not been measured yet."""
         self._retry: dict[Partition, tuple[float, float]] = {}
         """When to try a partition again that failed, and how long the pause was."""
+        self._failures, self._lateness = Burst(), Burst()
         self.sealing: frozenset[tuple[int, int]] = frozenset()
         """What is being written now: partition ids and segment numbers."""
         self.chores: list[Chore] = []
@@ -225,11 +230,12 @@ class Roller:
 
     def _seal(self, partition: Partition) -> bool:
         """One segment; False when that failed."""
+        self._note_lateness(partition)
         began, until, before = self._clock.monotonic(), partition.durable, self._journal.committed_records
         self._pace.begin()
         self.sealing = frozenset({(partition.id, partition.sealed.segments)})
         try:
-            sealed = self._sealer.seal(partition)
+            sealed = self._seal_told(partition)
             if self.publishing is not None:
                 self.publishing.publish(partition)
         except Cancelled:
@@ -246,11 +252,14 @@ class Roller:
         finally:
             self.sealing = frozenset()
         self._retry.pop(partition, None)
+        if not self._retry and self._failures.count:
+            failures = self._failures.over()
+            logger.info("sealing goes on after %d failures", failures, extra={"action": "seal_recovered"})
         if partition.sealed.sealed_offset >= until:  # else what is left is as old as it was
             partition.tail_since = began
         if sealed is not None:
             self._entry_bytes[partition] = sealed.entry_bytes
-            self.counters.sealed(sealed.rows, sealed.size, self._clock.monotonic() - began)
+            self._note_sealed(partition, sealed, self._clock.monotonic() - began)
         self._settle_requests()
         self._pace.rest()
         try:
@@ -258,6 +267,42 @@ class Roller:
         except Unavailable as error:  # the database could not be read just now
             self.counters.last_error = error.message
         return True
+
+    def _note_lateness(self, partition: Partition) -> None:
+        """Say it when records wait much longer for their seal than they should, and nothing failed that was told."""
+        now, age_max = self._clock.monotonic(), self._settings.age_max_ms / 1000
+        late = now - partition.tail_since - age_max if partition.tail_since and not self._retry else 0.0
+        if late <= max(_LATE_S, age_max):
+            if not self._retry:
+                self._lateness.over()
+        elif self._lateness.again(now):
+            logger.warning(
+                "sealing is late by %.0f s: the roller has more to do than it gets done topic=%s partition=%d"
+                " (segments.idle_ratio, segments.seal_in; more memory or cores)", late, partition.topic,
+                partition.number,
+                extra={"action": "seal_late", "topic": partition.topic, "partition": partition.number, "seconds": late},
+            )  # fmt: skip
+
+    def _seal_told(self, partition: Partition) -> Sealed | None:
+        about: dict[str, str | int] = {
+            "holdfast.topic": partition.topic, "holdfast.partition": partition.number,
+            "holdfast.offset": partition.sealed.sealed_offset,
+        }  # fmt: skip
+        with spans.span(spans.SEAL, about) as span:
+            sealed = self._sealer.seal(partition)
+            if sealed is not None:
+                span.set_attribute("holdfast.records", sealed.rows)
+                span.set_attribute("holdfast.bytes", sealed.size)
+            return sealed
+
+    def _note_sealed(self, partition: Partition, sealed: Sealed, seconds: float) -> None:
+        self.counters.sealed(sealed.rows, sealed.size, seconds)
+        logger.info(
+            "sealed %d records in %.3f s topic=%s partition=%d", sealed.rows, seconds, partition.topic,
+            partition.number,
+            extra={"action": "sealed", "topic": partition.topic, "partition": partition.number, "records": sealed.rows,
+                   "bytes": sealed.size, "seconds": seconds},
+        )  # fmt: skip
 
     def _settle_requests(self) -> None:
         """Wake those whose partitions are sealed."""
@@ -276,9 +321,11 @@ class Roller:
         self._retry[partition] = (self._clock.monotonic() + pause, pause)
         self.counters.failures += 1
         self.counters.last_error = error.message
-        logger.error(
-            "could not seal: %s", error.message,
-            extra={"action": "seal_failed", "topic": partition.topic, "partition": partition.number, "retry_s": pause},
+        logger.log(
+            logging.ERROR if self._failures.again(self._clock.monotonic()) else logging.DEBUG,
+            "could not seal, the records stay durable in the journal: %s", error.message,
+            extra={"action": "seal_failed", "topic": partition.topic, "partition": partition.number, "retry_s": pause,
+                   "failures": self._failures.count},
         )  # fmt: skip
         with self._lock:
             waiting = [request for request in self._requests if partition in request.wanted]

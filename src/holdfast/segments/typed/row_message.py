@@ -52,16 +52,47 @@ def _encoded(batch: pa.RecordBatch) -> pa.Buffer | None:
 def decode_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
     """What `encode_rows` wrote, in the memory of `data`; raises BadRows unless all of it is valid."""
     try:
-        message = ipc_message.read_alone(data, "record batch")
-        # A few forged bytes could expand to all of the memory, and encode_rows compresses nothing.
-        if ipc_message.is_compressed(message):
-            raise BadRows("the rows are compressed")
-        batch = _read_batch(message, schema)
-        wrong = [column.name for column, array in zip(schema, batch.columns, strict=True) if null_in(column, array)]
+        return _decoded(ipc_message.read_alone(data, "record batch"), schema)
     except BadRows:
         raise
     except Exception:  # Arrow says no in many ways, and some of its messages quote values
         raise BadRows("not a valid record batch of this schema") from None
+
+
+def stream_batches(data: bytes, rows_max: int) -> list[pa.RecordBatch]:
+    """The batches of an IPC stream that somebody sends, in the memory of `data`; raises BadRows unless all is valid.
+
+    Dictionaries are refused, and more rows than there may be: both can stand for far more than their length tells.
+    """
+    try:
+        messages = iter(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
+        schema = pa.ipc.read_schema(next(messages))
+        if any(map(_has_dictionary, schema)):
+            raise BadRows("a column is a dictionary")
+        batches: list[pa.RecordBatch] = []
+        for message in messages:
+            if message.type != "record batch":
+                raise BadRows("a message is no record batch")
+            batches.append(_decoded(message, schema))
+            if sum(batch.num_rows for batch in batches) > rows_max:
+                raise BadRows(f"there are too many rows max={rows_max}")
+        return batches
+    except BadRows:
+        raise
+    except Exception:
+        raise BadRows("not a valid stream") from None
+
+
+def _has_dictionary(column: pa.Field) -> bool:
+    return bool(_is.is_dictionary(column.type)) or any(map(_has_dictionary, arrow_types.inner(column.type)))
+
+
+def _decoded(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+    # A few forged bytes could expand to all of the memory, and encode_rows compresses nothing.
+    if ipc_message.is_compressed(message):
+        raise BadRows("the rows are compressed")
+    batch = _read_batch(message, schema)
+    wrong = [column.name for column, array in zip(schema, batch.columns, strict=True) if null_in(column, array)]
     if wrong:
         raise BadRows(f"null in required columns columns={wrong[:10]}")
     return batch

@@ -11,6 +11,7 @@ removed here before they could be shipped (the store came later) get their manif
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -26,6 +27,9 @@ from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
 from holdfast.store import layout
 from holdfast.store.port import Body, StoreRefused
+from holdfast.telemetry import spans
+
+logger = logging.getLogger("holdfast.shipping")
 
 _IDLE_S = 3600.0
 
@@ -150,7 +154,8 @@ class SegmentLane:
             await self._until_there(partition, row, path)
             try:
                 async with self._room:
-                    await self._put(key, Body.file(path, row.size, row.sha256))
+                    with spans.span(spans.SETTLE, _about(partition, row)):
+                        await self._put(key, Body.file(path, row.size, row.sha256))
             except FileGone:
                 continue  # retention took it (`allow_unsettled`), or somebody moved it away
             return
@@ -194,9 +199,21 @@ class SegmentLane:
                 partition, row, slot = self._acknowledged[0]
                 self._marks.settle(partition, slot + 1, row.number + 1, row.end)
                 self._counters.segments += 1
+                logger.debug(
+                    "settled a segment topic=%s partition=%d segment=%d", partition.topic, partition.number, row.number,
+                    extra={"action": "settled", "topic": partition.topic, "partition": partition.number,
+                           "segment": row.number, "records": row.rows, "bytes": row.size},
+                )  # fmt: skip
                 self._acknowledged.popleft()
                 self.on_settled(partition, slot)
             self._wake()
+
+
+def _about(partition: Partition, row: SegmentRow) -> dict[str, str | int]:
+    return {
+        "holdfast.topic": partition.topic, "holdfast.partition": partition.number, "holdfast.segment": row.number,
+        "holdfast.bytes": row.size,
+    }  # fmt: skip
 
 
 async def _nothing(_partition: Partition, _end: int) -> None:

@@ -11,6 +11,7 @@ acknowledged, and the records are durable in the journal.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -27,6 +28,9 @@ from holdfast.shipping.ownership.fence import Fence
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
 from holdfast.store.port import Body
+from holdfast.telemetry import spans
+
+logger = logging.getLogger("holdfast.shipping")
 
 _IDLE_S = 3600.0
 _UNACKNOWLEDGED_MAX = 4096
@@ -225,7 +229,8 @@ class TailLane:
         try:
             for topic in sorted(taken.topics):
                 await self._describe(topic)
-            await self._put(key, stage.payload)
+            with spans.span(spans.SHIP, _about(taken)):
+                await self._put(key, stage.payload)
         except BaseException:
             self._ordering.abandon(place)
             self._stages.pop(place)
@@ -288,10 +293,22 @@ class TailLane:
         self._counters.acknowledged_bytes += taken.size
         self._marks.ship(taken.ends, taken.last_seq)
         self._tell("shipped", taken)
+        logger.debug(
+            "shipped %d records first_seq=%d last_seq=%d", taken.records, taken.first_seq, taken.last_seq,
+            extra={"action": "shipped", "records": taken.records, "bytes": taken.size, "first_seq": taken.first_seq,
+                   "last_seq": taken.last_seq},
+        )  # fmt: skip
 
     def _tell(self, kind: str, taken: Taken) -> None:
         event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
         self._subscribers.publish(event)
+
+
+def _about(taken: Taken) -> dict[str, int]:
+    return {
+        "holdfast.records": taken.records, "holdfast.bytes": taken.size, "holdfast.first_seq": taken.first_seq,
+        "holdfast.last_seq": taken.last_seq,
+    }  # fmt: skip
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], place: int) -> None:

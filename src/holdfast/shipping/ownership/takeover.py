@@ -164,6 +164,6 @@ class _Retrying:
             try:
                 return await request()
             except Unavailable:
-                logger.debug("again: %s", what, exc_info=True)
+                logger.debug("again: %s", what, exc_info=True, extra={"action": "takeover_retried"})
                 await asyncio.sleep(_PAUSE_S * 2**attempt)
         return await request()

@@ -1,29 +1,25 @@
-"""Rows of typed topics as JSON, both ways, and as an inspection finds them in the journal.
+"""Rows of typed topics as JSON, both ways. Pure.
 
-What `read --json` prints under `row`, `append` takes again, except for times that Python does not have: nanoseconds,
-and years beyond 1 to 9999. JSON has fewer types than Arrow, so some values are text: bytes are base64, times, dates
-and timestamps ISO 8601 (a number of the column's unit where no calendar has them), decimals their digits; durations
-are numbers of the column's unit, maps lists of pairs. What does not come out as the column's type is left as it is,
-for the topic to refuse.
+What a read gives under `row` (`holdfast read --json`, the HTTP API), an append takes again, except for times that
+Python does not have: nanoseconds, and years beyond 1 to 9999. JSON has fewer types than Arrow, so some values are text:
+bytes are base64, times, dates and timestamps ISO 8601 (a number of the column's unit where no calendar has them),
+decimals their digits; durations are numbers of the column's unit, maps lists of pairs. What does not come out as the
+column's type is left as it is, for the topic to refuse.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from holdfast.cli.text import iso
-from holdfast.errors import Corrupt, Invalid
-from holdfast.model import frame
-from holdfast.model.control_rows import SchemaRow
-from holdfast.model.entry import Entry
-from holdfast.model.record_columns import BadFrame
+from holdfast.errors import Invalid
+from holdfast.model.record_json import iso
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,11 +43,15 @@ class Placed(NamedTuple):
     row: Row
 
 
-class Rows(NamedTuple):
-    """What is in a typed entry."""
+class RowLine(msgspec.Struct, frozen=True):
+    """A row of a typed topic as one JSON object."""
 
-    times: tuple[int, ...]
-    batch: pa.RecordBatch
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    row: Row
 
 
 # -- out --------------------------------------------------------------------------------------------------
@@ -66,6 +66,11 @@ def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[Placed]:
         times = batch.column(2).cast(pa.int64()).to_pylist()
         rows = plain_rows(batch.select(batch.schema.names[_OWN_COLUMNS:]), batch.num_rows)
         yield from map(Placed._make, zip(partitions, offsets, times, rows, strict=True))
+
+
+def row_line(topic: str, item: Placed) -> RowLine:
+    """A row for JSON."""
+    return RowLine(topic, item.partition, item.offset, iso(item.time), item.time, item.row)
 
 
 def plain_rows(batch: pa.RecordBatch, count: int) -> list[Row]:
@@ -133,7 +138,12 @@ def parse_rows(text: bytes, schema: pa.Schema) -> list[Row]:
         raise Invalid(
             "a row is not a JSON object", hint="give one JSON object per line: column names and values"
         ) from None
-    return [_typed_row(row, schema) for row in found]
+    return typed_rows(found, schema)
+
+
+def typed_rows(rows: Iterable[Row], schema: pa.Schema) -> list[Row]:
+    """Objects that were decoded with `float_hook=Decimal`, as rows for a topic of this schema."""
+    return [_typed_row(row, schema) for row in rows]
 
 
 def _typed_row(row: Row, schema: pa.Schema) -> Row:
@@ -216,31 +226,3 @@ def _moment(text: str) -> datetime:
     if len(text.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0]) > 6:
         raise ValueError("Python's datetime would cut nanoseconds off without a word")
     return datetime.fromisoformat(text)
-
-
-# -- in the journal ---------------------------------------------------------------------------------------
-
-
-def typed_decoder(schemas: Sequence[SchemaRow]) -> Callable[[Entry, bytes], Rows]:
-    """What decodes the bodies of typed entries, given all schemas of their log; raises BadFrame."""
-
-    def decode(entry: Entry, body: bytes) -> Rows:
-        from holdfast.model.schema import TopicSchema
-        from holdfast.segments.typed.row_message import BadRows, decode_rows
-
-        definition = next((row.definition for row in schemas if row.fingerprint == entry.schema), None)
-        if definition is None:
-            raise BadFrame("its schema is not known")
-        try:
-            count, times, message = frame.decode_typed(body)
-            batch = decode_rows(bytes(message), TopicSchema.parse(definition).stored)
-        except BadRows as error:
-            raise BadFrame(str(error)) from None
-        except Corrupt as error:
-            raise BadFrame(error.message) from None
-        if count != entry.count or batch.num_rows != count:
-            raise BadFrame("it does not hold as many rows as it says")
-        moments = tuple(times.cast("q"))
-        return Rows(moments if len(moments) == count else moments * count, batch)
-
-    return decode

@@ -1,0 +1,79 @@
+"""`holdfast serve DIR`: the log over HTTP, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Settings
+from holdfast.cli.exit_codes import FINE
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_served
+from holdfast.cli.output import emit_json, flush, say
+from holdfast.errors import Invalid
+
+EPILOG = """\b
+Examples:
+  holdfast serve data
+  holdfast serve data --listen 0.0.0.0:7474 --tls-certificate cert.pem --tls-key key.pem
+  curl -d '{"payload": "hello"}' -H 'content-type: application/json' http://127.0.0.1:7474/v1/topics/t/records
+Beyond loopback it needs tokens: holdfast token create. All limits are settings under [server]."""
+
+
+class ServingLine(msgspec.Struct, frozen=True):
+    """What is served where, for JSON."""
+
+    url: str
+    log: str
+    tokens: bool
+    pid: int
+
+
+@click.command("serve", epilog=EPILOG)
+@directory_argument
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [env: HOLDFAST_SERVER__LISTEN]")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that requests may use for this server.")
+@click.option("--tokens", type=click.Path(path_type=Path), help="The file of tokens; default: TOKENS in DIR.")
+@click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
+@keyring_option
+@json_option
+def serve_command(
+    directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, token: str | None,
+    tls_certificate: Path | None, tls_key: Path | None, reference: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Serve the log in DIR over HTTP."""
+    import os
+
+    try:
+        from holdfast.server.serving import HttpServer
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "httptools"):
+            raise
+        raise Invalid("serving needs an extra", hint="pip install 'holdfast-log[server]'") from None
+
+    settings = Settings.load()
+    given = {
+        "listen": listen, "hosts": ",".join(hosts) or None, "tokens": tokens and str(tokens), "token": token,
+        "tls_certificate": tls_certificate and str(tls_certificate), "tls_key": tls_key and str(tls_key),
+    }  # fmt: skip
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **chosen))
+    with open_served(directory, reference, settings) as log:
+        server = HttpServer(log, settings.server)
+
+        def started() -> None:
+            if as_json:
+                emit_json(ServingLine(server.url, log.id, server.access.is_needed, os.getpid()))
+                flush()
+            who = "with tokens" if server.access.is_needed else "to everybody on this machine"
+            say(f"serving {directory} at {server.url} {who}; Ctrl-C ends it")
+            if server.is_exposed:
+                say("warning: without TLS, tokens and records cross the network in the clear")
+
+        server.run(started)
+        say("shutting down: closing the log")
+    say("closed")
+    return FINE

@@ -1,0 +1,170 @@
+"""`holdfast token create|list|revoke`: who may use `holdfast serve`.
+
+The log need not be free: a server that runs takes the change over within a second.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast import Settings
+from holdfast.cli.action_group import Actions
+from holdfast.cli.exit_codes import FINE
+from holdfast.cli.options import directory_argument, json_option
+from holdfast.cli.output import emit, emit_json, emit_table, flush, say
+from holdfast.clock import SystemClock
+from holdfast.disk import write_new_file
+from holdfast.errors import Invalid, NotFound
+from holdfast.log_directory import Directory
+from holdfast.model.record_json import iso
+from holdfast.quantity import parse_seconds
+from holdfast.server.tokens import FILE, SCOPES, StoredToken, TokenFile, make
+
+EPILOG = """\b
+Examples:
+  holdfast token create data web --scope append --topic 'orders*'
+  holdfast token create data dashboards --scope read --topic '*' --expires 90d --to web.token
+  holdfast token list data
+  holdfast token revoke data web
+A token is shown once. The log's directory keeps its hash."""
+
+_DAY_S = 86_400
+
+
+class TokenLine(msgspec.Struct, frozen=True):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    topics: tuple[str, ...]
+    created: str | None
+    expires: str | None
+    rate_max: float | None
+
+
+class NewTokenLine(msgspec.Struct, frozen=True):
+    """A token that was just made; the only time that it is shown."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    topics: tuple[str, ...]
+    expires: str | None
+    token: str | None
+    file: str | None
+
+
+tokens_option = click.option(
+    "--tokens", type=click.Path(path_type=Path), help="The file of tokens; default: TOKENS in DIR."
+)
+name_argument = click.argument("name", metavar="NAME")
+
+
+@click.group("token", cls=Actions, epilog=EPILOG, no_args_is_help=False)
+def token_command() -> None:
+    """Make, list and revoke the tokens of 'holdfast serve'."""
+
+
+@token_command.command("create")
+@directory_argument
+@name_argument
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it allows; may be repeated.")
+@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="A topic, or a pattern with '*'.")
+@click.option("--expires", metavar="TIME", help="When it ends: 12h, 90d …; default: never.")
+@click.option("--rate", type=float, help="Requests per second, at most.")
+@click.option("--to", "target", type=click.Path(path_type=Path), help="Write it to a new file of mode 0600 instead.")
+@tokens_option
+@json_option
+def create_command(
+    directory: Path, name: str, scopes: tuple[str, ...], topics: tuple[str, ...], expires: str | None,
+    rate: float | None, target: Path | None, tokens: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Make a token and print it, once."""
+    clock = SystemClock()
+    until = None if expires is None else clock.now_us() + int(_seconds(expires) * 1e6)
+    text, stored = make(name, scopes, topics, clock, expires_us=until, rate_max=rate)  # type: ignore[arg-type]
+    file = _file(directory, tokens)
+    if target is not None:
+        try:
+            write_new_file(target.absolute(), text.encode() + b"\n", token=clock.random_bytes(8).hex())
+        except FileExistsError:
+            raise Invalid(f"a file is there already path={target}", hint="name another one, or remove it") from None
+    file.add(stored, clock)
+    if as_json:
+        place = (text, None) if target is None else (None, str(target))
+        emit_json(NewTokenLine(stored.id, name, stored.scopes, stored.topics, _time(until), *place))
+    elif target is None:
+        say("this is the only time that it is shown:")
+        emit(text)
+    else:
+        say(f"written to {target}")
+    flush()
+    return FINE
+
+
+@token_command.command("list")
+@directory_argument
+@tokens_option
+@json_option
+def list_command(directory: Path, tokens: Path | None, as_json: bool) -> int:
+    """List tokens, without their secrets."""
+    lines = [_line(one) for one in _file(directory, tokens).read()]
+    if as_json:
+        for line in lines:
+            emit_json(line)
+    elif lines:
+        cells = [(*(_cell(v) for v in msgspec.structs.astuple(line)),) for line in lines]
+        emit_table(TokenLine.__struct_fields__, cells)
+    else:
+        say("no tokens")
+    flush()
+    return FINE
+
+
+@token_command.command("revoke")
+@directory_argument
+@name_argument
+@tokens_option
+@json_option
+def revoke_command(directory: Path, name: str, tokens: Path | None, as_json: bool) -> int:
+    """Revoke a token, by its name or id; a server that runs refuses it within a second."""
+    found = _file(directory, tokens).revoke(name, SystemClock())
+    if as_json:
+        emit_json(_line(found))
+    else:
+        say(f"revoked {found.name}")
+    flush()
+    return FINE
+
+
+def _file(directory: Path, tokens: Path | None) -> TokenFile:
+    named = tokens or Settings.load().server.tokens
+    if named is not None:
+        return TokenFile(Path(named).absolute())
+    place = Directory(directory.absolute())
+    if place.log_id() is None:
+        raise NotFound(f"there is no log path={directory}", hint="it is made by 'holdfast append' or 'holdfast serve'")
+    return TokenFile(place.path / FILE)
+
+
+def _seconds(text: str) -> float:
+    days = text.removesuffix("d")
+    if days != text and days.isdecimal():
+        return int(days) * _DAY_S
+    return parse_seconds(text)
+
+
+def _line(one: StoredToken) -> TokenLine:
+    return TokenLine(one.id, one.name, one.scopes, one.topics, iso(one.created_us), _time(one.expires_us), one.rate_max)
+
+
+def _time(moment: int | None) -> str | None:
+    return None if moment is None else iso(moment)
+
+
+def _cell(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -1,0 +1,84 @@
+"""What an open log tells of itself: what is read of it when somebody collects, spans of its appends, durations.
+
+It is told as long as the log is open. Durations go to OpenTelemetry as they are measured, once the program has loaded
+it; everything else is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.log.log_context import LogContext
+from holdfast.log.telemetry.append_spans import AppendSpans
+from holdfast.telemetry import collecting, otel_metrics
+from holdfast.telemetry.metric import Point
+from holdfast.telemetry.metric_list import Seen, points
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal_stats import Timings
+    from holdfast.log.log import Log
+    from holdfast.log.maintenance import Maintenance
+    from holdfast.log.store_binding import StoreBinding
+
+
+class LogTelemetry:
+    """What one open log tells."""
+
+    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding) -> None:
+        self._context = context
+        self._maintenance = maintenance
+        self._store = store
+        self._spans = AppendSpans(context.journal, context.settings.telemetry)
+        self._is_recorded = False
+
+    @property
+    def role(self) -> str:
+        """What this process is to the log."""
+        journal = self._context.journal
+        if journal.read_only:
+            return "reader"
+        return "owner" if getattr(journal, "owned", True) else "client"
+
+    def begin(self) -> None:
+        """Tell OpenTelemetry from now on, if the program has set it up; called when a log or a topic is opened."""
+        self._spans.begin()
+        if not self._is_recorded and otel_metrics.is_loaded():
+            self._is_recorded = True
+            recorders = otel_metrics.recorders(self._context.journal.log_id.hex(), self.role)
+            for name, timings in self._timings().items():
+                timings.told = recorders[name]
+
+    def _timings(self) -> dict[str, Timings]:
+        """All that is measured, by the name of its metric."""
+        found: dict[str, Timings] = {}
+        journal = self._context.journal.counters
+        if journal is not None:
+            found |= {"holdfast.commit.duration": journal.commits, "holdfast.append.duration": journal.appends}
+        if not self._context.journal.read_only:
+            found["holdfast.seal.duration"] = self._maintenance.counters.durations
+        if self._store.counters is not None:
+            found["holdfast.ship.put.duration"] = self._store.counters.durations
+        return found
+
+    def seen(self, log: Log) -> Seen:
+        """The log at this moment."""
+        stats, journal = log.stats(), self._context.journal
+        topics = sorted(journal.topics, key=lambda name: min(part.id for part in journal.topics[name]))
+        marks = {name: log.marks(name) for name in topics}
+        return Seen(log.id, self.role, stats, marks, self._context.settings)
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._spans.forget()
+        collecting.forget_lock()
+
+    def watch(self, log: Log) -> None:
+        """Tell of this log from now on, whenever somebody collects."""
+        self.begin()
+        collecting.watch(log, _points)
+
+
+def _points(log: Log) -> Iterator[Point]:
+    if log.is_open:
+        yield from points(log._telemetry.seen(log))

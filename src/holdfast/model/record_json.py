@@ -1,0 +1,146 @@
+"""Records as JSON, and back. Pure.
+
+JSON gets text only where the bytes are text without control characters (line ends and tabs excepted), else base64 and a
+field that says so. What is read can be appended as it is. The command line prints records in this form, and the HTTP
+API reads and writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.model.record import NOW, Record
+
+BASE64 = "base64"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DIGITS_MAX = 20
+
+Encoding = str | msgspec.UnsetType
+
+
+class RecordLine(msgspec.Struct, frozen=True):
+    """A record as one JSON object; `…_encoding` is there only where the value is base64."""
+
+    topic: str
+    partition: int
+    offset: int
+    time: str | None
+    time_us: int
+    key: str | None
+    kind: str | None
+    headers: dict[str, str] | None
+    payload: str
+    key_encoding: Encoding = msgspec.UNSET
+    headers_encoding: Encoding = msgspec.UNSET
+    payload_encoding: Encoding = msgspec.UNSET
+
+
+class GivenRecord(msgspec.Struct):
+    """A record that somebody gives as JSON, in the same form; what it does not know is ignored, for what was read may
+    be given as it is.
+    """
+
+    payload: str
+    key: str | None = None
+    kind: str | None = None
+    headers: dict[str, str] | None = None
+    time_us: int | None = None
+    time: str | None = None
+    partition: int | None = None
+    payload_encoding: Literal["base64"] | None = None
+    key_encoding: Literal["base64"] | None = None
+    headers_encoding: Literal["base64"] | None = None
+
+    def is_bare(self) -> bool:
+        """Whether it is a payload and nothing else."""
+        return (
+            self.key is None and self.kind is None and self.headers is None and self.time_us is None
+            and self.time is None
+        )  # fmt: skip
+
+    def bytes(self) -> bytes:
+        """Its payload."""
+        return decoded(self.payload, self.payload_encoding)
+
+    def record(self) -> Record:
+        """The record; its partition is not part of it."""
+        key = None if self.key is None else decoded(self.key, self.key_encoding)
+        headers = self.headers
+        plain = None if headers is None else {n: decoded(v, self.headers_encoding) for n, v in headers.items()}
+        time = self.time_us if self.time_us is not None else NOW if self.time is None else moment(self.time)
+        return Record(self.bytes(), key, self.kind, plain, time)
+
+
+def decoded(text: str, encoding: str | None) -> bytes:
+    """The bytes that a text stands for; Invalid where it is not what its encoding says."""
+    try:
+        return text.encode() if encoding is None else b64decode(text, validate=True)
+    except (ValueError, UnicodeEncodeError):
+        raise Invalid("a value is not base64, or not text", hint="bytes go with …_encoding: 'base64'") from None
+
+
+def moment(text: str) -> int:
+    """ISO 8601 with a zone, or a number, as microseconds since 1970; Invalid for anything else."""
+    if text.lstrip("-").isdecimal() and len(text) < _DIGITS_MAX:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise Invalid("a time is ISO 8601 with a zone, or microseconds since 1970", hint="2026-01-31T12:00:00Z")
+    return (found - _EPOCH) // timedelta(microseconds=1)
+
+
+def record_line(topic: str, record: Record) -> RecordLine:
+    """A record for JSON."""
+    key, key_encoding = (None, msgspec.UNSET) if record.key is None else encoded(record.key)
+    headers, headers_encoding = encoded_headers(record.headers)
+    payload, payload_encoding = encoded(record.payload)
+    return RecordLine(
+        topic, record.partition, record.offset, iso(record.time), record.time, key, record.kind, headers, payload,
+        key_encoding, headers_encoding, payload_encoding,
+    )  # fmt: skip
+
+
+def plain_text(value: bytes) -> str | None:
+    """The bytes as text, or None where JSON or people could not take them as text."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text) else text
+
+
+def encoded(value: bytes) -> tuple[str, Encoding]:
+    """Text, or base64 and the word that says so."""
+    text = plain_text(value)
+    return (b64encode(value).decode(), BASE64) if text is None else (text, msgspec.UNSET)
+
+
+def encoded_headers(headers: Mapping[str, bytes] | None) -> tuple[dict[str, str] | None, Encoding]:
+    """Headers as text if all of them are, else all of them as base64."""
+    if headers is None:
+        return None, msgspec.UNSET
+    texts = {name: plain_text(value) for name, value in headers.items()}
+    if None in texts.values():
+        return {name: b64encode(value).decode() for name, value in headers.items()}, BASE64
+    return {name: text or "" for name, text in texts.items()}, msgspec.UNSET
+
+
+def iso(time_us: int) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC; None beyond the years 1 to 9999."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,80 @@
+"""Answers: a status, headers and bytes, or a stream of them, in the words of ASGI.
+
+Every answer says that its type is meant, that it is not to be kept, and that no other site may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+EVENTS = "text/event-stream"
+
+_SAFE: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+_encoder = msgspec.json.Encoder(decimal_format="string")
+encode = _encoder.encode
+
+
+class Answer:
+    """A whole answer."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self, body: bytes = b"", content_type: str = JSON, status: int = 200, headers: Headers | None = None
+    ) -> None:
+        self.body = body
+        self.content_type = content_type
+        self.status = status
+        self.headers = headers
+
+    async def send(self, send: Send, request: str, *, close: bool = False) -> None:
+        """Hand it over."""
+        headers = [(b"content-length", str(len(self.body)).encode()), *_head(self.content_type, request)]
+        if self.headers:
+            headers += self.headers
+        if close:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class Stream:
+    """An answer that goes on until its source ends or its reader goes."""
+
+    __slots__ = ("content_type", "parts")
+
+    def __init__(self, parts: AsyncIterator[bytes], content_type: str) -> None:
+        self.parts = parts
+        self.content_type = content_type
+
+    async def send(self, send: Send, request: str) -> None:
+        """Hand over part after part, as fast as they are taken."""
+        headers = [*_head(self.content_type, request), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for part in self.parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _head(content_type: str, request: str) -> Headers:
+    return [(b"content-type", content_type.encode()), (b"holdfast-request", request.encode()), *_SAFE]
+
+
+def json_answer(value: object, status: int = 200, headers: Headers | None = None) -> Answer:
+    """A value as JSON."""
+    return Answer(encode(value), JSON, status, headers)

@@ -1,0 +1,172 @@
+"""One request, from its arrival to its answer: is it wanted here, who asks, may they, what became of it.
+
+The order matters. Where a request comes from is checked before who sends it, that before what it asks for, and all of
+it before a byte of the body is read. Whatever is raised becomes an answer; what is no error of holdfast's own is a
+defect, of which the client gets a number and the log the type and place. Logs have the route's pattern, the
+status, the token's id and that number: nothing that a client chose, and no payload, key or token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import MutableMapping
+from itertools import count
+from typing import Any
+
+from starlette.routing import Match, Route
+
+from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
+from holdfast.server.answers import Answer, Send, Stream, json_answer
+from holdfast.server.api_request import ApiRequest, ClientGone, Receive
+from holdfast.server.http_errors import ErrorBody, Refusal, body_of, headers_of, kind_of, status_of
+from holdfast.server.route_table import ROUTES, RouteDefinition
+from holdfast.server.served import Served
+
+_log = logging.getLogger("holdfast.server")
+_LOGGED_FROM = 500
+
+
+class Application:
+    """The server's ASGI application."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._routes = [(_route(definition), definition) for definition in ROUTES]
+        self._prefix = served.clock.random_bytes(3).hex() + "-"
+        self._numbers = count(1)
+        self._known: dict[tuple[str, str], tuple[RouteDefinition, dict[str, Any]]] = {}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        served = self._served
+        number = self._prefix + format(next(self._numbers), "x")
+        request = ApiRequest(scope, receive, number, served.settings, served.budget)
+        pattern = "-"
+        try:
+            try:
+                definition, request.params = self._match(scope)
+                pattern = definition.path
+                answer = await self._answer(definition, request)
+            finally:
+                request.release()
+            if isinstance(answer, Stream):
+                await self._stream(answer, request, send)
+            else:
+                await answer.send(send, number, close=request.has_body_left)
+        except ClientGone:
+            return
+        except HoldfastError as error:
+            await self._refuse(error, request, pattern, send)
+        except Exception as error:
+            _log.error(
+                "a request failed: unexpected %s at %s route=%s request=%s", type(error).__name__, _place(error),
+                pattern, number, extra={"action": "request_defect"},
+            )  # fmt: skip
+            body = ErrorBody("Defect", "the server failed", "the server's log says more", {}, number)
+            await json_answer(body, 500).send(send, number, close=True)
+
+    # -- finding the route --------------------------------------------------------------------------------
+
+    def _match(self, scope: MutableMapping[str, Any]) -> tuple[RouteDefinition, dict[str, Any]]:
+        place = (scope["method"], scope["path"])
+        found = self._known.get(place)
+        if found is None:
+            found = self._look_up(scope)
+            if len(self._known) >= 1_000:  # paths are what clients make of them
+                self._known.clear()
+            self._known[place] = found
+        definition, params = found
+        return definition, params
+
+    def _look_up(self, scope: MutableMapping[str, Any]) -> tuple[RouteDefinition, dict[str, Any]]:
+        allowed: set[str] = set()
+        for route, definition in self._routes:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return definition, child["path_params"]
+            if match is Match.PARTIAL:
+                allowed |= route.methods or set()
+        if not allowed:
+            raise NotFound("there is no such route", hint="GET /docs lists them")
+        methods = ", ".join(sorted(allowed))
+        raise Refusal(405, "this route has other methods", hint=f"it has {methods}", headers={"allow": methods})
+
+    # -- one request --------------------------------------------------------------------------------------
+
+    async def _answer(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
+        served = self._served
+        served.guard.check(request.header(b"host"), request.header(b"origin"), request.header(b"sec-fetch-site"))
+        if definition.about == "open":
+            return await definition.handler(request, served)
+        request.caller = served.access.caller(request.header(b"authorization"))
+        if definition.about not in ("handler", "any"):
+            request.caller.require(definition.scopes, _topic(definition, request))
+        if served.draining.is_set():
+            served.check_ready()
+        if definition.is_stream:
+            return await definition.handler(request, served)
+        with served.requests:
+            return await self._within_time(definition, request)
+
+    async def _within_time(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
+        if definition.seconds_more is None:
+            return await definition.handler(request, self._served)
+        seconds = self._served.settings.request_timeout_ms / 1000 + definition.seconds_more
+        try:
+            async with asyncio.timeout(seconds):
+                return await definition.handler(request, self._served)
+        except TimeoutError:
+            if definition.writes:
+                raise OutcomeUnknown(f"no end within {seconds:g} s") from None
+            raise Unavailable(f"no end within {seconds:g} s", hint="ask for less, or again later") from None
+
+    async def _stream(self, answer: Stream, request: ApiRequest, send: Send) -> None:
+        """Send until the stream ends or the client goes."""
+        sending = asyncio.ensure_future(answer.send(send, request.id))
+        gone = asyncio.ensure_future(request.gone())
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            results = await asyncio.gather(sending, gone, return_exceptions=True)
+            await answer.parts.aclose()  # type: ignore[attr-defined]  # they are generators
+        failure = results[0]
+        if isinstance(failure, Exception):
+            kind = type(failure).__name__
+            _log.warning("a stream broke off: %s request=%s", kind, request.id, extra={"action": "stream_broke"})
+
+    async def _refuse(self, error: HoldfastError, request: ApiRequest, pattern: str, send: Send) -> None:
+        status = status_of(error)
+        if status >= _LOGGED_FROM:
+            caller = getattr(request, "caller", None)
+            _log.warning(
+                "a request was not done: %s status=%d route=%s token=%s request=%s", kind_of(error), status, pattern,
+                "-" if caller is None else caller.id, request.id, extra={"action": "request_failed"},
+            )  # fmt: skip
+        answer = json_answer(body_of(error, request.id), status, headers_of(error, status))
+        await answer.send(send, request.id, close=request.has_body_left)
+
+
+def _route(definition: RouteDefinition) -> Route:
+    return Route(definition.path, _nothing, methods=[definition.method])
+
+
+async def _nothing(*_: Any) -> None:
+    """Starlette finds routes here; it does not call them."""
+
+
+def _topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
+    if definition.about == "topic":
+        return str(request.params["topic"])
+    return {"executions": "_executions", "spaces": "_spaces"}.get(definition.about)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised; its text may hold anything."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "-"

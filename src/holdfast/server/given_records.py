@@ -1,0 +1,194 @@
+"""Bodies as records or rows: JSON, lines of JSON, bytes, Arrow. What is wrong is refused before anything is queued.
+
+Bytes of Arrow are hostile until they are proved: messages are read one by one, compressed ones refused before they
+expand, and every batch is validated as a whole before a column of it is looked at.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.record import NOW, Record
+from holdfast.model.record_json import GivenRecord, moment
+from holdfast.model.row_json import Row, typed_rows
+from holdfast.server.answers import ARROW, BYTES, JSON, NDJSON
+from holdfast.server.api_request import ApiRequest, decoded, whole_of
+from holdfast.server.http_errors import Refusal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_one = msgspec.json.Decoder(GivenRecord)
+_several = msgspec.json.Decoder(list[GivenRecord])
+_row = msgspec.json.Decoder(Row, float_hook=Decimal)
+_rows = msgspec.json.Decoder(list[Row], float_hook=Decimal)
+
+_HEADER = b"holdfast-header-"
+_RAW_COLUMNS = ("payload", "key", "kind", "headers", "time")
+_READ_COLUMNS = ("partition", "offset")
+"""What a read gives and an append ignores."""
+
+
+class Given(NamedTuple):
+    """What a body holds."""
+
+    items: Any
+    """Records or payloads, as a list; rows as a list of dicts or as Arrow data."""
+    is_one: bool
+    partition: int | None = None
+
+
+# -- raw topics -------------------------------------------------------------------------------------------
+
+
+def given_records(request: ApiRequest, topic: Topic, content: bytes) -> Given:
+    """A body for a raw topic."""
+    kind = request.media_type
+    if kind == NDJSON:
+        return _records(decoded(content, _one, lines=True))  # type: ignore[arg-type]
+    if kind == JSON:
+        if content.lstrip()[:1] == b"[":
+            return _records(decoded(content, _several))
+        one = decoded(content, _one)
+        return Given([_record(one)], True, one.partition)
+    if kind == BYTES:
+        return _bytes_record(request, content)
+    if kind == ARROW:
+        return Given(_arrow_records(content, topic), False)
+    raise _other_type()
+
+
+def _records(given: list[GivenRecord]) -> Given:
+    if not given:
+        raise Invalid("the body has no record", hint="send at least one")
+    partitions = {one.partition for one in given}
+    if len(partitions) > 1:
+        raise Invalid("records of one body name different partitions", hint="name one for all of them, or none")
+    return Given(list(map(_record, given)), False, partitions.pop())
+
+
+def _record(one: GivenRecord) -> bytes | Record:
+    if not one.is_bare():
+        return one.record()
+    return one.payload.encode() if one.payload_encoding is None else one.bytes()
+
+
+def _bytes_record(request: ApiRequest, content: bytes) -> Given:
+    headers = {
+        unquote(name[len(_HEADER) :].decode("latin-1")): unquote_to_bytes(value)
+        for name, value in request.headers.items() if name.startswith(_HEADER)
+    }  # fmt: skip
+    time, partition = request.header(b"holdfast-time"), request.header(b"holdfast-partition")
+    kind = request.header(b"holdfast-kind")
+    record = Record(
+        content, request.header_bytes(b"holdfast-key"), None if kind is None else unquote(kind), headers or None,
+        NOW if time is None else moment(unquote(time)),
+    )  # fmt: skip
+    return Given([record], True, None if partition is None else whole_of(partition, "Holdfast-Partition"))
+
+
+def _arrow_records(content: bytes, topic: Topic) -> list[Record]:
+    import pyarrow as pa
+
+    records: list[Record] = []
+    for batch in _batches(content, topic):
+        names = batch.schema.names
+        unknown = [name for name in names if name not in (*_RAW_COLUMNS, *_READ_COLUMNS)]
+        if unknown or "payload" not in names or len(set(names)) < len(names):
+            raise Invalid(
+                f"topic {topic.name!r} is raw: its columns are others",
+                hint=f"'payload', and where wanted some of {', '.join(_RAW_COLUMNS[1:])}",
+            )
+        columns = {name: batch.column(name) for name in names if name in _RAW_COLUMNS}
+        if "time" in columns:
+            columns["time"] = _times(columns["time"])
+        values = {name: column.to_pylist() for name, column in columns.items()}
+        nothing = [None] * batch.num_rows
+        lists = (values.get(name, nothing) for name in _RAW_COLUMNS)
+        try:
+            records += [
+                Record(payload, key, kind, _headers(headers), NOW if time is None else time)
+                for payload, key, kind, headers, time in zip(*lists, strict=True)
+            ]
+        except (TypeError, ValueError, KeyError, pa.ArrowException):
+            raise Invalid("a column has another type", hint="see docs/reference/http.md#appending") from None
+    if not records:
+        raise Invalid("the body has no record", hint="send at least one")
+    return records
+
+
+def _times(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    except pa.ArrowException:
+        raise Invalid("column 'time' is no time", hint="give a timestamp in UTC") from None
+
+
+def _headers(found: list[Any] | None) -> dict[str, bytes] | None:
+    if found is None:
+        return None
+    return {one["key"]: one["value"] for one in found} if found and isinstance(found[0], dict) else dict(found)
+
+
+# -- typed topics -----------------------------------------------------------------------------------------
+
+
+def given_rows(request: ApiRequest, topic: TypedTopic, content: bytes) -> Given:
+    """A body for a typed topic."""
+    kind = request.media_type
+    if kind == ARROW:
+        return Given(_table(content, topic), False)
+    schema = topic.schema
+    if kind == NDJSON:
+        return Given(typed_rows(decoded(content, _row, lines=True), schema), False)  # type: ignore[arg-type]
+    if kind == JSON:
+        if content.lstrip()[:1] == b"[":
+            found: list[Row] = decoded(content, _rows)
+            return Given(typed_rows(found, schema), False)
+        return Given(typed_rows([decoded(content, _row)], schema), True)
+    if kind == BYTES:
+        raise Refusal(415, f"topic {topic.name!r} is typed: bytes are no row", hint="send JSON, NDJSON or Arrow")
+    raise _other_type()
+
+
+def _table(content: bytes, topic: TypedTopic) -> pa.Table:
+    import pyarrow as pa
+
+    batches = _batches(content, topic)
+    return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------
+
+
+def _batches(content: bytes, topic: Topic | TypedTopic) -> list[pa.RecordBatch]:
+    """The batches of an Arrow stream, each valid."""
+    from holdfast.segments.typed.row_message import BadRows, stream_batches
+
+    try:
+        return stream_batches(content, topic._journal.settings.batch_records_max)
+    except BadRows as error:
+        raise Invalid(f"the body is no Arrow stream: {error}", hint="write it with pyarrow.ipc.new_stream") from None
+
+
+def given_schema(content: bytes) -> pa.Schema:
+    """The schema of an Arrow stream, or of a single message."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(content))
+    except (pa.ArrowException, OSError, ValueError):
+        raise Invalid("the schema is no message of Arrow", hint="schema.serialize() makes one") from None
+
+
+def _other_type() -> Refusal:
+    return Refusal(415, "the body's type is missing or not known", hint=f"send {JSON}, {NDJSON}, {BYTES} or {ARROW}")

@@ -1,0 +1,274 @@
+"""Consumers over HTTP: positions live in the log, members in the server.
+
+A member belongs to the token that made it, is used by one request at a time, and goes when it was not used for a
+while: its partitions then go to others, and what it had given out and not committed comes again. A client names the
+position that it really got to, with each poll and commit, so that an answer that was lost on its way loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.log.consumers.consumer import Consumer
+from holdfast.log.consumers.consumer_status import ConsumerStatus
+from holdfast.log.topics.reading import Reading
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.record_json import moment, record_line
+from holdfast.server.answers import ARROW, JSON, Answer, encode, json_answer
+from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
+from holdfast.server.http_errors import Refusal
+from holdfast.server.pages import arrow, lines
+from holdfast.server.served import AnyKind, Places, Served
+
+_POLL_RECORDS_MAX = 10_000
+
+
+class MemberBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A member to be made."""
+
+    start: int | str = "first"
+    partitions: list[int] | None = None
+    on_expired: Literal["fail", "first"] = "fail"
+    patience: float = 30.0
+
+
+class PollBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to give out."""
+
+    limit: int = 100
+    timeout: float = 0.0
+    position: str | None = None
+
+
+class CommitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the client really got."""
+
+    position: str
+
+
+class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to go on."""
+
+    to: int | str
+    partition: int | None = None
+
+
+class MemberAnswer(msgspec.Struct, frozen=True):
+    """A member as it is now."""
+
+    member: str
+    partitions: tuple[int, ...]
+    position: str
+    committed: str
+    lag: int
+
+
+class Member:
+    """A member of a consumer, kept for a client."""
+
+    def __init__(self, number: str, owner: str, topic: AnyKind, consumer: Consumer[Any]) -> None:
+        self.id = number
+        self.owner = owner
+        self.topic = topic
+        self.consumer = consumer
+        self.lock = asyncio.Lock()
+        self.used_at = asyncio.get_running_loop().time()
+
+    def shown(self) -> MemberAnswer:
+        """What it has, and how far it is."""
+        one = self.consumer
+        return MemberAnswer(self.id, one.partitions, one.position, one.committed, one.lag)
+
+
+class Members:
+    """All of them. Those that nobody uses go."""
+
+    def __init__(self, most: int, timeout: float) -> None:
+        self._members: dict[str, Member] = {}
+        self._places = Places(most, "members of consumers")
+        self._timeout = timeout
+        self._reaper: asyncio.Task[None] | None = None
+
+    def add(self, member: Member) -> None:
+        """Keep one more."""
+        self._places.__enter__()
+        self._members[member.id] = member
+        if self._reaper is None or self._reaper.done():
+            self._reaper = asyncio.ensure_future(self._reap())
+
+    def check_room(self) -> None:
+        """Raise Full where there is no place."""
+        with self._places:
+            pass
+
+    def get(self, request: ApiRequest) -> Member:
+        """The member that a request names; NotFound where it is gone, or somebody else's."""
+        found = self._members.get(request.params["member"])
+        place = (request.params["topic"], request.params["name"])
+        owner = request.caller.id
+        if found is None or found.owner != owner or (found.consumer.topic, found.consumer.name) != place:
+            raise NotFound("there is no such member", hint="it was not used for a while: make another one")
+        found.used_at = asyncio.get_running_loop().time()
+        return found
+
+    def remove(self, member: Member) -> None:
+        """Let one go."""
+        if self._members.pop(member.id, None) is not None:
+            self._places.__exit__()
+
+    async def _reap(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._members:
+            await asyncio.sleep(min(1.0, self._timeout / 4))
+            for member in list(self._members.values()):
+                if loop.time() - member.used_at > self._timeout and not member.lock.locked():
+                    self.remove(member)
+                    await asyncio.to_thread(member.consumer.close)
+
+
+def _members(served: Served) -> Members:
+    found = served.members
+    if not isinstance(found, Members):
+        found = served.members = Members(served.settings.members_max, served.settings.member_timeout_ms / 1000)
+    return found
+
+
+# -- routes -----------------------------------------------------------------------------------------------
+
+
+async def list_consumers(request: ApiRequest, served: Served) -> Answer:
+    """How far consumers are."""
+    topic = request.text("topic")
+    found = [one for one in await served.read(partial(served.log.consumers, topic)) if _may_see(request, one)]
+    return json_answer({"consumers": found})
+
+
+def _may_see(request: ApiRequest, one: ConsumerStatus) -> bool:
+    return request.caller.may("read", one.topic)
+
+
+async def show_consumer(request: ApiRequest, served: Served) -> Answer:
+    """One consumer of a topic."""
+    topic, name = request.params["topic"], request.params["name"]
+    found = [one for one in await served.read(partial(served.log.consumers, topic)) if one.consumer == name]
+    if not found:
+        raise NotFound("there is no such consumer", hint="GET /v1/consumers lists them")
+    return json_answer(found[0])
+
+
+async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
+    """Let go of a consumer's position."""
+    await served.do(partial(served.log.forget_consumer, request.params["name"], request.params["topic"]))
+    return Answer(status=204)
+
+
+async def join(request: ApiRequest, served: Served) -> Answer:
+    """Make a member."""
+    asked = await request.json(MemberBody)
+    topic, members = served.topic(request.params["topic"]), _members(served)
+    members.check_room()
+    make = partial(
+        topic.consumer, request.params["name"], start=_place(asked.start), partitions=asked.partitions,
+        on_expired=asked.on_expired, patience=min(asked.patience, WAIT_SECONDS_MAX),
+    )  # fmt: skip
+    consumer: Consumer[Any] = await served.read(make)
+    member = Member(served.clock.random_bytes(16).hex(), request.caller.id, topic, consumer)
+    members.add(member)
+    return json_answer(await served.read(member.shown), 201)
+
+
+async def show_member(request: ApiRequest, served: Served) -> Answer:
+    """A member as it is now."""
+    return json_answer(await served.read(_members(served).get(request).shown))
+
+
+async def poll(request: ApiRequest, served: Served) -> Answer:
+    """The next records."""
+    asked = await request.json(PollBody)
+    member, form = _members(served).get(request), request.accepts((JSON, ARROW))
+    async with member.lock:
+        if asked.position is not None and asked.position != member.consumer.position:
+            await served.read(partial(_seek, member, asked.position))
+        limit = min(asked.limit, _POLL_RECORDS_MAX)
+        items = await member.consumer.poll_async(limit, min(max(0.0, asked.timeout), WAIT_SECONDS_MAX))
+        answer = await served.read(partial(_page, member, items, form))
+    member.used_at = asyncio.get_running_loop().time()
+    return answer
+
+
+def _page(member: Member, items: list[Any], form: str) -> Answer:
+    """What a member gave out, in the form of a page."""
+    shown, topic = member.shown(), member.topic
+    if form == ARROW:
+        headers = [
+            (b"holdfast-position", shown.position.encode()),
+            (b"holdfast-partitions", encode(shown.partitions)),
+            (b"holdfast-lag", encode(shown.lag)),
+        ]
+        return Answer(arrow(_again(topic, items)), ARROW, headers=headers)
+    if isinstance(topic, TypedTopic):
+        found = [line for _, _, line in lines(topic, _again(topic, items))]
+    else:
+        found = [encode(record_line(topic.name, item)) for item in items]
+    return Answer(b'{"records":[' + b",".join(found) + b"]," + encode(shown)[1:], JSON)
+
+
+def _again(topic: AnyKind, items: list[Any]) -> Reading[Any]:
+    """The same records as a reading: what is given out at a time is a run of one partition."""
+    if not items:
+        return topic.read(limit=0)
+    place = topic._shape().place
+    (partition, first), (_, last) = place(items[0]), place(items[-1])
+    return topic.read(first, last + 1, partition=partition)
+
+
+async def commit(request: ApiRequest, served: Served) -> Answer:
+    """Make it durable how far the client got."""
+    asked = await request.json(CommitBody)
+    member = _members(served).get(request)
+    async with member.lock:
+        if asked.position != member.consumer.position:
+            await served.read(partial(_seek, member, asked.position))
+        try:
+            await member.consumer.commit_async()
+        except Invalid as error:
+            raise Refusal(409, error.message, hint=error.hint) from None
+        return json_answer({"committed": await served.read(lambda: member.consumer.committed)})
+
+
+def _seek(member: Member, position: str) -> None:
+    if not position.startswith("{"):
+        raise Invalid("not a position", hint="give what the last answer had as 'position'")
+    member.consumer.seek(position)
+
+
+async def seek(request: ApiRequest, served: Served) -> Answer:
+    """Go on from somewhere else."""
+    asked = await request.json(SeekBody)
+    member = _members(served).get(request)
+    async with member.lock:
+        await served.read(partial(member.consumer.seek, _place(asked.to), partition=asked.partition))
+        return json_answer({"position": await served.read(lambda: member.consumer.position)})
+
+
+async def leave(request: ApiRequest, served: Served) -> Answer:
+    """Let a member go."""
+    member = _members(served).get(request)
+    async with member.lock:
+        _members(served).remove(member)
+        await served.read(member.consumer.close)
+    return Answer(status=204)
+
+
+def _place(given: int | str) -> Any:
+    """An offset, a word, a position, or a time."""
+    if isinstance(given, int) or given in ("first", "next", "committed") or given.startswith("{"):
+        return given
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(given))

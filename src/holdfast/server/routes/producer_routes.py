@@ -1,0 +1,27 @@
+"""`GET /v1/producers/{producer}`: how far a producer got."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import Denied
+from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_request import ApiRequest
+from holdfast.server.served import Served
+
+
+class ProducerAnswer(msgspec.Struct, frozen=True):
+    """A producer."""
+
+    producer: str
+    last: int | None
+
+
+async def show_producer(request: ApiRequest, served: Served) -> Answer:
+    """The last sequence that is durable."""
+    if "append" not in request.caller.scopes:
+        raise Denied("this token does not allow append")
+    name = request.params["producer"]
+    producer = getattr(served.log, "producer", None)
+    last = None if producer is None else await served.read(lambda: producer(name).last)
+    return json_answer(ProducerAnswer(name, last))

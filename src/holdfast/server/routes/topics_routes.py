@@ -1,0 +1,196 @@
+"""Topics over HTTP: list, create, schema, marks, watermark, retention."""
+
+from __future__ import annotations
+
+import base64
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.record import Marks, Watermark
+from holdfast.server.answers import ARROW, JSON, Answer, json_answer
+from holdfast.server.api_request import ApiRequest, whole_of
+from holdfast.server.given_records import given_schema
+from holdfast.server.http_errors import Refusal
+from holdfast.server.served import AnyKind, Served
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TopicLine(msgspec.Struct, frozen=True):
+    """A topic in the list."""
+
+    name: str
+    partitions: int
+    typed: bool
+    key: str | None
+
+
+class TopicList(msgspec.Struct, frozen=True):
+    """Topics that a token may know of."""
+
+    topics: list[TopicLine]
+
+
+class ColumnAnswer(msgspec.Struct, frozen=True):
+    """A column of a typed topic."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class TopicAnswer(msgspec.Struct, frozen=True):
+    """A topic."""
+
+    name: str
+    partitions: int
+    typed: bool
+    key: str | None
+    columns: list[ColumnAnswer] | None
+    marks: tuple[Marks, ...]
+
+
+class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic to be made."""
+
+    partitions: int | None = None
+    first_offset: int = 0
+    key: str | None = None
+    schema: str | None = None
+
+
+class MarksAnswer(msgspec.Struct, frozen=True):
+    """How far each partition got."""
+
+    marks: tuple[Marks, ...]
+
+
+class RetentionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic's own policy."""
+
+    bytes_max: int | None = None
+    age_max_s: float | None = None
+    records_max: int | None = None
+    wait_for: tuple[str, ...] = ()
+    wait_limit_s: float | None = None
+    wait_limit_bytes: int | None = None
+
+
+async def list_topics(request: ApiRequest, served: Served) -> Answer:
+    """The topics that the token's patterns match."""
+    names = [name for name in await served.read(served.log.topics) if request.caller.matches(name)]
+    return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name)) for name in names])))
+
+
+def _line(topic: AnyKind) -> TopicLine:
+    is_typed = isinstance(topic, TypedTopic)
+    return TopicLine(topic.name, topic.partitions, is_typed, topic.key if isinstance(topic, TypedTopic) else None)
+
+
+async def show_topic(request: ApiRequest, served: Served) -> Answer:
+    """One topic, with its columns and marks."""
+    return json_answer(await served.read(partial(_shown, served.topic(request.params["topic"]))))
+
+
+def _shown(topic: AnyKind) -> TopicAnswer:
+    line = _line(topic)
+    columns = None
+    if isinstance(topic, TypedTopic):
+        columns = [ColumnAnswer(field.name, str(field.type), field.nullable) for field in topic.schema]
+    return TopicAnswer(line.name, line.partitions, line.typed, line.key, columns, topic.marks())
+
+
+async def put_topic(request: ApiRequest, served: Served) -> Answer:
+    """Create a topic, or start a new version of its schema."""
+    name = request.params["topic"]
+    asked, schema = await _asked(request)
+
+    def create() -> bool:
+        is_new = name not in served.log.topics()
+        arguments: dict[str, Any] = {"partitions": asked.partitions, "first_offset": asked.first_offset}
+        if schema is not None:
+            served.log.topic(name, schema=schema, key=asked.key, **arguments)
+        elif asked.key is not None:
+            raise Invalid("a raw topic has no key column", hint="give a schema, or leave 'key' out")
+        elif is_new or not isinstance(served.topic(name), TypedTopic):
+            served.log.topic(name, **arguments)
+        else:
+            raise Invalid(f"topic {name!r} is typed", hint="give its schema")
+        return is_new
+
+    try:
+        is_new = await served.do(create)
+    except Invalid as error:
+        if name in await served.read(served.log.topics):  # it is there, and not as it is asked for
+            raise Refusal(409, error.message, hint=error.hint) from None
+        raise
+    answer = await served.read(partial(_shown, served.topic(name)))
+    return json_answer(answer, 201 if is_new else 200)
+
+
+async def _asked(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
+    if request.media_type == ARROW:
+        key, first = request.text("key"), request.whole("first_offset", 0) or 0
+        return TopicBody(request.whole("partitions"), first, key), given_schema(await request.body())
+    asked = await request.json(TopicBody)
+    if asked.schema is None:
+        return asked, None
+    try:
+        return asked, given_schema(base64.b64decode(asked.schema, validate=True))
+    except ValueError:
+        raise Invalid("the schema is not base64", hint="base64 of schema.serialize()") from None
+
+
+async def schema(request: ApiRequest, served: Served) -> Answer:
+    """The newest schema, as an Arrow stream without rows."""
+    topic = served.topic(request.params["topic"])
+    if not isinstance(topic, TypedTopic):
+        raise NotFound(f"topic {topic.name!r} is raw: it has no schema", hint="its records are bytes")
+    return Answer(await served.read(partial(_stream, topic)), ARROW)
+
+
+def _stream(topic: TypedTopic) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, topic.schema).close()
+    return bytes(sink.getvalue())
+
+
+async def marks(request: ApiRequest, served: Served) -> Answer:
+    """How far each partition got."""
+    return json_answer(MarksAnswer(await served.read(served.topic(request.params["topic"]).marks)))
+
+
+async def watermark(request: ApiRequest, served: Served) -> Answer:
+    """How far a partition is sealed; or wait until it is."""
+    topic = served.topic(request.params["topic"])
+    number = whole_of(request.params["partition"], "partition")
+    offset, timeout = request.whole("offset"), request.seconds("timeout", 0.0) or 0.0
+    if offset is None:
+        found: Watermark = await served.read(partial(topic.watermark, number))
+    else:
+        found = await served.do(partial(topic.wait_sealed, offset, timeout, partition=number))
+    return json_answer(found)
+
+
+async def set_retention(request: ApiRequest, served: Served) -> Answer:
+    """Give a topic a policy of its own."""
+    asked = await request.json(RetentionBody)
+    if asked.wait_limit_s is not None and asked.wait_limit_bytes is not None:
+        raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
+    limit = asked.wait_limit_bytes if asked.wait_limit_s is None else timedelta(seconds=asked.wait_limit_s)
+    age = None if asked.age_max_s is None else timedelta(seconds=asked.age_max_s)
+    await served.do(
+        partial(
+            served.log.set_retention, request.params["topic"], bytes_max=asked.bytes_max, age_max=age,
+            records_max=asked.records_max, wait_for=asked.wait_for, wait_limit=limit,
+        )
+    )  # fmt: skip
+    return Answer(b"{}", JSON)

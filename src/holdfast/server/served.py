@@ -1,0 +1,129 @@
+"""What the routes of one server share: the log, its topics, threads for what blocks, and what is counted.
+
+Nothing that blocks runs on the event loop. Reading goes to threads of its own, few of them, and that also bounds how
+many pages are in memory; long work (sealing, shipping, reconciling) has others, so that it cannot hold up reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Closed, Full, Invalid, NotFound, Unavailable
+from holdfast.log.log import Log
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.model.topic_name import check_name
+from holdfast.server.access import Access
+from holdfast.server.api_request import BodyBudget
+from holdfast.server.browser_guard import BrowserGuard
+from holdfast.server_settings import ServerSettings
+from holdfast.suggestions import meant
+
+Value = TypeVar("Value")
+AnyKind = Topic | TypedTopic
+
+_READERS, _WORKERS = 8, 4
+
+
+class Places:
+    """So many at a time; the next one is refused."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most = most
+        self._what = what
+        self.taken = 0
+
+    def __enter__(self) -> None:
+        if self.taken >= self._most:
+            raise Full(f"too many {self._what} max={self._most}", hint="try again later")
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.taken -= 1
+
+
+class Served:
+    """One log, served."""
+
+    def __init__(
+        self, log: Log, settings: ServerSettings, access: Access, guard: BrowserGuard, clock: Clock | None = None
+    ) -> None:
+        self.log = log
+        self.settings = settings
+        self.access = access
+        self.guard = guard
+        self.clock = clock or SystemClock()
+        self.budget = BodyBudget(settings.bodies_bytes_max)
+        self.requests = Places(settings.requests_max, "requests")
+        self.followers = Places(settings.followers_max, "followers")
+        self.draining = asyncio.Event()
+        """Set when the server shuts down: followers end, nothing new is begun."""
+        self.members: Any = None
+        """Members of consumers that live here, once there are any."""
+        self._topics: dict[str, AnyKind] = {}
+        self._readers = ThreadPoolExecutor(_READERS, "holdfast-http-read")
+        self._workers = ThreadPoolExecutor(_WORKERS, "holdfast-http-work")
+        self._working = 0
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> AnyKind:
+        """The topic of this name, raw or typed; NotFound where there is none."""
+        found = self._topics.get(name)
+        return self._find(name) if found is None else found
+
+    def _find(self, name: str) -> AnyKind:
+        known = self.log.topics()
+        if check_name(name) not in known:
+            shown = [one for one in known if not one.startswith("_")]
+            raise NotFound(f"there is no topic {name!r}{meant(name, shown)}", hint="PUT /v1/topics/NAME creates one")
+        try:
+            found: AnyKind = self.log.topic(name, schema="latest")
+        except Invalid:
+            found = self.log.topic(name)
+        self._topics[name] = found
+        return found
+
+    def raw(self, name: str) -> Topic:
+        """The raw topic of this name."""
+        found = self.topic(name)
+        if isinstance(found, TypedTopic):
+            raise Invalid(f"topic {name!r} is typed", hint="its records are rows: see its schema")
+        return found
+
+    # -- threads ------------------------------------------------------------------------------------------
+
+    async def read(self, work: Callable[[], Value]) -> Value:
+        """Do what reads, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def do(self, work: Callable[[], Value]) -> Value:
+        """Do what may take long, in a thread. It goes on when whoever asked for it goes."""
+        if self._working >= _WORKERS:
+            raise Unavailable("too much is being done already", hint="wait as long as Retry-After says")
+        self._working += 1
+        future = asyncio.get_running_loop().run_in_executor(self._workers, work)
+        future.add_done_callback(self._done)
+        return await asyncio.shield(future)
+
+    def _done(self, future: asyncio.Future[Value]) -> None:
+        self._working -= 1
+        if not future.cancelled():
+            future.exception()  # whoever asked may have gone: then nobody looks at it
+
+    def check_ready(self) -> None:
+        """Raise Closed unless requests can be answered."""
+        if self.draining.is_set():
+            raise Closed("the server is shutting down", hint="ask again, or another server")
+        end = self.log._journal.end
+        if end is not None:
+            raise end.again()
+
+    def close(self) -> None:
+        """The threads end with what they are doing."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,216 @@
+"""From an open log to a listening process, and back: bind, serve, and end without losing anything.
+
+The port is bound before anything is said, so a line on stderr means that requests are answered. A server that listens
+beyond loopback has tokens, or does not start. On SIGTERM or SIGINT it takes no new connections, ends followers with a
+word, finishes the requests that are at work, and then returns; whoever opened the log closes it. A second signal, or
+`server.shutdown_timeout_ms`, cuts off what is left: the log is closed in order in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, cast
+
+import uvicorn
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Invalid, Unavailable
+from holdfast.log.log import Log
+from holdfast.server.access import Access
+from holdfast.server.application import Application
+from holdfast.server.browser_guard import BrowserGuard, is_loopback
+from holdfast.server.guarded_protocol import Connections, GuardedProtocol, TlsGate
+from holdfast.server.served import Served
+from holdfast.server.tokens import FILE, TokenFile
+from holdfast.server_settings import ServerSettings
+
+_THREADS = 32
+_BACKLOG = 512
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def text(self) -> str:
+        """As it stands in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`127.0.0.1:7474`, `[::1]:7474` or `localhost:7474`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or not host.strip("[]"):
+        raise Invalid("an address is a host and a port", hint="for instance 127.0.0.1:7474, or [::1]:7474")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise Invalid("an IPv6 address stands in brackets", hint="for instance [::1]:7474")
+    return Address(host.strip("[]"), int(port))
+
+
+def token_file(log_directory: Path, settings: ServerSettings) -> TokenFile:
+    """Where a log's tokens are."""
+    return TokenFile(log_directory / FILE if settings.tokens is None else Path(settings.tokens))
+
+
+class HttpServer:
+    """One log, served over HTTP; made, then run."""
+
+    def __init__(self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None) -> None:
+        """Binds the port; Invalid or Unavailable where that must not or cannot be."""
+        self.settings = settings or log.settings.server
+        self._log = log
+        self._clock = clock or SystemClock()
+        asked = parse_address(self.settings.listen)
+        self.access = Access(
+            token_file(log.path, self.settings), self.settings.token, self._clock, self.settings.rate_max
+        )  # fmt: skip
+        self._context = _tls(self.settings)
+        found = _resolved(asked)
+        if not self.access.is_needed and not all(is_loopback(one[4][0]) for one in found):
+            raise Invalid(
+                f"a server without tokens listens on loopback only listen={asked.text}",
+                hint="make a token first: holdfast token create DIR NAME --scope read --topic '*'",
+            )
+        self._is_loopback = all(is_loopback(one[4][0]) for one in found)
+        self._sockets = _bound(found, asked)
+        self.address = Address(asked.host, self._sockets[0].getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"{'http' if self._context is None else 'https'}://{self.address.text}"
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether tokens would cross a network in the clear."""
+        return self._context is None and not self._is_loopback
+
+    def run(self, started: Callable[[], None]) -> None:
+        """Serve until a signal; `started` is called once requests are answered."""
+        try:
+            asyncio.run(self.serve(started))
+        finally:
+            self.close()
+
+    async def serve(self, started: Callable[[], None]) -> None:
+        """The same on a running loop."""
+        guard = BrowserGuard(self.address.host, self.settings.hosts, is_loopback=self._is_loopback)
+        served = Served(self._log, self.settings, self.access, guard, self._clock)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "holdfast-http"))
+        server = _Server(served, self._context, started)
+        try:
+            await server.serve(self._sockets)
+        finally:
+            served.close()
+
+    def close(self) -> None:
+        """Let go of the port."""
+        for one in self._sockets:
+            one.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with our connections, our signals and our end."""
+
+    def __init__(self, served: Served, context: ssl.SSLContext | None, started: Callable[[], None]) -> None:
+        settings = served.settings
+        for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # they would quote what clients send
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        super().__init__(
+            uvicorn.Config(
+                cast("Any", Application(served)), http=GuardedProtocol, ws="none", lifespan="off", log_config=None,
+                access_log=False, proxy_headers=False, server_header=False, interface="asgi3",
+                timeout_keep_alive=max(1, round(settings.idle_timeout_ms / 1000)),
+                timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_ms / 1000)),
+            )
+        )  # fmt: skip
+        self._served = served
+        self._context = context
+        self._started = started
+        self._connections = Connections(settings)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        self.servers = []
+        loop = asyncio.get_running_loop()
+        for one in sockets or []:
+            self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_BACKLOG))
+        self.started = True
+        self._watch = asyncio.ensure_future(self._connections.watch())
+        self._started()
+
+    def _protocol(self) -> asyncio.Protocol:
+        is_secured = self._context is not None
+        inner = GuardedProtocol(
+            self.config, self.server_state, {}, connections=self._connections, is_counted=is_secured
+        )  # fmt: skip
+        return TlsGate(inner, self._context, self._connections) if self._context is not None else inner
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End followers, finish requests."""
+        self._served.draining.set()
+        try:
+            await super().shutdown(sockets)
+        finally:
+            self._watch.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal. uvicorn would raise it again at the end, and then nobody could close the log."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _resolved(address: Address) -> list[Any]:
+    try:
+        return socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise Invalid(f"there is no such address listen={address.text}", hint="for instance 127.0.0.1:7474") from None
+
+
+def _bound(found: list[Any], address: Address) -> list[socket.socket]:
+    """A socket for each of the name's addresses, on one port."""
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, kind, protocol, _, place in found:
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((place[0], port, *place[2:]))
+            port = one.getsockname()[1]
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise Unavailable(
+            f"cannot listen listen={address.text}: {error.strerror}",
+            hint="another port: --listen 127.0.0.1:0 takes any",
+        ) from None
+    return sockets
+
+
+def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise Invalid(
+            f"the certificate or its key cannot be used: {type(error).__name__}",
+            hint="both are PEM files, the certificate first in its chain, the key without a password",
+        ) from None
+    return context

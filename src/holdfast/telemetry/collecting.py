@@ -1,0 +1,65 @@
+"""Who has something to tell in this process, and what that is now: points of all open logs, each once.
+
+A log is watched while it lives and is open; nothing here keeps it alive. Whoever else has metrics of its own (a server)
+defines them in `metric_list` and is watched in the same way. Two handles that tell the same point are joined: no point
+is told twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from holdfast.errors import HoldfastError
+from holdfast.telemetry.metric import Metric, Point, joined
+
+Tell = Callable[[Any], Iterable[Point]]
+"""What an owner has to tell; called with it."""
+
+_watched: WeakKeyDictionary[object, Tell] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def watch(owner: object, tell: Tell) -> None:
+    """Tell of this one as long as it is there; `tell` must not hold on to it, and tells nothing once it is closed."""
+    with _lock:
+        _watched[owner] = tell
+
+
+def watched() -> list[object]:
+    """All who are watched."""
+    with _lock:
+        return list(_watched)
+
+
+def collect(owners: Iterable[object] | None = None) -> dict[Metric, list[Point]]:
+    """The points of these, or of all in this process, by metric; one that cannot be read now is left out."""
+    found: dict[tuple[Metric, tuple[str, ...]], Point] = {}
+    for owner in watched() if owners is None else owners:
+        for point in _points(owner):
+            key = (point.metric, point.values)
+            before = found.get(key)
+            found[key] = (
+                point if before is None else point._replace(value=joined(point.metric.kind, before.value, point.value))
+            )
+    families: dict[Metric, list[Point]] = {}
+    for (metric, _), point in found.items():
+        families.setdefault(metric, []).append(point)
+    return families
+
+
+def _points(owner: object) -> list[Point]:
+    with _lock:
+        tell = _watched.get(owner)
+    try:
+        return [] if tell is None else list(tell(owner))
+    except HoldfastError:  # it was closed just now, or its database cannot be read: the others are told all the same
+        return []
+
+
+def forget_lock() -> None:
+    """In a forked child: the lock may have been held by a thread that is not here."""
+    global _lock  # noqa: PLW0603
+    _lock = Lock()
