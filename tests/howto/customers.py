@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Condition, Event, Thread
 from types import TracebackType
@@ -30,6 +30,25 @@ class Answer(NamedTuple):
 
     offset: int
     worker: int
+
+
+class Response(NamedTuple):
+    """What came back over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def ask(port: int, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+    """One request, over a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)
+    try:
+        connection.request("POST", path, body, dict(headers))
+        response = connection.getresponse()
+        return Response(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
 
 
 class Customers:
@@ -100,7 +119,7 @@ class Customers:
     def _careful(self, key: str) -> None:
         while not self._enough.is_set():
             try:
-                self._acknowledge(key, self._ask(key, {"Idempotency-Key": key}))
+                self.acknowledge(key, self._ask(key, {"Idempotency-Key": key}))
                 return
             except (ConnectionError, http.client.HTTPException):
                 continue  # its worker was killed: again, under the same key
@@ -109,26 +128,20 @@ class Customers:
 
     def _careless(self, key: str) -> None:
         try:
-            self._acknowledge(key, self._ask(key, {}))
+            self.acknowledge(key, self._ask(key, {}))
         except (ConnectionError, http.client.HTTPException):
             with self._changed:
                 self.unknown.add(key)
 
-    def _ask(self, order: str, headers: dict[str, str]) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_S)
-        try:
-            connection.request("POST", self._path, order.encode(), headers)
-            response = connection.getresponse()
-            body = response.read()
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise RuntimeError(f"{response.status} {body.decode()}")
-        return Answer(**json.loads(body))
+    def _ask(self, order: str, headers: dict[str, str]) -> Response:
+        return ask(self._port, self._path, order.encode(), headers)
 
-    def _acknowledge(self, key: str, answer: Answer) -> None:
+    def acknowledge(self, key: str, response: Response) -> None:
+        """An order was taken, and this says where it is."""
+        if response.status != 200:
+            raise RuntimeError(f"{response.status} {response.body.decode()}")
         with self._changed:
-            self.acknowledged[key] = answer
+            self.acknowledged[key] = Answer(**json.loads(response.body))
             self._changed.notify_all()
 
     # -- the judgement ------------------------------------------------------------------------------------

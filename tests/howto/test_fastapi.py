@@ -1,4 +1,4 @@
-"""FastAPI under uvicorn with two workers, as its page shows it: every acknowledged order is stored once."""
+"""FastAPI with two workers, as its page shows it, under uvicorn and gunicorn: every acknowledged order is stored once."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import signal
 
 import pytest
 
-from tests.howto.customers import Customers
+from tests.howto.customers import Customers, ask
 from tests.howto.pages import command, write_files
 from tests.howto.servers import Server, owner
 
 pytestmark = pytest.mark.crash
-QUIET = ["--port", "0", "--no-access-log"]
+PAGE = "fastapi.md"
 
 
 @pytest.fixture
 def folder(tmp_path):
-    write_files("fastapi.md", tmp_path)
+    write_files(PAGE, tmp_path)
     return tmp_path
 
 
-def uvicorn(folder, *options):
-    return Server([*command("fastapi.md", "uvicorn app:app --workers"), *QUIET, *options], folder)
+def uvicorn(folder, *options, app="app:app", **variables):
+    words = [app if word == "app:app" else word for word in command(PAGE, "uvicorn app:app --workers")]
+    return Server([*words, "--port", "0", "--no-access-log", *options], folder, **variables)
 
 
 def test_workers_are_restarted_while_orders_come(folder):
-    """Both workers write; SIGHUP replaces both, and the new ones own the log; SIGTERM leaves it closed and sealed."""
+    """Both workers write; SIGHUP replaces both, and the new ones own the log; SIGTERM leaves it closed."""
     with uvicorn(folder, "--timeout-worker-healthcheck", "60") as server, Customers(server.port()) as customers:
         first = customers.wait_for_workers(2)
         server.send(signal.SIGHUP)
@@ -40,8 +41,14 @@ def test_workers_are_restarted_while_orders_come(folder):
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
 def test_the_owner_is_killed_while_orders_come(folder, times):
-    """kill -9 of the worker that owns the log: the other one goes on, and nothing is lost or doubled."""
-    with uvicorn(folder) as server, Customers(server.port()) as customers:
+    """kill -9 of the worker that owns the log: the other one goes on, and nothing is lost or doubled.
+
+    Here the program without asyncio.
+    """
+    with (
+        uvicorn(folder, app="blocking:app") as server,
+        Customers(server.port(), path="/blocking/orders") as customers,
+    ):
         customers.wait_for_workers(2)
         for _ in range(times):
             killed, before = owner(folder / "data"), customers.workers()
@@ -52,3 +59,38 @@ def test_the_owner_is_killed_while_orders_come(folder, times):
         assert server.end() == 0
     customers.check(folder / "data")
     server.check_clean_end(folder / "data")
+
+
+def test_uvicorn_as_workers_of_gunicorn(folder):
+    """Both workers write; kill -9 of the owner, reload and Ctrl-C lose nothing and double nothing."""
+    gunicorn = [*command(PAGE, "gunicorn"), "--bind", "127.0.0.1:0", "--no-control-socket"]
+    with Server(gunicorn, folder) as server, Customers(server.port()) as customers:
+        first = customers.wait_for_workers(2)
+        os.kill(owner(folder / "data"), signal.SIGKILL)
+        second = customers.wait_for_workers(1, besides=first)
+        server.send(signal.SIGHUP)
+        customers.wait_for_workers(2, besides=first | second)
+        customers.stop()
+        server.interrupt()
+        assert server.wait() == 0
+    customers.check(folder / "data")
+    server.check_clean_end(folder / "data")
+
+
+def test_an_owner_that_hangs_is_a_503_and_the_same_key_tells(folder):
+    """While the owner is stopped an order is answered with 503, in time; repeated under its key it is written once."""
+    with uvicorn(folder, app="errors:app", HOLDFAST_JOURNAL__ACK_TIMEOUT_MS="300") as server:
+        port = server.port()
+        with Customers(port, careful=2, careless=0) as customers:
+            customers.wait_for_workers(2)
+        stopped = owner(folder / "data")
+        os.kill(stopped, signal.SIGSTOP)
+        answers = [ask(port, "/orders", b"late", {"Idempotency-Key": "late"}) for _ in range(2)]
+        assert [(answer.status, answer.headers["Retry-After"]) for answer in answers] == [(503, "1")] * 2
+        os.kill(stopped, signal.SIGCONT)
+        while (answer := ask(port, "/orders", b"late", {"Idempotency-Key": "late"})).status == 503:
+            pass
+        assert answer.status == 200, answer
+        customers.acknowledge("late", answer)
+        assert server.end() == 0
+    customers.check(folder / "data")
