@@ -25,19 +25,24 @@ REQUEST_S = 30.0
 """A request that takes longer counts as one that hangs."""
 
 
+class Response(NamedTuple):
+    """What came back over HTTP."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
 class Answer(NamedTuple):
     """What a server acknowledged."""
 
     offset: int
     worker: int
 
-
-class Response(NamedTuple):
-    """What came back over HTTP."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+    @classmethod
+    def of(cls, response: Response) -> Self:
+        """What a response says."""
+        return cls(**json.loads(response.body))
 
 
 def ask(port: int, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
@@ -46,7 +51,7 @@ def ask(port: int, path: str, body: bytes, headers: Mapping[str, str]) -> Respon
     try:
         connection.request("POST", path, body, dict(headers))
         response = connection.getresponse()
-        return Response(response.status, dict(response.getheaders()), response.read())
+        return Response(response.status, response.headers, response.read())
     finally:
         connection.close()
 
@@ -141,7 +146,7 @@ class Customers:
         if response.status != 200:
             raise RuntimeError(f"{response.status} {response.body.decode()}")
         with self._changed:
-            self.acknowledged[key] = Answer(**json.loads(response.body))
+            self.acknowledged[key] = Answer.of(response)
             self._changed.notify_all()
 
     # -- the judgement ------------------------------------------------------------------------------------

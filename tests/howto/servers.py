@@ -1,4 +1,4 @@
-"""A server as users start it: a process with workers, whose output can be waited for, and which never outlives a test."""
+"""A server as users start it: a process with workers, whose output can be waited for, and which ends with its test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Server:
         self._lines: list[str] = []
         self._changed = Condition()
         self.process = subprocess.Popen(
-            command, cwd=folder, env=_environment(folder, variables), text=True, start_new_session=True,
+            command, cwd=folder, env=environment(folder, **variables), text=True, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._reader = Thread(target=self._read)
@@ -107,7 +107,7 @@ class Server:
             print(self.output)
 
 
-def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
+def environment(folder: Path, **variables: str) -> dict[str, str]:
     """Ours without what tests set for logs; a log that nobody closed is told."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return {
@@ -127,3 +127,8 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def parent(process: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

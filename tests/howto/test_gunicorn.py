@@ -9,26 +9,27 @@ import pytest
 
 from tests.howto.customers import Customers
 from tests.howto.pages import command, write_files
-from tests.howto.servers import Server, owner
+from tests.howto.servers import PATIENCE, Server, owner, parent
 
 pytestmark = pytest.mark.crash
+PAGE = "gunicorn.md"
 COMMANDS = ["gunicorn -w", "gunicorn --preload"]
 """With --preload the log is opened before gunicorn forks, by its main process; without, by each worker."""
 
 
 @pytest.fixture
 def folder(tmp_path):
-    write_files("gunicorn.md", tmp_path)
+    write_files(PAGE, tmp_path)
     return tmp_path
 
 
 def gunicorn(folder, beginning):
-    return Server([*command("gunicorn.md", beginning), "--bind", "127.0.0.1:0", "--no-control-socket"], folder)
+    return Server([*command(PAGE, beginning), "--bind", "127.0.0.1:0", "--no-control-socket"], folder)
 
 
 @pytest.mark.parametrize("beginning", COMMANDS)
 def test_workers_are_replaced_and_killed_while_orders_come(folder, beginning):
-    """Both workers write; reload, kill -9 of the worker that owns the log and SIGTERM lose nothing and double nothing."""
+    """Both workers write; reload, kill -9 of the owner and SIGTERM lose nothing and double nothing."""
     with gunicorn(folder, beginning) as server, Customers(server.port()) as customers:
         first = customers.wait_for_workers(2)
         server.send(signal.SIGHUP)
@@ -41,5 +42,30 @@ def test_workers_are_replaced_and_killed_while_orders_come(folder, beginning):
         customers.wait_for_workers(1, besides=first | second)
         customers.stop()
         assert server.end() == 0
+    customers.check(folder / "data")
+    server.check_clean_end(folder / "data")
+
+
+def test_the_main_process_is_killed(folder):
+    """With --preload it may be the owner: its workers go on until they notice, and leave the log closed."""
+    with gunicorn(folder, "gunicorn --preload") as server, Customers(server.port()) as customers:
+        customers.wait_for_workers(2)
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    customers.check(folder / "data")
+    server.check_clean_end(folder / "data")
+
+
+def test_a_new_main_process_beside_the_old_one(folder):
+    """SIGUSR2: both share the log, and the old one leaves without a trace."""
+    with gunicorn(folder, "gunicorn --preload") as server, Customers(server.port()) as customers:
+        old = customers.wait_for_workers(2)
+        server.send(signal.SIGUSR2)
+        new = customers.wait_for_workers(2, besides=old)
+        server.send(signal.SIGTERM)
+        server.process.wait(PATIENCE)
+        customers.wait_until(lambda _: owner(folder / "data") not in {0, server.process.pid} | old)
+        customers.stop()
+        os.kill(parent(min(new)), signal.SIGTERM)
+        server.wait()
     customers.check(folder / "data")
     server.check_clean_end(folder / "data")
