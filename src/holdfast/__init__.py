@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.reader.settled_reading import SettledReading, read
     from holdfast.recovery.rebuild import rebuild
     from holdfast.recovery.restore import restore
+    from holdfast.remote.connecting import connect
     from holdfast.settings import Settings
     from holdfast.sharing.opening import open_log as open
 
@@ -73,6 +74,7 @@ _HOMES = {
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
     "compact": "compaction.compact_root",
+    "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
     "open": "sharing.opening:open_log",
     "publish_tables": "log.table_verbs",
@@ -115,6 +117,7 @@ __all__ = [
     "TypedTopic",
     "Unavailable",
     "compact",
+    "connect",
     "execution_id",
     "open",
     "publish_tables",

@@ -224,9 +224,18 @@ class DatabaseMachine(SessionsMachine):
 
 def _case(machine):
     machine.TestCase.settings = settings(
-        max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=10, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
     )
     return pytest.mark.disk(machine.TestCase)
+
+
+@pytest.mark.soak
+class TestSessionsForLong(SessionsMachine.TestCase):
+    """The same, for long."""
+
+    settings = settings(
+        max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 TestSessions = _case(SessionsMachine)

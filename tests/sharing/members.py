@@ -69,7 +69,7 @@ class Member:
 
     def kill(self) -> None:
         self.process.kill()
-        self._join()
+        self.join()
 
     def stop(self, timeout: float = 60) -> None:
         """Let it end by itself."""
@@ -77,10 +77,10 @@ class Member:
         with suppress(OSError):
             self.process.stdin.close()
         code = self.process.wait(timeout)
-        self._join()
+        self.join()
         assert code == 0, f"{self.name} ended with {code}: {self.errors[-3000:]}"
 
-    def _join(self) -> None:
+    def join(self) -> None:
         self.process.wait(60)
         for reader in self._readers:
             reader.join(60)

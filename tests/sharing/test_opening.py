@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Unavailable
 from holdfast.sharing import membership, socket_place, wire
-from holdfast.sharing.link import FrameReader, send
+from holdfast.sharing.owner_link import FrameReader, send
 
 pytestmark = pytest.mark.disk
 

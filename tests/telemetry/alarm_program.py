@@ -13,20 +13,20 @@ from pathlib import Path
 
 import holdfast
 
-AWAY = {"shipping": {"drain_timeout_ms": 200}, "store": {"endpoint": "http://127.0.0.1:9", "allow_http": True}}
-
 
 def alarm(place: str) -> None:
-    """A log that is closed while its store is away; what it has is not there."""
+    """A log that was shipped, opened without its store: nothing of it is shipped any more."""
+    with holdfast.open(place) as log:
+        log.topic("orders").append(b"4111-1111")
+
+
+def store_away(place: str) -> None:
+    """A log that is closed while its store is away: what it has is not there."""
     os.environ.update(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="sesame-secret", AWS_REGION="us-east-1")
-    log = holdfast.open(place, store="s3://bucket/prefix", settings=settings())
+    settings = {"shipping": {"drain_timeout_ms": 200}, "store": {"endpoint": "http://127.0.0.1:9"}}
+    log = holdfast.open(f"{place}-new", store="s3://bucket/prefix", settings=settings)
     log.topic("orders").append(b"4111-1111")
     log.close()
-
-
-def settings() -> dict[str, dict[str, object]]:
-    known = set(holdfast.Settings().store.__struct_fields__)
-    return {**AWAY, "store": {key: value for key, value in AWAY["store"].items() if key in known}}
 
 
 def plain(place: str) -> None:
@@ -109,9 +109,38 @@ def broken_stderr(place: str) -> None:
         def flush(self) -> None:
             raise RuntimeError
 
-    sys.stderr = Broken()  # type: ignore[assignment]
+    whole, sys.stderr = sys.stderr, Broken()  # type: ignore[assignment]
     alarm(place)
+    sys.stderr = whole
     print("went on")
+
+
+def raising_handler(place: str) -> None:
+    """An application's own handler that raises: a group that is refused is refused, and the next one is stored."""
+    from holdfast.errors import Unavailable
+
+    class Raising(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("a handler of the application")
+
+    with holdfast.open(f"{place}-new") as log:
+        orders, backend = log.topic("orders"), log._journal._backend
+        orders.append(b"one")
+        logging.getLogger("holdfast").addHandler(Raising())
+        plain, backend.filed.append_group = backend.filed.append_group, _full
+        try:
+            orders.append(b"two")
+        except Unavailable:
+            print("refused")
+        backend.filed.append_group = plain
+        print("stored at", orders.append(b"three").offset)
+        logging.getLogger("holdfast").handlers.pop()
+
+
+def _full(*_: object) -> None:
+    from holdfast.errors import Unavailable
+
+    raise Unavailable("the disk is full", hint="free some space")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def test_round_trip(rows):
     assert (decoded.payloads, decoded.times, decoded.extras) == (columns.payloads, columns.times, columns.extras)
 
 
+@given(st.binary(max_size=40), st.integers(-(2**63), 2**63 - 1))
+def test_one_record_is_encoded_like_a_run_of_one(payload, time):
+    assert frame.encode_one(payload, time) == frame.encode(Columns([payload], [time]))
+
+
 @given(st.lists(row, min_size=1, max_size=5), st.data())
 def test_any_cut_is_refused(rows, data):
     """A frame that lost bytes at its end, or gained some, is not a frame."""
@@ -78,6 +83,11 @@ def test_times_that_are_all_equal_are_stored_once():
     assert len(frame.encode(Columns([b""] * 100, [5] * 100))) < len(
         frame.encode(Columns([b""] * 100, list(range(100))))
     )
+
+
+def test_times_that_end_as_they_began_are_kept():
+    times = [7, 8, 7]
+    assert frame.decode(frame.encode(Columns([b"a", b"b", b"c"], times))).times == times
 
 
 @given(st.dictionaries(st.text(max_size=10), st.binary(max_size=20), max_size=5))

@@ -34,7 +34,8 @@ def framed(seq: int, body: bytes) -> FramedEntry:
 
 
 def frame(bodies: list[bytes]) -> bytes:
-    return encoded(SALT, ROW, HEADS, [framed(seq, body) for seq, body in enumerate(bodies)]) + b"".join(bodies)
+    entries = [framed(seq, body) for seq, body in enumerate(bodies)]
+    return encoded(SALT, ROW, HEADS, entries, sum(map(len, bodies))) + b"".join(bodies)
 
 
 def is_taken(data: bytes) -> bool:

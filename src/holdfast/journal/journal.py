@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -43,6 +43,7 @@ from holdfast.journal.state.operations import AddSchema, Control, CreateTopic, M
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.journal.state.spaces import Spaces
+from holdfast.journal.taking_up import TakingUp
 from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, SegmentRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
@@ -62,6 +63,25 @@ class JournalContext(NamedTuple):
     clock: Clock
     keyring: Keyring | None = None
     cipher: PayloadCipher | None = None
+
+
+class News(Protocol):
+    """What the owner of a shared log tells the others."""
+
+    def watch(self, topic: str) -> None:
+        """Have everybody who waits for a topic's partitions be woken when they move."""
+
+    def ask_marks(self, topic: str) -> None:
+        """Take up how far a topic is on the store, as the owner knows it."""
+
+    def stop(self) -> None:
+        """The log is closed."""
+
+    def owned_here(self) -> object | None:
+        """The owner's own log, if that is in this process; None where it is in another one."""
+
+    def make_salt(self) -> None:
+        """Have the owner draw the salt that hides keys of items, if there is none yet."""
 
 
 class Journal:
@@ -85,6 +105,8 @@ class Journal:
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
         self._closed: Closed | None = None
+        self.news: News | None = None
+        """Of a log that is shared with its owner: who hears from it."""
         self.owned = owned
         """Whether this handle is the log's owner: it alone writes to the directory."""
         self._link = link
@@ -94,6 +116,9 @@ class Journal:
             self._writer = Writer(backend, self._state, queue, settings, clock)
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
+        self._taking_up = TakingUp(
+            backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
+        )
         self._use(queue)
 
     def _use(self, queue: Queue) -> None:
@@ -396,13 +421,19 @@ class Journal:
         """The idempotency keys of this journal, for whoever ships them."""
         return RememberedKeys(self._backend, self._state.vault, self.partitions)
 
-    def refresh(self) -> None:
-        """Of a handle that only reads: take up what the owner committed since."""
-        if not self.owned and self._closed is None and self._backend.has_changed():
-            vault = self._state.vault
-            recovered = recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
-            self._state.topics.take_up(recovered.topics)
-            self._state.row = recovered.row
+    def refresh(self, topic: str | None = None) -> None:
+        """Of a handle that does not own: take up what the owner committed since, of one topic or of all."""
+        if not self.owned and self._closed is None:
+            self._taking_up.refresh(topic)
+
+    def find_topics(self) -> None:
+        """Of a handle that does not own: take up topics and schemas that are new, and nothing else."""
+        if not self.owned and self._closed is None:
+            self._taking_up.find_topics()
+
+    def _recover(self) -> recovery.Recovered:
+        vault = self._state.vault
+        return recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
 
     @property
     def room(self) -> Signal:

@@ -18,19 +18,24 @@ from holdfast.journal.commit.forwarded import (
     ForwardedRows,
     ForwardedUnit,
     Item,
+    ProducedUnit,
+    Sent,
     fill,
 )
+from holdfast.journal.commit.group import Operation, Produced, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import Sending
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
 from holdfast.journal.sessions.session import MEMBER, PRODUCER, Session
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.journal_state import JournalState
+from holdfast.journal.state.operations import ForgetSessions
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 
 __all__ = [
     "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Refusal", "Repeat",
-    "RunOutcome", "SessionAccess", "SessionInfo", "fill",
+    "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill",
 ]  # fmt: skip
 
 SESSION_BYTES = 16
@@ -76,11 +81,36 @@ class SessionAccess:
 
     def produce(
         self, producer: bytes, sequence: int, item: ForwardedRows | ForwardedUnit, timeout: float, *, start: int = 1
-    ) -> Forwarded:
+    ) -> Sent:
         """The same for a producer with numbers of its own, from `start` on; a repeat says that it is one."""
         check_producer(producer, sequence, start)
+        if not self._owned:
+            return self._produce_elsewhere(Produced(producer, sequence, start), item, timeout)
         sending = Sending(self._state.sessions, self._clock, PRODUCER + producer, sequence, 0, [item], start)
         return self._queue.put_forwarded(sending, timeout)
+
+    def _produce_elsewhere(
+        self, produced: Produced, item: ForwardedRows | ForwardedUnit, timeout: float
+    ) -> ProducedUnit:
+        """In a process that does not own the log: whoever does knows what was written."""
+        operations: list[Operation] = []
+        if isinstance(item, ForwardedRows):
+            run = Run.unplaced(item.partition)
+            run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
+            operations.append(run)
+        else:
+            operations += item.operations
+        records = len(item.rows) if isinstance(item, ForwardedRows) else item.records
+        return ProducedUnit(self._queue.put_unit(operations, records, item.size, timeout, produced=produced))
+
+    def forget(self, producers: Sequence[bytes], timeout: float) -> list[bytes]:
+        """Let go of producers, durably: those that are known, and have nothing under way."""
+        with self._queue.lock:
+            found = self._state.sessions.forget([PRODUCER + name for name in producers])
+        if found:
+            unit = self._queue.put_control([ForgetSessions()])
+            UnitTicket(unit, timeout, "a producer to be forgotten").result()
+        return [name[1:] for name in found]
 
     def last(self, session: bytes) -> int | None:
         """The highest number of a member that was stored; None where nothing is known about it."""

@@ -14,12 +14,10 @@ from typing import Protocol
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError
 from holdfast.log.consumers.log_consumers import LogConsumers
-from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
-from holdfast.log.maintenance import Maintenance
-from holdfast.log.store_binding import StoreBinding
+from holdfast.log.parts import Chores, LogStore, Tables
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 
@@ -52,9 +50,9 @@ class Lifetime:
         channels: LogChannels,
         consumers: LogConsumers,
         executions: LogExecutions,
-        maintenance: Maintenance,
-        store: StoreBinding,
-        tables: KeptTables,
+        maintenance: Chores,
+        store: LogStore,
+        tables: Tables,
         telemetry: LogTelemetry,
     ) -> None:
         self._context = context

@@ -20,14 +20,14 @@ from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS_TOPIC
-from holdfast.log.kept_tables import KeptTables
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
 from holdfast.log.log_stats import Stats
-from holdfast.log.maintenance import Maintenance
-from holdfast.log.store_binding import StoreBinding
+from holdfast.log.maintenance import TopicRetention
+from holdfast.log.parts import Chores, LogStore, Tables
+from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
@@ -66,7 +66,7 @@ class Log:
     """An open log; use it as a context manager, or call `close()`."""
 
     def __init__(
-        self, context: LogContext, maintenance: Maintenance, store: StoreBinding, tables: KeptTables,
+        self, context: LogContext, maintenance: Chores, store: LogStore, tables: Tables,
         positions: KeptPositions,
     ) -> None:  # fmt: skip
         self.settings = context.settings
@@ -104,6 +104,12 @@ class Log:
     def read_only(self) -> bool:
         """Whether this handle only reads and follows; everything that would write is Invalid."""
         return self._journal.read_only
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the log: of a shared one, whether it does so at the moment, for all of them."""
+        news = self._journal.news
+        return self._journal.owned if news is None else news.owned_here() is not None
 
     @property
     def is_open(self) -> bool:
@@ -177,6 +183,23 @@ class Log:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
         return space_names(self._journal)
 
+    # -- producers ----------------------------------------------------------------------------------------
+
+    def producer(self, name: str, *, start: int = 1) -> Producer:
+        """The producer of this name: `producer.append(topic, payload, sequence=1)` writes each number once.
+
+        Whoever is not sure whether one was written sends it again, and gets the original receipt.
+        """
+        return Producer(name, self._journal, self._topics, start=start)
+
+    def producers(self) -> list[ProducerStatus]:
+        """How far all producers are, those that were used longest ago first; also with `read_only=True`."""
+        return producers_of(self._journal)
+
+    def forget_producer(self, name: str) -> None:
+        """Let go of a producer, durably: one of that name begins anew. NotFound where none is known and idle."""
+        forget(self._journal, name)
+
     # -- consumers ----------------------------------------------------------------------------------------
 
     def consumers(self, topic: str | None = None) -> list[ConsumerStatus]:
@@ -214,6 +237,17 @@ class Log:
         """
         if self.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
+        if self._journal.news is not None:
+            owner = self._journal.news.owned_here()
+            if not isinstance(owner, Log):
+                raise Invalid(
+                    "another process owns this log at the moment, and only there channels can be used",
+                    hint="log.is_owner says where; kept_channels() and kept_channel() look at them from anywhere",
+                )
+            return owner.channels(
+                participant_id, topic=topic, retrieval_hint=retrieval_hint, recover=recover, keys=keys,
+                migrations=migrations,
+            )  # fmt: skip
         events = None if topic is None else self.topic(topic, partitions=1)
         return self._channels.open(participant_id, events, retrieval_hint, recover, keys, migrations)
 
@@ -337,9 +371,10 @@ class Log:
         `wait_limit` after it was sealed (a timedelta), or while the rest still holds so many bytes (an int).
         """
         self._topics.known(topic)
-        if not self.read_only and wait_for:
+        wanted = TopicRetention.asked_for(bytes_max, age_max, records_max, wait_for, wait_limit)
+        if not self.read_only and wanted.consumers:
             self.topic(POSITIONS_TOPIC, partitions=1)
-        self._maintenance.set_retention(topic, bytes_max, age_max, records_max, wait_for, wait_limit)
+        self._maintenance.set_retention(topic, wanted)
 
     def reconcile(
         self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
@@ -373,14 +408,14 @@ class Log:
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
         records there, not only sealed ones, call `seal()` first, or wait for `ticket.shipped()`.
         """
-        self._store.shipper.ship(_wait_seconds(timeout))
+        self._store.ship(_wait_seconds(timeout))
 
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
 
         Iterate it with `for` or `async for`. A slow consumer misses the oldest events and is told how many.
         """
-        return self._store.shipper.subscribe()
+        return self._store.subscribe()
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable here and not known to be on the store, by partition.
@@ -403,7 +438,14 @@ class Log:
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
-        self._journal.rotate(Keyring.checked(keyring))
+        keyring = Keyring.checked(keyring)
+        if self._journal.shared:
+            raise Invalid(
+                "the key of a shared log is changed by giving all processes the new keyring",
+                hint="put keyring.rotated('new-id') where they find it, and restart them: the next owner uses its"
+                " current key",
+            )
+        self._journal.rotate(keyring)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""

@@ -16,7 +16,9 @@ import msgspec
 
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
+from holdfast.execution.waits.inbox_message import Answer, Message
 from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.transactions.hidden_keys import HiddenKeys
@@ -26,13 +28,18 @@ if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
     from holdfast.execution.journal.execution_store import ExecutionStore
     from holdfast.execution.waits.inbox_folder import Folder
-    from holdfast.execution.waits.inbox_message import Answer, Message
     from holdfast.execution.waits.outbox import Outbox
     from holdfast.execution.work.attendant import Attendant
     from holdfast.execution.work.executions import Executions
 
 ASK_TIMEOUT_S = 30.0
 _WATCH = "watch"
+
+
+class AskExecutions(msgspec.Struct, frozen=True, array_like=True):
+    """What the owner of a shared log is asked to do with its executions."""
+
+    message: Message
 
 
 class ExecutionStats(msgspec.Struct, frozen=True):
@@ -87,6 +94,15 @@ class LogExecutions:
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
+        journal = self._context.journal
+        if journal.news is not None:
+            owner = journal.news.owned_here()
+            if owner is None:
+                raise Invalid(
+                    "another process owns this log at the moment, and only there executions run",
+                    hint="log.executions.start(…) queues one for a worker; log.is_owner says where a worker can run",
+                )
+            return owner._executions.room()  # type: ignore[attr-defined,no-any-return]  # it is a log
         with self._lock:
             if self._room is None:
                 if self._is_closed:
@@ -112,12 +128,14 @@ class LogExecutions:
         """Of a log that is open for reading: have its owner do something; returns when that is durable."""
         from holdfast.execution.waits.inbox_message import message
 
-        clock, directory = self._context.clock, self._context.directory
+        clock, directory, journal = self._context.clock, self._context.directory, self._context.journal
+        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
+        if journal.shared:  # the next owner is asked again if this one dies: it knows what was done under this id
+            return Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), Answer, timeout).result()
         if directory.holder() is None:
             raise Unavailable(
                 f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
             )
-        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
         found = self.leave(asked, timeout)
         if found is None:
             raise OutcomeUnknown(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.arguments import texts, whole
 from holdfast.channels.channel_settings import TOPIC
@@ -147,23 +147,11 @@ class Maintenance:
             raise _only_reading()
         return self._compaction.run(partitions, target, progress, dry_run=dry_run)
 
-    def set_retention(
-        self, topic: str, bytes_max: int | None, age_max: timedelta | None, records_max: int | None,
-        wait_for: Iterable[str] = (), wait_limit: timedelta | int | None = None,
-    ) -> None:  # fmt: skip
+    def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""
-        if age_max is not None and not isinstance(age_max, timedelta):
-            raise Invalid(
-                f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
-            )
-        policy = Policy(
-            None if bytes_max is None else whole(bytes_max, "bytes_max"),
-            None if age_max is None else age_max // timedelta(microseconds=1),
-            None if records_max is None else whole(records_max, "records_max"),
-        )
-        consumers, limit = _wait(wait_for, wait_limit, policy)
         if self._journal.read_only:
             raise _only_reading()
+        policy, consumers, limit = wanted
         # Of two commits, the one that keeps more comes first.
         wait = partial(self._positions.set_wait, topic, consumers, limit.age_max_us or 0, limit.bytes_max or 0)
         if consumers:
@@ -241,6 +229,33 @@ class Maintenance:
         if self._roller is not None:
             self._roller.forget()
         self._roller = self._retention = self._loop = self._compaction = None
+
+
+class TopicRetention(NamedTuple):
+    """What somebody wants a topic's retention to be, checked."""
+
+    policy: Policy
+    consumers: tuple[str, ...]
+    """For whom it waits …"""
+    limit: Policy
+    """… and up to which age or size."""
+
+    @classmethod
+    def asked_for(
+        cls, bytes_max: int | None, age_max: timedelta | None, records_max: int | None, wait_for: Iterable[str],
+        wait_limit: timedelta | int | None,
+    ) -> TopicRetention:  # fmt: skip
+        """The arguments of `log.set_retention`; Invalid where they make no sense."""
+        if age_max is not None and not isinstance(age_max, timedelta):
+            raise Invalid(
+                f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
+            )
+        policy = Policy(
+            None if bytes_max is None else whole(bytes_max, "bytes_max"),
+            None if age_max is None else age_max // timedelta(microseconds=1),
+            None if records_max is None else whole(records_max, "records_max"),
+        )
+        return cls(policy, *_wait(wait_for, wait_limit, policy))
 
 
 def _wait(

@@ -31,6 +31,7 @@ from holdfast.store.port import Store
 if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_pass import Reconciler
     from holdfast.reconcile.reconcile_report import ReconcileReport
+    from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipper import Shipper, Unshipped
     from holdfast.shipping.shipping_stats import Counters, ShippingStats
@@ -84,6 +85,14 @@ class StoreBinding:
         """Raise Invalid where a sink writes the topic of this name on the store, as far as the store says so."""
         if self._shipper is not None:
             self._shipper.require_free(topic, _FIRST_CONTACT_S)
+
+    def ship(self, timeout: float) -> None:
+        """Wait until all that is sealed now is settled."""
+        self.shipper.ship(timeout)
+
+    def subscribe(self) -> Subscription:
+        """What happens to commits from now on."""
+        return self.shipper.subscribe()
 
     def stats(self) -> ShippingStats | None:
         """Shipping at this moment."""

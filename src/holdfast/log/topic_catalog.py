@@ -14,7 +14,7 @@ from holdfast.arguments import whole
 from holdfast.errors import Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
-from holdfast.log.maintenance import Maintenance
+from holdfast.log.parts import Chores
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_partitions import Partitions, no_topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -32,7 +32,7 @@ class Catalog:
     """The topics of one open log."""
 
     def __init__(
-        self, context: LogContext, maintenance: Maintenance, require_free: Callable[[str], None] = lambda topic: None,
+        self, context: LogContext, maintenance: Chores, require_free: Callable[[str], None] = lambda topic: None,
         begin_telling: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """`require_free` is asked before a topic is created: it raises where the name is somebody else's.
@@ -57,12 +57,12 @@ class Catalog:
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
-        self._journal.refresh()
+        self._journal.find_topics()
         return sorted(self._journal.topics)
 
     def partitions(self, topic: str | None) -> list[Partition]:
         """The partitions of one topic, or of all; NotFound where there is no such topic."""
-        self._journal.refresh()
+        self._journal.find_topics()
         known = self._journal.topics
         if topic is None:
             return [part for parts in known.values() for part in parts]
@@ -113,7 +113,7 @@ class Catalog:
 
     def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
         journal = self._journal
-        journal.refresh()
+        journal.find_topics()
         if name in journal.topics:
             return
         if journal.read_only or schema == "latest":

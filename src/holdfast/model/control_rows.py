@@ -110,7 +110,12 @@ class HeadRow(NamedTuple):
 
     def message(self) -> bytes:
         """What the stamp covers: everything else."""
-        return digests.canonical("heads", *self[:-1])
+        return self.covered(*self[:-1])
+
+    @staticmethod
+    def covered(*values: int | bytes) -> bytes:
+        """What a stamp over these values covers."""
+        return digests.canonical("heads", *values)
 
 
 class KeyRow(NamedTuple):

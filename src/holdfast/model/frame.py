@@ -27,16 +27,22 @@ from holdfast.model.record_columns import BadFrame, Columns, Extra
 
 VERSION = 1
 HEAD = struct.Struct("<BBHI")
+_ONE = struct.Struct("<BBHIqI")
 _ONE_TIME, _KEYS, _KINDS, _HEADERS = 1, 2, 4, 8
 _EXTRA_FLAGS = (_KEYS, _KINDS, _HEADERS)
 _NONE = 0xFFFFFFFF
+
+
+def encode_one(payload: bytes, time: int) -> bytes:
+    """One record without key, kind and headers: what lone producers append, one after the other."""
+    return _ONE.pack(VERSION, 0, 0, 1, time, len(payload)) + payload
 
 
 def encode(columns: Columns) -> bytes:
     """Records to bytes."""
     payloads, times = columns.payloads, columns.times
     count = len(payloads)
-    one_time = count > 1 and times.count(times[0]) == count
+    one_time = count > 1 and times[0] == times[-1] and times.count(times[0]) == count
     flags = _ONE_TIME if one_time else 0
     vectors = [struct.pack("<q", times[0]) if one_time else struct.pack(f"<{count}q", *times)]
     vectors.append(struct.pack(f"<{count}I", *map(len, payloads)))

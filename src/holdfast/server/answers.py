@@ -20,6 +20,7 @@ BYTES = "application/octet-stream"
 EVENTS = "text/event-stream"
 
 _SAFE: Headers = [
+    (b"holdfast-api", b"1"),
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),

@@ -24,6 +24,8 @@ Value = TypeVar("Value")
 
 WAIT_SECONDS_MAX = 60.0
 _DIGITS_MAX = 20
+_DISCARDED = 4
+"""How many times the largest body is let come for nothing."""
 
 
 class ClientGone(Exception):
@@ -151,9 +153,9 @@ class ApiRequest:
         encoding = self.header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() not in ("", "identity"):
             raise Refusal(415, "bodies are not compressed here", hint="send it without Content-Encoding")
-        declared = self.headers.get(b"content-length")
+        declared = self._declared()
         if declared is not None:
-            self._take(int(declared) if declared.isdigit() and len(declared) < _DIGITS_MAX else 2**63)
+            self._take(declared)
         message = await self._next()
         content: bytes = message.get("body", b"")
         if message.get("more_body", False):
@@ -169,6 +171,28 @@ class ApiRequest:
             self._take(len(content))
         self.has_body_left = False
         return content
+
+    def _declared(self) -> int | None:
+        """How long it says it is; None where it does not say."""
+        declared = self.headers.get(b"content-length")
+        if declared is None:
+            return None
+        return int(declared) if declared.isdigit() and len(declared) < _DIGITS_MAX else 2**63
+
+    async def discard(self) -> None:
+        """Let what is left of a refused body come, if it is not too much: whoever is still sending when the connection
+        is closed does not get to read why.
+        """
+        declared = self._declared()
+        left = _DISCARDED * self._settings.body_bytes_max
+        if not self.has_body_left or declared is None or declared > left or b"expect" in self.headers:
+            return
+        more = True
+        while more and left >= 0:
+            message = await self._next()
+            more = message.get("more_body", False)
+            left -= len(message.get("body", b""))
+        self.has_body_left = more
 
     async def _next(self) -> MutableMapping[str, Any]:
         """The next part. How long it may take is the connection's business (`guarded_protocol`)."""

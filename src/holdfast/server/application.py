@@ -149,6 +149,10 @@ class Application:
                 "-" if caller is None else caller.id, request.id, extra={"action": "request_failed"},
             )  # fmt: skip
         answer = json_answer(body_of(error, request.id), status, headers_of(error, status))
+        try:
+            await request.discard()
+        except ClientGone:
+            return
         await answer.send(send, request.id, close=request.has_body_left)
 
 

@@ -25,6 +25,7 @@ from holdfast.server_settings import ServerSettings
 
 _log = logging.getLogger("holdfast.server")
 _HEADERS_MAX = 100
+_PIPELINED_MAX = 16
 _LATE = 408
 _WaitsFor = Literal["head", "body", "us", "request"]
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
@@ -85,6 +86,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_count = 0
         """What has come of the present request's headers: as bytes that are not complete, and as complete ones."""
         self._refusal: tuple[int, str] | None = None
+        self._unanswered: list[Any] = []
+        """Requests of this connection that have no whole answer yet; several where a client does not wait."""
 
     # -- the connection -----------------------------------------------------------------------------------
 
@@ -102,6 +105,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self._guard.drop(self)
+        # uvicorn tells the newest request only. One before it may be a follower, which would stay for ever.
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def _wait_for(self, what: _WaitsFor, seconds: float) -> None:
@@ -175,6 +184,10 @@ class GuardedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError("two hosts")
         self._wait_for("body", self._body_s)
         super().on_headers_complete()
+        self._unanswered = [one for one in self._unanswered if not one.response_complete]
+        self._unanswered.append(self.cycle)
+        if len(self._unanswered) > _PIPELINED_MAX:
+            raise httptools.HttpParserError("too many at a time")
 
     def on_message_complete(self) -> None:
         """The whole request is there: it is our turn."""
@@ -260,6 +273,12 @@ class TlsGate(asyncio.Protocol):
         self._context = context
         self._guard = connections
         self._task: asyncio.Task[None] | None = None
+        self._early = b""
+        """What a client sends with the last message of its handshake: that comes before the handshake has ended."""
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes, decrypted."""
+        self._early += data
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -279,7 +298,7 @@ class TlsGate(asyncio.Protocol):
         seconds = self._guard.settings.headers_timeout_ms / 1000
         try:
             secured = await loop.start_tls(
-                transport, self._inner, self._context, server_side=True, ssl_handshake_timeout=seconds
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             secured = None
@@ -287,7 +306,10 @@ class TlsGate(asyncio.Protocol):
             self._guard.drop(self._inner)
             transport.abort()
         else:
+            secured.set_protocol(self._inner)
             self._inner.connection_made(secured)
+            if self._early:
+                self._inner.data_received(self._early)
 
 
 def notice_the_dead(transport: asyncio.BaseTransport, timeout_ms: float) -> None:

@@ -32,7 +32,8 @@ from holdfast.server.tokens import FILE, TokenFile
 from holdfast.server_settings import ServerSettings
 
 _THREADS = 32
-_BACKLOG = 512
+_ACCEPTED, _WAITING = 16, 512
+"""Connections that are accepted in one turn of the loop, before they are counted; and those that may wait for it."""
 
 
 class Address(NamedTuple):
@@ -144,7 +145,8 @@ class _Server(uvicorn.Server):
         self.servers = []
         loop = asyncio.get_running_loop()
         for one in sockets or []:
-            self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_BACKLOG))
+            self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_ACCEPTED))
+            one.listen(_WAITING)
         self.started = True
         self._watch = asyncio.ensure_future(self._connections.watch())
         self._started()

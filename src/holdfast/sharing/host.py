@@ -30,7 +30,7 @@ from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
-from holdfast.sharing.connection import Caller, Connection
+from holdfast.sharing.client_connection import Caller, Connection
 from holdfast.sharing.group_frames import GroupReader
 from holdfast.sharing.wire import (
     ANSWER,
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
 
 CallHandler = Callable[[Caller, bytes], bytes]
+Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
+"""Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
@@ -112,6 +114,8 @@ class Host:
         self._held_max = 2 * body_max
         self.calls: dict[str, CallHandler] = {}
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self.guard: Guard = lambda items: (items, lambda: None)
+        """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
         self._connections_max = connections_max()
         self._looked_at = 0.0
@@ -382,10 +386,9 @@ class Host:
 
     def _put(self, connection: Connection, group: _Parked) -> None:
         assert connection.caller is not None
+        items, queued = self.guard(group.items)
         try:
-            forwarded = self._journal.sessions.put(
-                connection.caller.session, group.sequence, group.floor, group.items, 0
-            )
+            forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
         except Full:
             self._parked[connection] = group
             connection.is_paused = True
@@ -401,6 +404,8 @@ class Host:
             if group_of is not None and group_of is not self._last_group:
                 self._last_group = group_of
                 group_of.signal.call(self.wake)
+        finally:
+            queued()
 
     def _retry_parked(self) -> None:
         for connection, group in list(self._parked.items()):

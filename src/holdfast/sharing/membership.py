@@ -93,6 +93,11 @@ class Membership:
         """Known once somebody has opened the log."""
 
     @property
+    def owner(self) -> Owner | None:
+        """The log that this member owns for all; None where another one does."""
+        return self._owner
+
+    @property
     def is_host(self) -> bool:
         """Whether this member owns the log for all."""
         return self._host is not None
@@ -164,10 +169,10 @@ class Membership:
         return True
 
     def _give_up(self) -> None:
-        """Our host has died of a defect: let go of the log, so that somebody can own it."""
+        """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""
         owner, self._owner, self._host = self._owner, None, None
         if owner is not None:
-            owner.close(_CONNECT_S, hand_over=True)
+            _close_failed(owner)
 
     # -- saying hello -------------------------------------------------------------------------------------
 
@@ -240,7 +245,10 @@ class Membership:
             is_handed_over = hand_over(host)
             if not host.drain(timeout):
                 host.stop(timeout)
-            owner.close(timeout, hand_over=is_handed_over)
+            if is_handed_over and owner.journal.end is not None:
+                _close_failed(owner)
+            else:
+                owner.close(timeout, hand_over=is_handed_over)
             return True
 
     def _close_if_unowned(self, timeout: float) -> None:
@@ -251,6 +259,14 @@ class Membership:
 
 
 _LOOKS = 50
+
+
+def _close_failed(owner: Owner) -> None:
+    """Close a log that has failed: what it did not answer is sent again to whoever owns the log next."""
+    try:
+        owner.close(_CONNECT_S, hand_over=True)
+    except HoldfastError as error:  # it was told when it failed
+        logger.warning("the owner has failed, and lets go: %s", error.message, extra={"action": "owner_failed"})
 
 
 _OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import process_lifetime
@@ -17,9 +17,11 @@ from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
-from holdfast.sharing.link import SocketLink
+from holdfast.sharing.call_handlers import set_calls
+from holdfast.sharing.calls.shared_log import answer_members, compose_member
+from holdfast.sharing.host import Host
 from holdfast.sharing.membership import Asked, Membership, Owner
-from holdfast.sharing.owner_calls import set_calls
+from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.process_turns import ProcessTurns
 
 _JOIN_S = 30.0
@@ -68,7 +70,7 @@ def open_log(
 
 def _open_shared(asked: alone.Asked) -> Log:
     how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
-    membership = Membership(how, lambda directory: _Owned(asked, directory), set_calls)
+    membership = Membership(how, lambda directory: _Owned(asked, directory), _set_calls)
     link = SocketLink(membership, asked.clock)
     try:
         link.join(_JOIN_S)
@@ -76,9 +78,21 @@ def _open_shared(asked: alone.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    log = alone.compose(asked, journal)
+    log = compose_member(asked, journal, link, lambda: _owned_by(membership))
     log.lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
     return log
+
+
+def _owned_by(membership: Membership) -> Log | None:
+    """The log that a member owns for all, if it does."""
+    owner = membership.owner
+    return owner.log if isinstance(owner, _Owned) else None
+
+
+def _set_calls(host: Host, owner: Owner) -> None:
+    set_calls(host, owner)
+    assert isinstance(owner, _Owned)
+    owner.stop_answering = answer_members(host, owner.log)
 
 
 class _Owned(Owner):
@@ -87,6 +101,7 @@ class _Owned(Owner):
     def __init__(self, asked: alone.Asked, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
         process_lifetime.drop(self.log.lifetime)  # it ends with the member that owns it
+        self.stop_answering: Callable[[], None] = lambda: None
 
     @property
     def journal(self) -> Journal:
@@ -99,4 +114,5 @@ class _Owned(Owner):
 
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it."""
+        self.stop_answering()
         self.log.lifetime.close(timeout, hand_over=hand_over)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.log.log import Log
-from holdfast.sharing.link import SocketLink
 from holdfast.sharing.membership import Membership
+from holdfast.sharing.owner_link import SocketLink
 
 _WAIT_S = 5.0
 

@@ -36,6 +36,24 @@ class ForwardedUnit(NamedTuple):
     scope: str | None = None
     reissue: bool = False
     alone: bool = False
+    refusal: HoldfastError | None = None
+    """Why the owner does not write it: it fails alone."""
+    placed: list[Unit] | None = None
+    """The unit that it became is added here."""
+
+
+def forwarded_unit(unit: Unit, records: int, size: int) -> ForwardedUnit | ForwardedProduced:
+    """A unit of another process, for whoever owns the log."""
+    if unit.produced is None:
+        return ForwardedUnit(unit.operations, records, size, unit.scope, unit.reissue, unit.alone)
+    (*_, run) = runs = unit.runs()
+    is_rows = len(runs) == 1 and run.columns is None
+    item = (
+        ForwardedRows(run.partition, run.rows, size)
+        if is_rows
+        else ForwardedUnit(unit.operations, records, size, alone=True)
+    )
+    return ForwardedProduced(*unit.produced, item)
 
 
 class ForwardedProduced(NamedTuple):
@@ -95,6 +113,11 @@ class Forwarded:
         """Whether the outcome is known."""
         return self.group is None or self.group.done
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether a signal struck before any group knew of it; asked with the queue's lock held."""
+        return self.group is None or not any(one is self for one in self.group.forwarded)
+
     def wait(self, timeout: float) -> bool:
         """Wait for the outcome, whatever it is; whether it is known."""
         group = self.group
@@ -150,7 +173,8 @@ class Forwarded:
     def _add_unit(self, group: Group, item: ForwardedUnit) -> None:
         unit = Unit(group, item.operations, scope=item.scope, reissue=item.reissue)
         unit.alone = item.alone
-        refusal = next((run.partition.refusal for run in unit.runs() if run.partition.refusal is not None), None)
+        refused = (run.partition.refusal for run in unit.runs())
+        refusal = item.refusal or next((reason for reason in refused if reason is not None), None)
         if refusal is not None:
             self._places.append(refusal)
             return
@@ -158,6 +182,8 @@ class Forwarded:
             run.group = group
         self._places.append(unit)
         group.add(unit)
+        if item.placed is not None:
+            item.placed.append(unit)
 
     def withdraw(self, error: HoldfastError) -> None:
         """By the writer, before the group is staged: keep its records out, for this reason."""
@@ -178,7 +204,8 @@ class Forwarded:
         if self._twin is not None:
             return tuple(outcome.again() for outcome in self._twin.settle())
         if self._outcomes is None:
-            self._outcomes = tuple(_outcome(place) for place in self._places)
+            missing = self.items - len(self._places)  # a signal struck before all were in
+            self._outcomes = (*map(_outcome, self._places), *refused_all(missing, _NOT_STORED))
         return self._outcomes
 
     @property
@@ -206,6 +233,40 @@ def _outcome(place: _Rows | Unit | HoldfastError | Forwarded | Outcome) -> Outco
     if isinstance(place, Forwarded):
         return place.outcomes()[0] if place.done else place.settle()[0]
     return Outcome.refused(place) if isinstance(place, HoldfastError) else place
+
+
+class ProducedUnit:
+    """The promise of what a producer sent through a process that does not own the log."""
+
+    __slots__ = ("_unit",)
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    @property
+    def group(self) -> Group:
+        """Where it was placed."""
+        return self._unit.group
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.group.done
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the outcome, whatever it is; whether it is known."""
+        return self.group.done or self.group.signal.sleep(self.group.is_done, timeout)
+
+    def outcomes(self) -> Outcomes:
+        """What became of it; it is done."""
+        error = self._unit.error or self.group.error
+        if error is not None:
+            return refused_all(1, error)
+        return (Outcome(None, tuple(_run_outcome(run, 0, run.count) for run in self._unit.runs())),)
+
+
+Sent = Forwarded | ProducedUnit
+"""What a producer sent: in the owner's process, or in another."""
 
 
 def _unit_outcome(unit: Unit) -> Outcome:

@@ -9,7 +9,7 @@ is it `done`, and never again changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
@@ -96,6 +96,14 @@ Operation = Run | ChangeSpace | Control
 """What a unit may consist of: a closed set."""
 
 
+class Produced(NamedTuple):
+    """A producer's name, the number of what it sends, and the one that it began with."""
+
+    producer: bytes
+    sequence: int
+    start: int
+
+
 class Unit:
     """Operations that commit together or not at all, optionally in a causal scope.
 
@@ -106,7 +114,7 @@ class Unit:
     that); then `make` is called, by the writer and once, and says what they come to.
     """
 
-    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "promised", "reissue", "scope")
+    __slots__ = ("alone", "error", "group", "make", "operations", "parts", "produced", "promised", "reissue", "scope")
 
     def __init__(
         self,
@@ -124,6 +132,8 @@ class Unit:
         self.make = make
         self.alone = False
         """Its records are entries of their own: what cannot be packed or encrypted of it fails alone."""
+        self.produced: Produced | None = None
+        """Who sends it under a number, in a process that does not own the log: the owner needs to know."""
         self.parts: list[Any] = []
         self.promised: dict[Partition, int] = {}
         """How many records the parts of a unit that gathers will become."""

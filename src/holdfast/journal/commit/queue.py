@@ -22,7 +22,7 @@ from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded
-from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Produced, Run, Unit
 from holdfast.journal.commit.offered_drops import OfferedDrops
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
@@ -140,6 +140,7 @@ class Queue:
         *,
         scope: str | None = None,
         reissue: bool = False,
+        produced: Produced | None = None,
     ) -> Unit:
         """Add operations that commit together, bounded like records; runs among them get their group here."""
         counted = max(1, records)
@@ -149,6 +150,7 @@ class Queue:
         with self._lock:
             group = self._admit(counted, size, timeout)
             unit = Unit(group, operations, scope=scope, reissue=reissue)
+            unit.produced = produced
             for run in runs:
                 run.group = group
             group.records += counted

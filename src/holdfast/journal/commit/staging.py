@@ -75,6 +75,7 @@ class Staging:
         """All of the group is staged."""
         self.sessions: SessionChanges | None = None
         """What the group stores about sessions."""
+        self.forgets_sessions = False
 
     @property
     def spaces(self) -> SpaceChanges:
@@ -130,15 +131,19 @@ class Staging:
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or encrypted, leaving nothing staged."""
-        columns = run.columns
-        if columns is None and not run.keyed:  # what most of them are
-            if run.rows:
-                self._pack(run, Columns.of(run.rows, extras=run.extras), None)
-            return
+        if run.keyed or run.columns is not None:
+            self._add_any(run)
+        elif len(run.rows) == 1 and not run.extras:
+            payload, time, _, _ = run.rows[0]
+            self._pack(run, 1, RAW, b"", time, time, frame.encode_one(payload, time))
+        elif run.rows:
+            self._pack(run, len(run.rows), *_packed(Columns.of(run.rows, extras=run.extras)))
+
+    def _add_any(self, run: Run) -> None:
+        """The same for batches, and for rows of which some may be known already."""
         if not len(run):
             return
-        if columns is None:
-            columns = Columns.of(run.rows, extras=run.extras)
+        columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
         fresh: dict[bytes, Keyed] | None = None
         if isinstance(columns, Encoded) and columns.key is not None:
             key, digest = columns.key[:_HASH_BYTES], columns.key[_HASH_BYTES:]
@@ -151,26 +156,26 @@ class Staging:
                 return
             if isinstance(columns, Columns) and len(kept) < len(columns):
                 columns = columns.select(kept)
-        self._pack(run, columns, fresh)
+        self._pack(run, len(columns), *_packed(columns))
+        if fresh is not None:
+            self.keys.update(fresh)
 
     def _next_offset(self, partition: Partition) -> int:
         staged = self.heads.get(partition)
         return partition.durable if staged is None else staged[0]
 
-    def _pack(self, run: Run, columns: Columns | Encoded, fresh: dict[bytes, Keyed] | None) -> None:
+    def _pack(
+        self, run: Run, count: int, kind: int, schema: bytes, time_min: int, time_max: int, plain: bytes | memoryview
+    ) -> None:
         """Make an entry of a run, behind those of its partition that are there already."""
         partition, seq = run.partition, self.next_seq
         first, link, before = self.heads.get(partition) or (partition.durable, partition.link, 0)
-        kind, schema, time_min, time_max, plain = _packed(columns)
-        count = len(columns)
         place = (first, count, self._group, kind, PLAIN_CODEC, self.key_epoch, time_min, time_max, link)
         head = header(partition.place, seq, *place, schema)
         body = cast("bytes", self.encrypt(plain, head))  # of a plain typed entry any buffer: all that follows takes one
         digest = digests.digest(head, body)
         self.entries.append(Entry(seq, partition.id, *place, digest, body, schema))
         self.heads[partition] = (first + count, digest, before + len(body))
-        if fresh is not None:
-            self.keys.update(fresh)
         run.first, run.seq = first, seq
         self.next_seq = seq + 1
         self.records += count
@@ -199,9 +204,8 @@ class Staging:
         """The head rows to store, stamped."""
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
-            topic_id = topics[partition.topic]
-            row = HeadRow(partition.id, topic_id, partition.number, next_offset, link, self.key_epoch, b"")
-            rows.append(stamped(row, self._vault))
+            values = (partition.id, topics[partition.topic], partition.number, next_offset, link, self.key_epoch)
+            rows.append(HeadRow(*values, self._vault.stamp(HeadRow.covered(*values))))
         return rows
 
     def encrypt(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:

@@ -194,6 +194,7 @@ def _shipping_state(ends: Sequence[tuple[Partition, int]]) -> ShippingState:
     shipping_state = ends[0][0].shipping_state
     if not shipping_state.ships:
         raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
+    shipping_state.expect()
     return shipping_state
 
 

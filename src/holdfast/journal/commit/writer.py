@@ -42,6 +42,7 @@ from holdfast.journal.state.operations import (
     ChangeSpace,
     CreateTopic,
     Expire,
+    ForgetSessions,
     MarkSegments,
     MarkShipped,
     RotateKey,
@@ -150,7 +151,7 @@ class Writer:
     # -- one group ----------------------------------------------------------------------------------------
 
     def _commit(self, group: Group) -> None:
-        if not group.items:  # a barrier
+        if not (group.items or group.forwarded):  # a barrier
             group.finish()
             return
         started = self._clock.monotonic()
@@ -193,7 +194,7 @@ class Writer:
             for item in group.items:
                 self._stage(item, staging)
         staging.flush()
-        if group.forwarded:
+        if group.forwarded or staging.forgets_sessions:
             staging.sessions = self._sessions.stage(group)
         row = self._store(staging)
         self._in_doubt = True
@@ -390,6 +391,8 @@ class Writer:
                 number = self._state.row.key_epochs + 1
                 operation.epoch = vault.begin(number, self._clock.random_bytes(SALT_BYTES), keyring)
                 backend.insert_key_epoch(operation.epoch)
+            case ForgetSessions():
+                staging.forgets_sessions = True
             case Seal() | Trim() | Expire() | MarkSegments() | MarkShipped():
                 manifest_changes.apply(backend, vault, operation)
 

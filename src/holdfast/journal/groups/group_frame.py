@@ -102,6 +102,7 @@ class Frame(NamedTuple):
     buffers: Sequence[bytes | memoryview]
     """The first is all that comes before the bodies."""
     size: int
+    body_bytes: int
     sessions: FramedSessions | None = None
 
 
@@ -137,14 +138,15 @@ def encoded(
     row: LogRow,
     heads: Sequence[HeadRow],
     entries: Sequence[FramedEntry],
+    body_bytes: int,
     sessions: FramedSessions | None = None,
 ) -> bytes:
-    """A frame up to its bodies."""
+    """A frame up to its bodies, which have so many bytes."""
     if sessions is None:
         control = _encode((row, heads, entries))
     else:
         control = _encode((row, heads, entries, sessions.rows, sessions.gone))
-    head = _HEAD.pack(_MAGIC, len(control), row.groups, sum(entry.size for entry in entries), salt)
+    head = _HEAD.pack(_MAGIC, len(control), row.groups, body_bytes, salt)
     return head + blake3(head + control).digest(length=_DIGEST_BYTES) + control
 
 

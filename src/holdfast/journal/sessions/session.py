@@ -38,8 +38,7 @@ class Pending(Protocol):
     """What was put under a sequence number and is not stored yet."""
 
     @property
-    def done(self) -> bool: ...  # noqa: D102
-    def outcomes(self) -> Outcomes: ...  # noqa: D102
+    def is_lost(self) -> bool: ...  # noqa: D102
 
 
 class Session:
@@ -81,7 +80,12 @@ class Session:
 
     def ask(self, sequence: int, floor: int) -> Pending | Outcomes | None:
         """What is known about a number; None: it may be written now. Raises if it never may."""
-        known: Pending | Outcomes | None = self.pending.get(sequence) or self.refused.get(sequence)
+        pending = self.pending.get(sequence)
+        if pending is not None and pending.is_lost:
+            del self.pending[sequence]
+            self.put = max(self.pending, default=self.last)
+            pending = None
+        known: Pending | Outcomes | None = pending or self.refused.get(sequence)
         if known is not None:
             return known
         if (answer := self.answers.get(sequence)) is not None:

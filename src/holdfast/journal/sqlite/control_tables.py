@@ -123,25 +123,45 @@ class Tables:
     def control_rows(self, newest: int | None = None) -> ControlRows:
         """All control rows; of epochs and key epochs only the `newest`, but one at least (None: all)."""
         limit = -1 if newest is None else max(1, newest)
-        heads = self._late.heads
         if self._late.damage is not None:
             self.damage.append(self._late.damage)
         return ControlRows(
             self.path,
             self.version,
-            self._late.row or next(iter(self.rows("log", LogRow, "WHERE id=1")), None),
+            self.log_row(),
             self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("topics", TopicRow, "ORDER BY id"),
-            [heads.get(row.partition_id, row) for row in self.rows("heads", HeadRow, "ORDER BY topic_id, number")],
+            self.heads("ORDER BY topic_id, number"),
             {row.partition_id: row for row in self.rows("watermarks", WatermarkRow, "ORDER BY partition_id")},
             self.rows("schemas", SchemaRow, "ORDER BY topic_id, version"),
             self.rows("policies", PolicyRow, "ORDER BY topic_id"),
             self.rows("spaces", SpaceRow, "ORDER BY id"),
-            next(iter(self.rows("shipping", ShippingRow, "WHERE id=1")), None),
+            self.shipping_row(),
             {row.partition_id: row for row in self.rows("shipments", ShipmentRow, "ORDER BY partition_id")},
             self.damage,
         )
+
+    def log_row(self) -> LogRow | None:
+        """The log's own row."""
+        return self._late.row or next(iter(self.rows("log", LogRow, "WHERE id=1")), None)
+
+    def shipping_row(self) -> ShippingRow | None:
+        """Where the log is shipped to."""
+        return next(iter(self.rows("shipping", ShippingRow, "WHERE id=1")), None)
+
+    def heads(self, rest: str, *bound: int) -> list[HeadRow]:
+        """Some of the heads, as they are now."""
+        late = self._late.heads
+        return [late.get(row.partition_id, row) for row in self.rows("heads", HeadRow, rest, *bound)]
+
+    def watermarks(self, first: int, last: int) -> list[WatermarkRow]:
+        """How far the partitions with these ids are sealed."""
+        return self.rows("watermarks", WatermarkRow, "WHERE partition_id BETWEEN ? AND ?", first, last)
+
+    def shipments(self, first: int, last: int) -> list[ShipmentRow]:
+        """How far the partitions with these ids are on the store."""
+        return self.rows("shipments", ShipmentRow, "WHERE partition_id BETWEEN ? AND ?", first, last)
 
     def rows(self, table: str, row: type[Row], rest: str, *bound: int) -> list[Row]:
         """The rows of a table that can be read and are what they must be; the others are damage."""

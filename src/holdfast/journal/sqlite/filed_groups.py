@@ -149,12 +149,12 @@ class FiledGroups:
     ) -> Frame | None:
         """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
         assert self.writer is not None
-        start = encoded(self.writer.salt, row, heads, entries, sessions)
-        size = sum(entry.size for entry in entries)
-        whole = padded(len(start) + size)
+        body_bytes = sum(map(len, bodies))
+        start = encoded(self.writer.salt, row, heads, entries, body_bytes, sessions)
+        whole = padded(len(start) + body_bytes)
         if not entries or whole > self.writer.room:
             return None
-        return Frame(row, heads, entries, [start, *bodies], whole, sessions)
+        return Frame(row, heads, entries, [start, *bodies], whole, body_bytes, sessions)
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
@@ -174,7 +174,7 @@ class FiledGroups:
             self.late.add(frame.row, frame.heads, filed)
         else:
             self.late.add(frame.row, frame.heads, filed, frame.sessions.rows, frame.sessions.gone)
-        self.writer.add(len(filed), sum(framed.size for framed in frame.entries))
+        self.writer.add(len(filed), frame.body_bytes)
 
     # -- into the database --------------------------------------------------------------------------------
 

@@ -178,4 +178,16 @@ class ChangeSpace:
         self.puts = ()
 
 
-Control = CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped
+class ForgetSessions:
+    """Operation: let go of the sessions that left; the table of sessions knows which."""
+
+    __slots__ = ("change",)
+
+    def __init__(self) -> None:
+        self.change = NO_CHANGE
+
+
+Control = (
+    CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped
+    | ForgetSessions
+)  # fmt: skip

@@ -15,7 +15,7 @@ from holdfast.signals import Signal
 class ShippingState:
     """The way from one log to its store, as waiters see it."""
 
-    __slots__ = ("end", "is_known", "ships", "signal", "timeout", "trouble", "why")
+    __slots__ = ("end", "expect", "is_known", "ships", "signal", "timeout", "trouble", "why")
 
     def __init__(self) -> None:
         self.signal = Signal()
@@ -29,6 +29,8 @@ class ShippingState:
         """Whether the store has been found intact since this handle was opened."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
+        self.expect: Callable[[], None] = lambda: None
+        """Called by whoever is about to wait; where another process ships, its marks have to be asked for."""
         self.why: Callable[[], tuple[str, str]] = lambda: ("", "")
         """What holds shipping up at the moment, and the remedy, as far as that is known."""
 

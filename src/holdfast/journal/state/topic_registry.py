@@ -6,6 +6,8 @@ enter: what is a valid name here is also a valid object key and directory name e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.clock import Clock
 from holdfast.crypto import digests
 from holdfast.crypto.vault import Vault
@@ -50,8 +52,9 @@ class Topics:
         """Whether that has happened since the log was opened."""
 
     def adopt(
-        self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str
-    ) -> None:
+        self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str,
+        shipments: Mapping[int, ShipmentRow] | None = None,
+    ) -> None:  # fmt: skip
         """Take a stored topic with its heads, by number; where one is lost, its partition says so when it is read."""
         created = []
         signal = Signal()
@@ -70,6 +73,7 @@ class Topics:
                 if watermark is not None:
                     partition.sealed = watermark
                     self.stamps["watermark", head.partition_id] = watermark.stamp
+                partition.shipment = (shipments or {}).get(head.partition_id)
             created.append(partition)
         self.ids[row.name] = row.id
         self.publish(row.name, created)
@@ -169,7 +173,10 @@ class Topics:
                 known.shipment = partition.shipment
         for name, partitions in fresh.partitions.items():
             if name not in self.partitions:
+                for partition in partitions:
+                    partition.shipping_state = self.shipping_state
                 self.publish(name, list(partitions))
+        self.ids.update(fresh.ids)
         self.policies.update(fresh.policies)
         self.shipping = fresh.shipping
 

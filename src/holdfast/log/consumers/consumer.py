@@ -184,7 +184,8 @@ class Consumer(Generic[Item]):
     def _left(self, deadline: float | None) -> float:
         """How long to sleep before looking again; 0 when the time is over."""
         look_again = self._members.wait_seconds(self._id)
-        wait = wait_seconds(self._journal) if look_again is None else look_again
+        wait = wait_seconds(self._journal, self.topic)
+        wait = wait if look_again is None else min(wait, look_again)
         return wait if deadline is None else min(wait, deadline - self._journal.clock.monotonic())
 
     def _is_over(self) -> bool:
@@ -204,6 +205,7 @@ class Consumer(Generic[Item]):
                 return True
             if self._closed or self._journal.end is not None:
                 return False
+            self._journal.refresh(self.topic)
             for slot in self._waiting():
                 self._read_page(slot)
                 if self._page:
@@ -229,7 +231,7 @@ class Consumer(Generic[Item]):
 
     def _read_page(self, slot: PartitionPages[Item]) -> None:
         with self._members.lock:
-            if self._slots.get(slot.part.number) is not slot:  # it went meanwhile
+            if self._slots.get(slot.part.number) is not slot or self._is_handed_over(slot):  # it went meanwhile
                 return
             self._filling = self._paged = slot
         try:
@@ -346,7 +348,8 @@ class Consumer(Generic[Item]):
             try:
                 self._newest = self._journal.spaces.gather(
                     committing.positions, self._made, append=(self._kept.partition(), 1), size=64 + 256 * len(
-                        committing.positions), join=self._newest, timeout=wait,
+                        committing.positions), scope=committing.scope, reissue=committing.scope is not None,
+                    join=self._newest, timeout=wait,
                 )  # fmt: skip
             except BaseException:
                 self._unmade = None
@@ -431,6 +434,12 @@ class Consumer(Generic[Item]):
             self._lost.add(number)
         if slot is not None and self._paged is slot:
             self._page.clear()
+
+    def begin_again(self) -> None:
+        """A commit was refused: all that was given out since the last one is given out again; the lock is held."""
+        self._lost.clear()
+        for number, slot in self._slots.items():
+            self._put_back(slot, self._members.submitted(number))
 
     def _used_by_thread(self) -> None:
         thread = current_thread()

@@ -198,7 +198,7 @@ class KeptPositions:
     # -- loading ------------------------------------------------------------------------------------------
 
     def _load(self) -> Known:
-        self._journal.refresh()
+        self._journal.refresh(TOPIC)
         known = read_items(self._journal.spaces.load(SPACE))
         if known.positions or known.waits or TOPIC not in self._journal.topics:
             return known

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from holdfast.arguments import seconds, whole
 from holdfast.errors import HoldfastError, Invalid, NotFound
@@ -13,11 +15,15 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.consumer import Consumer, lag_of, numbers_of
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.members import Members
 from holdfast.log.consumers.partition_pages import OnExpired, Read
+from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
 from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
 from holdfast.log.topics.reading import Reading, parse_position
+from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.model.topic_name import check_name
 from holdfast.suggestions import listed, meant
 
@@ -25,6 +31,7 @@ Start = int | str | datetime
 """Where a consumer begins: an offset, 'first', 'next', a position, or a time."""
 
 _CONSUMERS_MAX = 1_000
+Told = TypeVar("Told")
 
 
 class Reader(NamedTuple):
@@ -79,8 +86,65 @@ class LogConsumers:
         if on_expired not in ("fail", "first"):
             raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
 
+    def members_at(self, place: Place, begin: Mapping[int, int]) -> Members:
+        """Of a log that is owned here: the members of a consumer, for one in another process that joins them.
+
+        `begin` says where partitions begin of which nothing was committed yet; else it is where they begin.
+        """
+        name, topic = check_name(place[0], "consumer"), check_name(place[1])
+        self._check(topic, "fail")
+        reader = self._reader(topic)
+        if reader is None:
+            raise no_topic(topic, self._journal.topics)
+        find = _Finding(reader).find
+        return self._members_of((name, topic), reader, lambda number: find(number, begin.get(number, "first")))
+
+    def members_if(self, place: Place) -> Members | None:
+        """The same where it needs no commit: its positions are known. None else."""
+        found = self._members.get(place)
+        if found is None and (reader := self._reader(place[1])) is not None:
+            kept = self._kept.positions(place)
+            if all(part.number in kept and not kept[part.number].gone for part in reader.parts):
+                return self._members_of(place, reader, lambda number: 0)
+        return found
+
+    def _reader(self, topic: str) -> Reader | None:
+        parts = self._journal.topics.get(topic)
+        return None if parts is None else Reader(topic, parts, _unread, _unread)
+
+    def _ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+        """Of a log that another process owns: ask the owner."""
+        return Asking(self._journal.link, self._context.clock).ask(name, request, answer, timeout)
+
+    def changed(self) -> None:
+        """Of a log that another process owns: the members of some consumer have changed, or the owner has."""
+        for members in list(self._members.values()):
+            if isinstance(members, SharedMembers):
+                members.changed()
+
+    def _shared_members(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
+        """Members in a process that does not own the log: the owner knows what is committed."""
+        journal, clock = self._journal, self._context.clock
+        if TOPIC not in journal.topics:
+            self._create_topic(TOPIC)
+        if journal.news is not None:
+            journal.news.watch(reader.topic)
+        known = self._kept.positions(place)
+        missing = [part.number for part in reader.parts if part.number not in known or known[part.number].gone]
+        begins = {number: begin(number) for number in missing}
+        members = self._members.get(place)
+        if not isinstance(members, SharedMembers):
+            members = self._members[place] = SharedMembers(
+                place, reader.parts, self._kept, clock.monotonic, clock.random_bytes, self._ask, journal.link.call,
+                self._kept.timeout,
+            )  # fmt: skip
+        members.begin_at = begins
+        return members
+
     def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
         with self._lock:
+            if self._journal.shared:
+                return self._shared_members(place, reader, begin)
             members = self._members.get(place)
             if members is None:
                 if TOPIC not in self._journal.topics:
@@ -116,6 +180,9 @@ class LogConsumers:
         place = (check_name(name, "consumer"), check_name(topic))
         if self._journal.read_only:
             raise Invalid("this log is open for reading only", hint="its owner can let go of consumers")
+        if self._journal.shared:
+            self._ask("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
+            return
         with self._lock:
             members = self._members.get(place)
             if members is not None and members.count:
@@ -128,6 +195,8 @@ class LogConsumers:
 
     def status(self, topic: str | None = None) -> list[ConsumerStatus]:
         """All consumers, or those of one topic, by name and topic."""
+        if self._journal.shared:
+            return list(self._ask("consumers", AskConsumers(topic), ConsumersNow, self._kept.timeout).consumers)
         self._journal.refresh()
         self._settle()
         found = self._kept.all_positions()
@@ -201,6 +270,11 @@ class _Finding:
         reading = self._reader.since(part.number, time)
         found = next(iter(reading), None)
         return part.durable if found is None else parse_position(reading.position)[part.number] - 1
+
+
+def _unread(*_: Any) -> Any:
+    """How the topic of a member in another process is read: there, and not here."""
+    raise Invalid("a member in another process reads by itself", hint="this is a defect in holdfast")
 
 
 def _line(part: Partition, kept: Kept) -> ConsumerPartition:

@@ -12,7 +12,9 @@ The next member begins with what is committed. What a holder had given out and n
 commit of it is refused: of two members that both worked on a record only one gets it committed. For that, a partition
 does not move while a commit of it is on its way, or a transaction has taken its position and has not ended.
 
-Other processes can be members later through the owner of the log: nothing here asks more of a member than `Member` has.
+Members in other processes that share the log are members here too, at the log's owner: each is a `Member` that speaks
+for it (`sharing/calls`), and whose death is the end of its connection. What is theirs is committed by units that they
+forward; `begin_forwarded` says whether such a unit is still theirs to commit. At their side is `shared_members`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from holdfast.log.consumers.stored_positions import Kept, Place
 
 LOOK_AGAIN_S = 0.1
 """How often a member looks whether a partition that is to be its own has become free."""
-_LOOK_FOR_DEAD_S = 1.0
+LOOK_FOR_DEAD_S = 1.0
 
 
 class Member(Protocol):
@@ -53,6 +55,9 @@ class Member(Protocol):
 
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more; `refuse` its next commit, for it may have given out what is not committed."""
+
+    def begin_again(self) -> None:
+        """A commit of its was refused elsewhere: what it gave out since is given out again; the lock is held."""
 
 
 class _Share:
@@ -140,10 +145,7 @@ class Members:
         with self.lock:
             if len(self._members) == 1:
                 return None
-            is_waiting = any(
-                owner == member_id and self._shares[n].holder != owner for n, owner in self._wanted().items()
-            )
-            return LOOK_AGAIN_S if is_waiting else _LOOK_FOR_DEAD_S
+            return LOOK_AGAIN_S if self.is_waiting(member_id) else LOOK_FOR_DEAD_S
 
     def _alive(self) -> list[tuple[int, Member]]:
         found = [(number, reference()) for number, reference in self._members.items()]
@@ -252,10 +254,43 @@ class Members:
                     positions[number] = Kept(at, self._positions.later(share.submitted.at))
             if not positions:
                 return None
+            committing = Committing(self, positions, self.scope(member_id))
+            for number in positions:
+                self._shares[number].committing = ref(committing)
+            return committing
+
+    def begin_forwarded(self, member_id: int | None, positions: dict[int, Kept]) -> Committing:
+        """Take positions that a member in another process commits; raises where they are not its own any more.
+
+        None is a member that this owner has not met yet: it came before the log changed hands. Its commit counts, if
+        nobody else has the partitions meanwhile.
+        """
+        with self.lock:
+            self.settle()
+            for number, kept in positions.items():
+                share = self._shares.get(number)
+                if share is None or share.holder != member_id or kept.at <= share.submitted.at:
+                    raise lost(self.place, [number])
             committing = Committing(self, positions)
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
+
+    def kept(self, number: int) -> Kept:
+        """What is committed of a partition, as far as it was looked at; the lock is held."""
+        return self._shares[number].kept
+
+    def is_waiting(self, member_id: int) -> bool:
+        """Whether somebody else still has a partition that is to be this member's."""
+        with self.lock:
+            return any(owner == member_id and self._shares[n].holder != owner for n, owner in self._wanted().items())
+
+    def scope(self, member_id: int) -> str | None:
+        """What the units that commit for a member say of it; members of the owner's own process need not say anything.
+
+        See `shared_members`.
+        """
+        return None
 
     def amend(self, positions: dict[int, Kept], given: Mapping[int, int]) -> None:
         """Move positions on that are queued and not made into a change yet; the lock is held."""
@@ -318,9 +353,11 @@ class Committing:
 
     records = 1
 
-    def __init__(self, members: Members, positions: dict[int, Kept]) -> None:
+    def __init__(self, members: Members, positions: dict[int, Kept], scope: str | None = None) -> None:
         self._members = members
         self.positions = positions
+        self.scope = scope
+        """What the unit says of whoever commits; None in the owner's process."""
         self._made: tuple[list[Operation], int] | None = None
 
     @property

@@ -18,14 +18,13 @@ from holdfast.telemetry.metric_list import Seen, points
 if TYPE_CHECKING:
     from holdfast.journal.journal_stats import Timings
     from holdfast.log.log import Log
-    from holdfast.log.maintenance import Maintenance
-    from holdfast.log.store_binding import StoreBinding
+    from holdfast.log.parts import Chores, LogStore
 
 
 class LogTelemetry:
     """What one open log tells."""
 
-    def __init__(self, context: LogContext, maintenance: Maintenance, store: StoreBinding) -> None:
+    def __init__(self, context: LogContext, maintenance: Chores, store: LogStore) -> None:
         self._context = context
         self._maintenance = maintenance
         self._store = store
@@ -38,7 +37,7 @@ class LogTelemetry:
         journal = self._context.journal
         if journal.read_only:
             return "reader"
-        return "owner" if getattr(journal, "owned", True) else "client"
+        return "owner" if journal.owned else "client"
 
     def begin(self) -> None:
         """Tell OpenTelemetry from now on, if the program has set it up; called when a log or a topic is opened."""
@@ -55,7 +54,7 @@ class LogTelemetry:
         journal = self._context.journal.counters
         if journal is not None:
             found |= {"holdfast.commit.duration": journal.commits, "holdfast.append.duration": journal.appends}
-        if not self._context.journal.read_only:
+        if self._context.journal.owned and self._maintenance.counters is not None:
             found["holdfast.seal.duration"] = self._maintenance.counters.durations
         if self._store.counters is not None:
             found["holdfast.ship.put.duration"] = self._store.counters.durations

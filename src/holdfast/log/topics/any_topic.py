@@ -158,7 +158,7 @@ class AnyTopic(Generic[Item]):
             if value is not None and whole(value, name) < 0:
                 raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
         flag(reverse, "reverse")
-        self._journal.refresh()
+        self._journal.refresh(self.name)
         times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
         wanted = None if key is None else self._wanted(key)
         if wanted is not None and partition is None:
@@ -178,8 +178,7 @@ class AnyTopic(Generic[Item]):
         Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
         record). Order holds within each partition. Ends when the log is closed.
         """
-        self._journal.refresh()
-
+        self._journal.refresh(self.name)
         return Follower(self._journal, self._partitions.positions(partition, start), self._items)
 
     def _items(self, part: Partition, first: int, end: int) -> Iterator[Item]:
@@ -213,7 +212,9 @@ class AnyTopic(Generic[Item]):
 
     def marks(self) -> tuple[Marks, ...]:
         """How far each partition got."""
-        self._journal.refresh()
+        self._journal.refresh(self.name)
+        if self._journal.news is not None:
+            self._journal.news.ask_marks(self.name)
         return tuple(self._marks(part) for part in self._partitions.parts)
 
     def _marks(self, part: Partition) -> Marks:

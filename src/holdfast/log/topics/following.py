@@ -1,7 +1,8 @@
 """Following a topic: records as they become durable, without polling.
 
 A follower keeps a position per partition and sleeps on the partitions' signals, so it costs nothing while nothing
-happens. A read-only handle gets no signals from the owner's process; it looks again a few times per second.
+happens. Where another process owns the log, it tells those who share the log; a handle that only reads gets no signals
+and looks again a few times per second.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Item = TypeVar("Item")
 
 _PAGE_RECORDS = 1000
 _LOOK_AGAIN_S = 0.1
+_NEWS_S = 1.0
 _SLEEP_S = 3600.0
 
 
@@ -31,8 +33,15 @@ def has_ended(journal: Journal) -> bool:
     return end is not None
 
 
-def wait_seconds(journal: Journal) -> float:
-    """How long to sleep before looking again; only an owner is woken by a signal."""
+def wait_seconds(journal: Journal, topic: str) -> float:
+    """How long to sleep before looking again.
+
+    An owner is woken by a signal. So is whoever shares the log with it, once the owner was asked to tell about the
+    topic; but an owner that is killed tells nothing.
+    """
+    if journal.news is not None:
+        journal.news.watch(topic)
+        return _NEWS_S
     return _SLEEP_S if journal.owned else _LOOK_AGAIN_S
 
 
@@ -45,7 +54,8 @@ class Follower(Generic[Item]):
         self._journal = journal
         self._positions = positions
         self._read = read
-        self._signal = next(iter(positions)).signal
+        part = next(iter(positions))
+        self._signal, self._topic = part.signal, part.topic
         self._page: deque[Item] = deque()
 
     def __iter__(self) -> Iterator[Item]:
@@ -56,7 +66,7 @@ class Follower(Generic[Item]):
             if not self._fill():
                 if has_ended(self._journal):
                     raise StopIteration
-                self._signal.sleep(self._news, wait_seconds(self._journal))
+                self._signal.sleep(self._news, wait_seconds(self._journal, self._topic))
         return self._page.popleft()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -67,7 +77,7 @@ class Follower(Generic[Item]):
             if not await to_thread(self._fill):
                 if has_ended(self._journal):
                     raise StopAsyncIteration
-                future = self._signal.future(get_running_loop(), wait_seconds(self._journal))
+                future = self._signal.future(get_running_loop(), wait_seconds(self._journal, self._topic))
                 if not self._news():
                     await future
         return self._page.popleft()
@@ -93,14 +103,14 @@ class Follower(Generic[Item]):
         loop = get_running_loop()
         deadline = loop.time() + timeout
         while not self._is_behind():
-            left = min(deadline - loop.time(), wait_seconds(self._journal))
+            left = min(deadline - loop.time(), wait_seconds(self._journal, self._topic))
             if left <= 0 or has_ended(self._journal):
                 return False
             future = self._signal.future(loop, left)
             if not self._news():
                 await future
-            if self._journal.read_only:
-                await to_thread(self._journal.refresh)
+            if not self._journal.owned:
+                await to_thread(self._journal.refresh, self._topic)
         return True
 
     def _is_behind(self) -> bool:
@@ -113,7 +123,7 @@ class Follower(Generic[Item]):
         """Read the next page of every partition that has news; False when none has."""
         if self._journal.end is not None:
             return False
-        self._journal.refresh()
+        self._journal.refresh(self._topic)
         try:
             for part, at in self._positions.items():
                 end = min(part.durable, at + _PAGE_RECORDS)

@@ -167,7 +167,7 @@ class Stream:
         """Whether everything below an offset has moved into segments, while we were reading the tail."""
         before = self.partition.sealed.sealed_offset
         if before < offset:
-            self._journal.refresh()
+            self._journal.refresh(self.partition.topic)
         return self.partition.sealed.sealed_offset >= offset
 
     def _segments(
@@ -229,7 +229,7 @@ class Stream:
         """Raise Expired where a file is not damaged but expired, or emptied on a full disk to be expired next."""
         # In this order: the emptied file goes only after the commit that moves the first offset.
         emptied = path.with_name(path.name + layout.EXPIRED).exists() and not path.exists()
-        self._journal.refresh()
+        self._journal.refresh(self.partition.topic)
         self._check_retained(piece.start)
         if emptied:
             raise self._expired(piece.row.end, piece.start)

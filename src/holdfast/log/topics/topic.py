@@ -209,20 +209,24 @@ class Topic(AnyTopic[Record]):
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         return self._submit_batch(self._prepared(records, partition), wait_seconds)
 
-    def _prepared(self, records: Iterable[bytes | Record], partition: int | None) -> PreparedBatch:
-        """Records as one batch; for transactions, too."""
+    def _prepared(
+        self, records: Iterable[bytes | Record], partition: int | None, keyless: bytes | None = None
+    ) -> PreparedBatch:
+        """Records as one batch; for transactions and producers, too. Those without a key go where `keyless` belongs."""
         records = records if isinstance(records, list) else list(several(records, "records", "append_batch([b'one'])"))
         self._checks.batch(records)
         if set(map(type, records)) == {bytes}:
             columns = Columns(records, [self._now()] * len(records))  # type: ignore[arg-type]
             sizes = list(map(len, columns.payloads))
             size = self._checks.batch_size(sum(sizes), max(sizes))
-            return PreparedBatch([(self._choose(partition, None), columns)], size, range(len(records)))
-        return self._prepared_mixed(records, partition)
+            return PreparedBatch([(self._partitions.choose(partition, keyless), columns)], size, range(len(records)))
+        target = None if keyless is None else self._partitions.choose(None, keyless)
+        return self._prepared_mixed(records, partition, target)
 
-    def _prepared_mixed(self, records: Sequence[bytes | Record], partition: int | None) -> PreparedBatch:
+    def _prepared_mixed(
+        self, records: Sequence[bytes | Record], partition: int | None, keyless: Partition | None
+    ) -> PreparedBatch:
         now = self._now()
-        keyless: Partition | None = None
         parts: dict[Partition, tuple[list[bytes], list[int], dict[int, Extra]]] = {}
         places: list[tuple[Partition, int]] = []
         size = 0

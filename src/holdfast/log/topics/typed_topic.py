@@ -137,8 +137,9 @@ class TypedTopic(AnyTopic[Row]):
         time: int | datetime | str | None,
         partition: int | None,
         idempotency_key: bytes | str | None,
+        keyless: bytes | None = None,
     ) -> PreparedBatch:
-        """Rows as one batch; for transactions, too."""
+        """Rows as one batch; for transactions and producers, too. Those without a key go where `keyless` belongs."""
         schema, batch = self._conformed(rows)
         unique: bytes | None = None
         if idempotency_key is not None:
@@ -146,22 +147,27 @@ class TypedTopic(AnyTopic[Row]):
 
             _, unique = self._checks.unique(idempotency_key, content_of(batch))
         if partition is None and self._partitions.only is None and self.key is not None:
-            return self._prepared_parts(schema, batch, time, unique)
+            return self._prepared_parts(schema, batch, time, unique, keyless)
         encoded, size = self._encode(schema, batch, time)
         encoded.key = unique
-        part = self._partitions.choose(partition, None)
+        part = self._partitions.choose(partition, keyless)
         return PreparedBatch([(part, encoded)], size, range(encoded.count))
 
     def _prepared_parts(
-        self, schema: TopicSchema, batch: pa.RecordBatch, time: int | datetime | str | None, unique: bytes | None
+        self,
+        schema: TopicSchema,
+        batch: pa.RecordBatch,
+        time: int | datetime | str | None,
+        unique: bytes | None,
+        keyless: bytes | None,
     ) -> PreparedBatch:
         """Rows by their keys, as one unit. Those without a key stay together; a repeat sends them to the same place."""
         from holdfast.segments.typed.key_column import split
 
         assert self.key is not None
         moment = self._now() if time is None else time
-        keyless = self._partitions.choose(None, None if unique is None else unique[:16]).number
-        parts = split(batch, self.key, self.partitions, keyless)
+        rest = self._partitions.choose(None, keyless if unique is None else unique[:16]).number
+        parts = split(batch, self.key, self.partitions, rest)
         runs, size = [], 0
         for at, (number, rows) in enumerate(parts.parts):
             encoded, weight = self._encode(schema, rows, moment)

@@ -28,7 +28,7 @@ class Watch:
     @property
     def value(self) -> Watermark:
         """The newest value."""
-        self._journal.refresh()
+        self._journal.refresh(self._partition.topic)
         return self._known()
 
     def wait(self, offset: int, timeout: float) -> Watermark:
@@ -36,7 +36,7 @@ class Watch:
         clock = self._journal.clock
         offset, timeout = whole(offset, "offset"), seconds(timeout)
         deadline = clock.monotonic() + timeout
-        self._journal.refresh()
+        self._journal.refresh(self._partition.topic)
         while self._known().offset < offset:
             left = deadline - clock.monotonic()
             self._raise_if_over()
@@ -45,8 +45,10 @@ class Watch:
                     f"not sealed within {timeout:g} s offset={offset} sealed={self._known().offset}",
                     hint="log.seal(topic) seals at once; stats().segments says what holds sealing up",
                 )
-            self._partition.signal.sleep(lambda: self._has_news(offset), min(left, wait_seconds(self._journal)))
-            self._journal.refresh()
+            self._partition.signal.sleep(
+                lambda: self._has_news(offset), min(left, wait_seconds(self._journal, self._partition.topic))
+            )
+            self._journal.refresh(self._partition.topic)
         return self._known()
 
     def __iter__(self) -> Iterator[Watermark]:
@@ -56,8 +58,10 @@ class Watch:
         while not self._moved():
             if has_ended(self._journal):
                 raise StopIteration
-            self._partition.signal.sleep(lambda: self._moved() or has_ended(self._journal), wait_seconds(self._journal))
-            self._journal.refresh()
+            self._partition.signal.sleep(
+                lambda: self._moved() or has_ended(self._journal), wait_seconds(self._journal, self._partition.topic)
+            )
+            self._journal.refresh(self._partition.topic)
         return self._take()
 
     def __aiter__(self) -> AsyncIterator[Watermark]:
@@ -67,10 +71,12 @@ class Watch:
         while not self._moved():
             if has_ended(self._journal):
                 raise StopAsyncIteration
-            future = self._partition.signal.future(get_running_loop(), wait_seconds(self._journal))
+            future = self._partition.signal.future(
+                get_running_loop(), wait_seconds(self._journal, self._partition.topic)
+            )
             if not self._moved() and not has_ended(self._journal):
                 await future
-            self._journal.refresh()
+            self._journal.refresh(self._partition.topic)
         return self._take()
 
     def _known(self) -> Watermark:

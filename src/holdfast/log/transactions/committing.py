@@ -24,6 +24,10 @@ class Committing(Protocol):
     def size(self) -> int:
         """Their bytes."""
 
+    @property
+    def scope(self) -> str | None:
+        """What the unit says of whoever commits it, where that is another process than the owner's; None elsewhere."""
+
     def queued(self, ticket: UnitTicket) -> None:
         """It is in the journal's queue; the ticket tells what becomes of it."""
 

@@ -3,8 +3,9 @@
 The journal stores an item under a key that it does not hide. So the keys of users' items are stored as hashes, under a
 salt of 32 random bytes, and stand in the items' bodies, which are encrypted. Without the salt nobody can try names
 until one fits. It lies in a space of its own, encrypted like any body, one for all spaces of a log, and goes with the
-first unit that puts an item: `change` is part of every such unit until it is durable. A log without keys does the same;
-there the salt can be read.
+first unit that puts an item: `change` is part of every such unit until it is durable. Where several processes share a
+log, each would draw another one: so the owner does it, in a commit of its own, before the first of them needs it. A log
+without keys does the same; there the salt can be read.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class HiddenKeys:
         self._salt: bytes | None = None
         self._is_durable = False
         self._lock = Lock()
+        self._making = Lock()
 
     def item(self, space: str, key: bytes, body: bytes) -> Item:
         """An item to put, in one unit with `change`."""
@@ -51,7 +53,8 @@ class HiddenKeys:
 
     def stored_key(self, space: str, key: bytes) -> bytes:
         """Under which key an item is stored."""
-        if not self._is_durable:
+        if not self._is_durable and not self._is_found() and self._journal.news is not None:
+            self._journal.news.make_salt()
             self._is_found()
         name = space.encode()
         framed = len(name).to_bytes(_LENGTH_BYTES, "big") + name + key
@@ -63,6 +66,14 @@ class HiddenKeys:
         if len(stored) < _LENGTH_BYTES + length:  # it is proved: only another version could have written it
             raise Corrupt(f"an item of a space cannot be understood space={space!r}")
         return stored[_LENGTH_BYTES : _LENGTH_BYTES + length], stored[_LENGTH_BYTES + length :]
+
+    def make(self) -> None:
+        """By the owner, for all who share the log: have a salt, durably."""
+        with self._making:
+            change = self.change()
+            if change is not None:
+                timeout = self._journal.settings.ack_timeout_ms / 1000
+                self._journal.transact([change[0]], records=0, size=change[1], timeout=timeout).result()
 
     def _is_found(self) -> bool:
         """Whether the salt is durable; then it is the one that counts."""

@@ -36,7 +36,6 @@ class Space:
 
     def get(self, key: bytes | str) -> bytes | None:
         """The body of one item as it is committed, proved; None where there is none."""
-        self._journal.refresh()
         wanted = self._hidden.stored_key(self._stored_name, item_key(key))
         stored = self._journal.spaces.get(self._stored_name, wanted)
         return None if stored is None else self._hidden.opened(self.name, stored)[1]
@@ -46,7 +45,6 @@ class Space:
 
         Raises Corrupt if one of them is not what was put, is missing, or should not be there.
         """
-        self._journal.refresh()
         stored = self._journal.spaces.load(self._stored_name)
         return sorted(self._hidden.opened(self.name, body) for _, _, body in stored)
 
@@ -113,7 +111,6 @@ class Space:
 
 def space_names(journal: Journal) -> list[str]:
     """The names of users' spaces, sorted."""
-    journal.refresh()
     return [name.removeprefix(_PREFIX) for name in journal.spaces.names() if name.startswith(_PREFIX)]
 
 

@@ -330,7 +330,11 @@ class Transaction:
         return ticket
 
     def _transact(self, operations: list[Operation], records: int, size: int, timeout: float) -> UnitTicket:
-        return self._journal.transact(operations, records=records, size=size, timeout=timeout)
+        scopes = [committing.scope for _, committing in self._consumed.values() if committing.scope is not None]
+        scope = ",".join(scopes) if scopes else None
+        return self._journal.transact(
+            operations, records=records, size=size, scope=scope, reissue=scope is not None, timeout=timeout
+        )
 
     def _note_stored(self) -> None:
         for _, committing in self._consumed.values():

@@ -63,6 +63,9 @@ _BUFFERS_AT_ONCE = 512
 _HELLO_S = 10.0
 _NEXT_TRY_S = 0.01
 
+MET = "met"
+"""The event that no owner tells: there is one, perhaps another one than before."""
+
 logger = logging.getLogger("holdfast.sharing")
 
 
@@ -291,6 +294,8 @@ class SocketLink:
             send(sock, group.buffers(floor))
         self._frames = FrameReader(sock, FROM_OWNER)
         self._sock = sock
+        for listener in self._listeners.get(MET, ()):
+            listener(b"")
         return True
 
     def _lose(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
-from holdfast.sharing.connection import Caller
+from holdfast.sharing.client_connection import Caller
 from holdfast.sharing.host import CallHandler, Host
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
 
 
 def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
+    if any(row.fingerprint == asked.fingerprint for row in journal.schemas.get(asked.topic, ())):
+        return Done()  # it was asked for before, of an owner that is no more
     journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
     return Done()
 

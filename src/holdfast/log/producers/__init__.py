@@ -1,0 +1,1 @@
+"""Producers with sequence numbers of their own: what is sent again is written once."""

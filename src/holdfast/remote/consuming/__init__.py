@@ -1,0 +1,1 @@
+"""Consumers whose members live in a server."""

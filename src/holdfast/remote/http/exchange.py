@@ -1,0 +1,262 @@
+"""Asking a server: one question and its whole answer, again and again until it comes or the time is over.
+
+A question that may be asked twice (`again=True`: reading, and what has an id of its own) is repeated after anything
+that may pass: no connection, a lost answer, 408, 429, 502, 503, 504. One that may not is repeated only where it
+certainly was not carried out; else a lost answer is OutcomeUnknown. Pauses grow and are random, so that clients that
+lost a server together do not come back together; `Retry-After` is honoured. Everything ends at the caller's deadline.
+
+Answers are checked before they are believed: the version of the API, the size, and that it is no redirect.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPResponse
+from threading import Event
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+from holdfast.caller import in_coroutine
+from holdfast.clock import SystemClock
+from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.remote.http.server_address import ServerAddress
+from holdfast.remote.http.server_connections import Connections, Lost, NotSent
+from holdfast.remote.http.token_reference import Token
+from holdfast.remote.wire.error_message import error_of
+
+API = "1"
+JSON, MSGPACK, ARROW = "application/json", "application/msgpack", "application/vnd.apache.arrow.stream"
+
+_ANSWER_BYTES_MAX = 256 * 2**20
+_PASSING = frozenset((408, 429, 502, 503, 504))
+_PAUSE_S, _PAUSE_S_MAX = 0.02, 2.0
+_RETRY_AFTER_S_MAX = 60.0
+
+logger = logging.getLogger("holdfast.remote")
+_clock = SystemClock()
+monotonic = _clock.monotonic
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Question(NamedTuple):
+    """What is asked."""
+
+    method: str
+    path: tuple[str, ...]
+    """The parts of the path behind the prefix, not quoted yet."""
+    query: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}
+    again: bool = True
+    """Whether it may be asked twice."""
+
+    def target(self, prefix: str) -> str:
+        """Where the request goes."""
+        path = prefix + "".join("/" + quote(part, safe="") for part in self.path)
+        return f"{path}?{urlencode(self.query)}" if self.query else path
+
+
+class Attempt(NamedTuple):
+    """What became of one attempt: an answer, or why there is none."""
+
+    answer: Answer | None
+    was_sent: bool = True
+    """Whether the server may have carried it out."""
+    why: str = ""
+
+
+class Exchange:
+    """The way to one server; safe for threads."""
+
+    def __init__(self, address: ServerAddress, connections: Connections, token: Token | None) -> None:
+        self.address = address
+        self._connections = connections
+        self._token = token
+        self._bearer: str | None = None
+        self._is_over = Event()
+
+    # -- questions and answers ----------------------------------------------------------------------------
+
+    def ask(self, question: Question, timeout: float) -> Answer:
+        """The answer, if it is 2xx; else what it says is raised. Raises Unavailable when none came in time."""
+        if in_coroutine():
+            warnings.warn(
+                "this asks the server and blocks the event loop; use its _async twin, or: await asyncio.to_thread(…)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        deadline = monotonic() + timeout
+        pause = Pauses()
+        in_doubt = False
+        while True:
+            attempt = self.attempt(question, deadline)
+            answer = attempt.answer
+            if answer is not None and answer.status < 300:
+                return answer
+            in_doubt = in_doubt or (attempt.was_sent and not question.again and _is_doubtful(answer))
+            if in_doubt and (answer is None or answer.status in _PASSING):
+                raise self._unknown(attempt, answer)
+            if answer is not None and answer.status not in _PASSING:
+                raise error_of(answer.status, answer.body, str(self.address))
+            wait = pause.next(answer)
+            if monotonic() + wait >= deadline:
+                raise self._gave_up(answer, attempt.why, timeout)
+            self.pause(wait)
+
+    def checked(self, answer: Answer) -> bytes:
+        """The body of an answer, if it is 2xx; else what it says is raised."""
+        if answer.status >= 300:
+            raise error_of(answer.status, answer.body, str(self.address))
+        return answer.body
+
+    def attempt(self, question: Question, deadline: float) -> Attempt:
+        """Ask once; an unknown token is read again, once, before that counts."""
+        found = self._once(question, deadline)
+        if found.answer is not None and found.answer.status == 401 and self._token is not None:
+            known, self._bearer = self._bearer, None
+            if self._authorization() != known:
+                return self._once(question, deadline)
+        return found
+
+    def _once(self, question: Question, deadline: float) -> Attempt:
+        self.require_open()
+        connection = self._connections.take()
+        is_read = False
+        try:
+            response = connection.request(
+                question.method, question.target(self.address.prefix), self._headers(question), question.body, deadline
+            )
+            answer = self._read(response)
+            is_read = not response.will_close
+            return Attempt(answer)
+        except NotSent as error:
+            return Attempt(None, was_sent=False, why=str(error))
+        except Lost as error:
+            return Attempt(None, why=str(error))
+        finally:
+            self._connections.give_back(connection, reusable=is_read)
+
+    def _read(self, response: HTTPResponse) -> Answer:
+        try:
+            body = response.read(_ANSWER_BYTES_MAX + 1)
+        except (OSError, HTTPException) as error:
+            raise Lost(f"the answer broke off ({type(error).__name__})") from error
+        if len(body) > _ANSWER_BYTES_MAX:
+            raise Unavailable("an answer of the server is too large", hint="ask for less: limit=…, bytes_max=…")
+        if response.length or (response.length is None and not response.chunked):
+            # Hazard: Python gives what has come of a body that was cut, and says nothing, if asked for so many bytes.
+            raise Lost("the answer broke off")
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        self._check(response.status, headers)
+        return Answer(response.status, headers, body)
+
+    def _check(self, status: int, headers: Mapping[str, str]) -> None:
+        if 300 <= status < 400:
+            raise Invalid(
+                f"the server at {self.address} redirects elsewhere, which is not followed status={status}",
+                hint="give the address it redirects to, if you trust it: a token goes only where it was meant to go",
+            )
+        api = headers.get("holdfast-api")
+        if api is not None and api != API:
+            raise Invalid(
+                f"the server at {self.address} speaks another version of the API api={api[:20]!r} ours={API}",
+                hint="install the same version of holdfast on both sides",
+            )
+        if api is None and status < 300:
+            raise Invalid(
+                f"this is not a holdfast server, or one of another version: {self.address}",
+                hint="give the address that `holdfast serve` printed",
+            )
+
+    def _headers(self, question: Question) -> dict[str, str]:
+        headers = {"Host": self.address.authority, "User-Agent": "holdfast", "Accept": JSON, **question.headers}
+        authorization = self._authorization()
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        return headers
+
+    def _authorization(self) -> str | None:
+        if self._token is not None and self._bearer is None:
+            self._bearer = f"Bearer {self._token()}"
+        return self._bearer
+
+    # -- errors -------------------------------------------------------------------------------------------
+
+    def _unknown(self, attempt: Attempt, answer: Answer | None) -> OutcomeUnknown:
+        why = attempt.why or f"status={answer.status if answer is not None else 0}"
+        return OutcomeUnknown(
+            f"the server at {self.address} may or may not have done it: {why}", hint="look whether it was, or ask again"
+        )
+
+    def _gave_up(self, answer: Answer | None, why: str, timeout: float) -> HoldfastError:
+        if answer is not None:
+            return error_of(answer.status, answer.body, str(self.address))
+        return self.unreachable(why, timeout)
+
+    def unreachable(self, why: str, timeout: float) -> Unavailable:
+        """No answer came in time."""
+        return Unavailable(
+            f"no answer of the server at {self.address} within {timeout:g} s: {why}",
+            hint="is it running there (`holdfast serve`), and can this machine reach it?",
+        )
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def require_open(self) -> None:
+        """Raise if this client was closed."""
+        if self._is_over.is_set():
+            raise closed()
+
+    def pause(self, wait: float) -> None:
+        """Wait before the next attempt; raises if the client is closed meanwhile."""
+        if self._is_over.wait(wait):
+            raise closed()
+
+    def close(self) -> None:
+        """Take no more questions, and end those that are under way."""
+        self._is_over.set()
+        self._connections.interrupt()
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._is_over = Event()
+        self._is_over.set()
+        self._connections.forget()
+
+
+class Pauses:
+    """How long to wait before the next attempt: longer each time, at random, or as the server says."""
+
+    def __init__(self) -> None:
+        self._next = _PAUSE_S
+
+    def next(self, answer: Answer | None = None) -> float:
+        """The next pause, in seconds."""
+        told = _retry_after(answer)
+        share = 0.5 + int.from_bytes(_clock.random_bytes(2), "big") / 2**17
+        pause, self._next = self._next * share, min(_PAUSE_S_MAX, self._next * 2)
+        return pause if told is None else told + pause
+
+
+def closed() -> Closed:
+    """Why a client that was closed takes nothing more."""
+    return Closed("the connection to the server is closed", hint="connect again with holdfast.connect(url)")
+
+
+def _is_doubtful(answer: Answer | None) -> bool:
+    """Whether something may have been done: refused for lack of room is not, a time-out at the other end is."""
+    return answer is None or answer.status in (502, 504)
+
+
+def _retry_after(answer: Answer | None) -> float | None:
+    text = "" if answer is None else answer.headers.get("retry-after", "")
+    return min(float(text), _RETRY_AFTER_S_MAX) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,195 @@
+"""Connections to one server: kept open between requests, a few at a time, checked before they are used again.
+
+HTTP/1.1 by Python's own client, over sockets with a deadline. Nothing is followed: a redirect is refused, because a
+token and records must reach nobody but the server that was named. No proxy is taken from the environment, for the same
+reason. TLS verifies certificate and name, always.
+
+A connection that lay idle may have been closed by the server meanwhile; one whose socket has something to read before
+anything was asked is dropped, and so is one that is older than servers usually keep.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from threading import Lock
+from typing import Any, cast
+
+from holdfast.clock import SystemClock
+from holdfast.errors import Invalid
+from holdfast.remote.http.deadline_socket import DeadlineSocket
+from holdfast.remote.http.server_address import ServerAddress
+
+_IDLE_MAX = 8
+_IDLE_S = 3.0
+_CONNECT_S_MAX = 10.0
+
+monotonic = SystemClock().monotonic
+
+
+class NotSent(Exception):
+    """The server certainly did not get the request."""
+
+
+class Lost(Exception):
+    """The request may have reached the server; its answer did not come."""
+
+
+def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """What TLS trusts: the system's authorities, or those of a file."""
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))
+    except (OSError, ssl.SSLError, TypeError) as error:
+        raise Invalid(f"the authorities cannot be read: {error}", hint="ca= names a file of PEM certificates") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class Connection:
+    """One connection; used by one thread at a time."""
+
+    def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
+        self._address = address
+        self._context = context
+        self._http: HTTPConnection | None = None
+        self._socket: DeadlineSocket | None = None
+        self._idle_since = 0.0
+
+    def request(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, deadline: float
+    ) -> HTTPResponse:
+        """Send a request and return the answer as soon as its headers are here."""
+        http = self._connected(deadline)
+        try:
+            http.request(method, target, body, dict(headers))
+            return http.getresponse()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise Lost(_words(error)) from error
+
+    def until(self, deadline: float) -> None:
+        """Give the next steps until then."""
+        if self._socket is not None:
+            self._socket.deadline = deadline
+
+    def _connected(self, deadline: float) -> HTTPConnection:
+        if self._http is None:
+            self._open(deadline)
+        assert self._http is not None
+        self.until(deadline)
+        return self._http
+
+    def _open(self, deadline: float) -> None:
+        left = min(deadline - monotonic(), _CONNECT_S_MAX)
+        if left <= 0:
+            raise NotSent("no time is left to connect")
+        address = self._address
+        try:
+            plain = socket.create_connection((address.host, address.port), timeout=left)
+        except (OSError, UnicodeError) as error:
+            raise NotSent(_words(error)) from error
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._context is not None:
+                plain = self._context.wrap_socket(plain, server_hostname=address.host)
+        except OSError as error:
+            plain.close()
+            raise NotSent(_words(error)) from error
+        self._socket = DeadlineSocket(plain)
+        self._http = HTTPConnection(address.host, address.port)
+        self._http.sock = cast("Any", self._socket)
+        self._http.auto_open = 0
+
+    def rest(self) -> None:
+        """The answer was read to its end: it may serve another request."""
+        self._idle_since = monotonic()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it can be used again; something to read means that the server has closed it."""
+        if self._socket is None or monotonic() - self._idle_since > _IDLE_S:
+            return False
+        try:
+            poll = select.poll()
+            poll.register(self._socket.fileno(), select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def shutdown(self) -> None:
+        """End it from another thread."""
+        if self._socket is not None:
+            self._socket.shutdown()
+
+    def close(self) -> None:
+        """Let go of it; a later request opens it again."""
+        if self._http is not None:
+            self._http.close()
+        if self._socket is not None:
+            self._socket.close()
+        self._http = self._socket = None
+
+
+class Connections:
+    """All connections of one client; safe for threads."""
+
+    def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
+        self._address = address
+        self._context = context
+        self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
+        self._lock = Lock()
+
+    def take(self) -> Connection:
+        """One that nobody uses."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = Connection(self._address, self._context)
+            elif not connection.is_fresh:
+                connection.close()
+                continue
+            with self._lock:
+                self._used.add(connection)
+            return connection
+
+    def give_back(self, connection: Connection, *, reusable: bool) -> None:
+        """It is free again; unless its answer was read to the end, it is closed."""
+        if reusable:
+            connection.rest()
+        with self._lock:
+            self._used.discard(connection)
+            if reusable and len(self._idle) < _IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def interrupt(self) -> None:
+        """End what is under way, from another thread, and what is idle."""
+        with self._lock:
+            used, idle, self._idle = list(self._used), self._idle, []
+        for connection in used:
+            connection.shutdown()
+        for connection in idle:
+            connection.close()
+
+    def forget(self) -> None:
+        """In a forked child: the sockets are the parent's; ours are closed without a word to the server."""
+        self._lock = Lock()
+        for connection in [*self._idle, *self._used]:
+            connection.close()
+        self._idle, self._used = [], set()
+
+
+def _words(error: BaseException) -> str:
+    """What went wrong, without anything that was sent."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return "it did not answer in time"
+    return getattr(error, "strerror", None) or type(error).__name__

@@ -1,0 +1,98 @@
+"""What a server says of a topic: its partitions, marks and schemas; and how that gets into the partitions of this
+client.
+
+Marks that come late or in the wrong order do no harm: `durable` and `sealed` only move forward.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+
+import msgspec
+
+from holdfast.errors import Unavailable
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.shipping_state import ShippingState
+from holdfast.model.control_rows import SchemaRow, ShipmentRow, WatermarkRow
+from holdfast.signals import Signal
+
+_PARTITIONS_MAX = 100_000
+_NO_CHAIN = bytes(32)
+
+
+class MarksRow(msgspec.Struct, frozen=True):
+    """The marks of one partition."""
+
+    appended: int
+    durable: int
+    sealed: int = 0
+    shipped: int | None = None
+    settled: int = 0
+    first: int = 0
+    segments: int = 0
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """One version of a typed topic's schema."""
+
+    fingerprint: str
+    definition: str
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    """One topic."""
+
+    name: str
+    partitions: int
+    marks: tuple[MarksRow, ...]
+    key: str | None = None
+    typed: bool = False
+    schemas: tuple[SchemaVersion, ...] = ()
+    tag: str = ""
+    """Names these marks, for whoever waits until they have moved."""
+
+    @classmethod
+    def parse(cls, body: bytes) -> TopicState:
+        """What a server answered, checked."""
+        try:
+            state = msgspec.json.decode(body, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise _not_understood() from None
+        if not 1 <= state.partitions <= _PARTITIONS_MAX or len(state.marks) != state.partitions:
+            raise _not_understood()
+        return state
+
+    def schema_rows(self) -> tuple[SchemaRow, ...]:
+        """The versions of its schema as a journal has them."""
+        try:
+            return tuple(
+                SchemaRow(0, number, bytes.fromhex(version.fingerprint), b64decode(version.definition), 0, 0, b"")
+                for number, version in enumerate(self.schemas, 1)
+            )
+        except ValueError:
+            raise _not_understood() from None
+
+    def new_partitions(self, log_id: bytes, shipping_state: ShippingState) -> tuple[Partition, ...]:
+        """Its partitions, as this client knows them."""
+        signal = Signal()
+        parts = tuple(
+            Partition(number, self.name, number, log_id, signal, 0, shipping_state) for number in range(self.partitions)
+        )
+        for part, marks in zip(parts, self.marks, strict=True):
+            apply(part, marks)
+        return parts
+
+
+def apply(part: Partition, marks: MarksRow) -> bool:
+    """Take up the marks of one partition; whether any moved."""
+    before = (part.durable, part.sealed, part.shipment)
+    part.durable = max(part.durable, marks.durable)
+    if marks.sealed >= part.sealed.sealed_offset:
+        part.sealed = WatermarkRow(part.id, marks.segments, marks.sealed, _NO_CHAIN, 0, marks.first, 0, b"")
+    if marks.shipped is not None:
+        part.shipment = ShipmentRow(part.id, 0, 0, marks.settled, marks.shipped)
+    return before != (part.durable, part.sealed, part.shipment)
+
+
+def _not_understood() -> Unavailable:
+    return Unavailable("the server's answer about a topic is not understood", hint="is its version the same as here?")

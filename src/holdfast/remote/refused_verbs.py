@@ -1,0 +1,48 @@
+"""What a log has and a client of a server has not, each with its reason; a test compares it with both faces."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from holdfast.errors import Invalid
+
+REFUSED: dict[str, str] = {
+    "path": "the log's directory is the server's; log.id says which log this is",
+    "channels": "a participant's state belongs to one process: open the log where its messages arrive",
+    "kept_channels": "look at them where the log is: holdfast channel list DIR",
+    "kept_channel": "look at it where the log is: holdfast channel show DIR",
+    "execution": "steps must be recorded by the process that runs them: open the log, or share it with share=True;"
+    " log.executions.start(…) has a worker run one",
+    "worker": "a worker runs where the log is: holdfast.open(path, share=True)",
+    "subscribe": "the shipper's events stay in the server; wait for ticket.shipped(), or look at log.stats().shipping",
+    "rebuild_store": "giving up what a store has lost is decided where the log is: holdfast ship DIR --help",
+    "rotate_key": "keys never travel: rotate them where the log is: holdfast keys rotate DIR",
+    "last_reconcile": "log.reconcile() gives a new report",
+}
+"""Verbs of the log."""
+
+REFUSED_CONSUMERS: dict[str, str] = {
+    "consumed": "tx.consumed(consumer) needs the log itself (open it, or share it with share=True); over HTTP give"
+    " records idempotency keys, and commit() after the transaction",
+}
+"""Verbs that have to do with consumers."""
+
+REFUSED_EXECUTIONS: dict[str, str] = {
+    "journal": "the journal's own verbs need the log itself: open it, or share it with share=True",
+    "prune": "the server's log prunes by itself, as its settings say",
+    "fork": "a fork is made where the log is: holdfast execution fork DIR",
+    "rewind": "it is rewound where the log is: holdfast execution rewind DIR",
+    "settle": "a guarded effect is decided where the log is: holdfast execution settle DIR",
+    "settle_encoded": "a guarded effect is decided where the log is: holdfast execution settle DIR",
+    "start_encoded": "use log.executions.start(…)",
+    "schedule": "schedules are declared by the process that has the log; it runs them, too",
+    "unschedule": "schedules are declared by the process that has the log",
+    "schedules": "schedules are looked at where the log is",
+}
+"""Verbs of `log.executions`."""
+
+
+def refuse(verb: str) -> NoReturn:
+    """Say that this does not work over HTTP, and what does."""
+    reason = {**REFUSED, **REFUSED_CONSUMERS, **REFUSED_EXECUTIONS}[verb]
+    raise Invalid(f"{verb} does not work over HTTP", hint=reason)

@@ -1,0 +1,185 @@
+"""The topics of a server's log: found by name, created on first use, and checked against how they are asked for.
+
+A handle is made once and kept; asking for it again costs no question, unless a schema may be new.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from holdfast.arguments import whole
+from holdfast.errors import Invalid, NotFound
+from holdfast.log.topic_catalog import _check_key
+from holdfast.log.topics.topic import Topic
+from holdfast.model.topic_name import check_name
+from holdfast.remote.http.exchange import JSON, Exchange, Question
+from holdfast.remote.reading.marks_feed import MarksFeed
+from holdfast.remote.reading.remote_pages import RemotePartitions
+from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
+from holdfast.remote.reading.topic_state import TopicState
+from holdfast.remote.writing.remote_journal import RemoteJournal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
+AnyRemoteTopic: TypeAlias = RemoteTopic | RemoteTypedTopic
+
+
+class _Names(msgspec.Struct):
+    class Name(msgspec.Struct):
+        name: str
+
+    topics: list[Name]
+
+
+class RemoteCatalog:
+    """The topics that one client has asked for."""
+
+    def __init__(self, exchange: Exchange, journal: RemoteJournal) -> None:
+        self._exchange = exchange
+        self._journal = journal
+        self._topics: dict[str, AnyRemoteTopic] = {}
+        self._lock = RLock()
+        self.open_consumer: Any = None
+
+    @property
+    def _timeout(self) -> float:
+        return self._journal.settings.ack_timeout_ms / 1000
+
+    def names(self) -> list[str]:
+        """The names of all topics that this client may see, sorted."""
+        answer = self._exchange.ask(Question("GET", ("v1", "topics")), self._timeout)
+        return sorted(topic.name for topic in msgspec.json.decode(answer.body, type=_Names).topics)
+
+    def known(self, name: str) -> AnyRemoteTopic:
+        """A topic that is there, of either kind."""
+        return self._topics.get(check_name(name)) or self._handle(self._state(name))
+
+    def raw(self, name: str) -> Topic:
+        """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
+        topic = self.topic(name, None, None, None, 0)
+        assert isinstance(topic, RemoteTopic)  # a typed one was refused
+        return topic
+
+    def topic(
+        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+    ) -> AnyRemoteTopic:
+        """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
+        topic = self._topics.get(check_name(name))
+        if topic is None:
+            with self._lock:
+                topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
+        if partitions is not None and partitions != topic.partitions:
+            raise Invalid(
+                f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
+                hint="the number of partitions is fixed when a topic is created",
+            )
+        self._check_kind(topic, schema)
+        if key is not None:
+            _check_key(topic, key)
+        return topic
+
+    def _found(
+        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+    ) -> AnyRemoteTopic:
+        try:
+            return self._handle(self._state(name))
+        except NotFound:
+            if schema == "latest":
+                raise
+        declared = None
+        if schema is not None:
+            from holdfast.segments.typed.key_column import keyed
+
+            keyed(schema, key)  # what is wrong with it is said here
+            declared = schema
+        elif key is not None:
+            raise Invalid(
+                "a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)"
+            )
+        count = 1 if partitions is None else whole(partitions, "partitions")
+        return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset")))
+
+    def _state(self, name: str) -> TopicState:
+        answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
+        return TopicState.parse(answer.body)
+
+    def _put(
+        self, name: str, schema: pa.Schema | None, partitions: int | None, key: str | None, first_offset: int
+    ) -> TopicState:
+        """Create it, or start a version of its schema; asking twice is asking once."""
+        body: dict[str, Any] = {"first_offset": first_offset}
+        if partitions is not None:
+            body["partitions"] = partitions
+        if key is not None:
+            body["key"] = key
+        if schema is not None:
+            body["schema"] = b64encode(schema.serialize().to_pybytes()).decode()
+        question = Question(
+            "PUT", ("v1", "topics", name), body=msgspec.json.encode(body), headers={"Content-Type": JSON}
+        )
+        self._exchange.ask(question, self._timeout)
+        return self._state(name)
+
+    def _handle(self, state: TopicState) -> AnyRemoteTopic:
+        with self._lock:
+            journal, name = self._journal, state.name
+            found = self._topics.get(name)
+            if found is not None:
+                return found
+            parts = journal.partitions.get(name)
+            if parts is None:
+                parts = state.new_partitions(journal.log_id, journal.shipping_state)
+                journal.partitions[name] = parts
+            if state.schemas:
+                journal.schemas[name] = state.schema_rows()
+            partitions = RemotePartitions(name, parts, cast("Any", journal), cast("Any", None))
+            partitions.exchange = self._exchange
+            feed = MarksFeed(name, parts, self._exchange, journal)
+            kind = RemoteTypedTopic if state.typed or state.schemas else RemoteTopic
+            topic = kind(name, partitions, journal.clock, feed)
+            topic.open_consumer = self.open_consumer
+            self._topics[name] = topic
+            return topic
+
+    def _check_kind(self, topic: AnyRemoteTopic, schema: Schema) -> None:
+        if isinstance(topic, RemoteTopic):
+            if schema is not None:
+                raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
+        elif schema is None:
+            raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+        elif schema == "latest":
+            topic.feed.refresh()
+        else:
+            self._evolve(topic, schema)
+
+    def _evolve(self, topic: RemoteTypedTopic, schema: pa.Schema) -> None:
+        from holdfast.model.schema import declare, evolve
+        from holdfast.segments.manifest.schema_versions import versions
+
+        wanted = declare(schema)
+        known = versions(cast("Any", self._journal), topic.name)
+        if any(version.fingerprint == wanted.fingerprint for version in known) or evolve(known[-1], wanted) is None:
+            return
+        state = self._put(topic.name, schema, None, None, 0)
+        self._journal.schemas[topic.name] = state.schema_rows()
+
+    def listen(self) -> None:
+        """Somebody waits for the store: see that news come of the topics that were asked for."""
+        for feed in self.feeds():
+            feed.listen()
+
+    def feeds(self) -> list[MarksFeed]:
+        """Those of all topics that were asked for."""
+        return [topic.feed for topic in list(self._topics.values())]
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._lock = RLock()
+        for feed in self.feeds():
+            feed.forget()

@@ -1,0 +1,1 @@
+"""Groups of records on their way to the server."""

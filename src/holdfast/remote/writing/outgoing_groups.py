@@ -1,0 +1,138 @@
+"""Groups of the queue as what is sent, and what the server answered as what tickets look for. Pure but for the fill-in.
+
+Everything here works on a group that the sender has taken: nobody else changes it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.commit.group import Operation, Run
+from holdfast.journal.commit.group import Unit as QueuedUnit
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.journal.state.partition import Partition
+from holdfast.model import frame
+from holdfast.model.record_columns import Columns, Encoded
+from holdfast.remote.wire.error_message import ErrorBody, raised
+from holdfast.remote.wire.group_message import (
+    Item,
+    ItemOutcome,
+    RecordsRun,
+    RowsRun,
+    RunOutcome,
+    SpaceChange,
+    Unit,
+)
+
+_SPACE = b"space/"
+
+
+def item_of(queued: Run | QueuedUnit) -> Item:
+    """An item of a group as it is sent."""
+    if isinstance(queued, Run):
+        return _records(queued)
+    return Unit([_operation(operation) for operation in queued.operations], queued.alone)
+
+
+def _operation(operation: Operation) -> RecordsRun | RowsRun | SpaceChange:
+    if isinstance(operation, Run):
+        return _rows(operation, operation.columns) if isinstance(operation.columns, Encoded) else _records(operation)
+    assert isinstance(operation, ChangeSpace)  # a client has no others
+    puts = [(key, body) for key, _, body in operation.puts]
+    return SpaceChange(operation.name.removeprefix(_SPACE).decode(), puts, list(operation.deletes), operation.drop)
+
+
+def _records(run: Run) -> RecordsRun:
+    columns = run.columns
+    if columns is None:
+        columns = Columns.of(run.rows, extras=run.extras)
+    assert isinstance(columns, Columns)
+    keys = [unique for _, _, _, unique in run.rows] if run.keyed else None
+    return RecordsRun(run.partition.topic, run.partition.number, frame.encode(columns), keys)
+
+
+def _rows(run: Run, rows: Encoded) -> RowsRun:
+    place = run.partition
+    return RowsRun(place.topic, place.number, bytes(rows.body), rows.schema, rows.key, rows.batch)
+
+
+# -- what became of it ------------------------------------------------------------------------------------
+
+
+def fill_in(
+    queued: Sequence[Run | QueuedUnit], outcomes: Sequence[ItemOutcome], partitions: dict[str, tuple[Partition, ...]]
+) -> None:
+    """Let tickets see where everything is; ValueError where an answer does not fit what was sent."""
+    if len(queued) != len(outcomes):
+        raise ValueError("an answer has other items than what was sent")
+    for item, outcome in zip(queued, outcomes, strict=True):
+        _fill_item(item, outcome, partitions)
+
+
+def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[str, tuple[Partition, ...]]) -> None:
+    if outcome.error is not None:
+        fail(item, error_in(outcome.error))
+        return
+    runs = [item] if isinstance(item, Run) else item.runs()
+    if len(runs) != len(outcome.runs):
+        raise ValueError("an answer has other runs than what was sent")
+    for run, told in zip(runs, outcome.runs, strict=True):
+        _fill_run(run, told, partitions[run.partition.topic])
+
+
+def _fill_run(run: Run, told: RunOutcome, parts: tuple[Partition, ...]) -> None:
+    count = len(run)
+    indexes = {place[0] for place in told.repeats} | {place[0] for place in told.refused}
+    numbers = {told.partition, *(place[1] for place in told.repeats)}
+    if not all(0 <= index < count for index in indexes) or not all(0 <= number < len(parts) for number in numbers):
+        raise ValueError("an answer names records or partitions that are not there")
+    if told.first < 0 and len(indexes) < count:
+        raise ValueError("an answer has no place for a record")
+    if told.repeated:
+        run.partition = parts[told.partition]
+    run.first, run.seq, run.repeated = told.first, told.seq, told.repeated
+    for index, number, offset, seq in told.repeats:
+        run.repeats[index] = (parts[number], offset, seq)
+    for index, error in told.refused:
+        run.repeats[index] = error_in(error)
+    if indexes:
+        run.slots, kept = [], 0
+        for index in range(count):
+            run.slots.append(kept)
+            kept += index not in indexes
+
+
+def fail(item: Run | QueuedUnit, error: HoldfastError) -> None:
+    """Nothing of this item was written, or is known to be."""
+    if isinstance(item, Run):
+        item.error = error
+    else:
+        item.fail(error)
+
+
+def error_in(told: ErrorBody) -> HoldfastError:
+    """An error that the server told."""
+    return raised(told) or Unavailable(f"the server failed kind={told.kind[:40]!r}", hint="its log says why")
+
+
+def ends_of(queued: Sequence[Run | QueuedUnit]) -> list[tuple[Partition, int]]:
+    """Behind which offsets the records are that were written just now."""
+    runs = [run for item in queued for run in ([item] if isinstance(item, Run) else item.runs())]
+    return [
+        (run.partition, run.first + len(run) - len(run.repeats))
+        for run in runs
+        if run.first >= 0 and run.error is None and not run.repeated
+    ]
+
+
+def first_failure(queued: Sequence[Run | QueuedUnit]) -> HoldfastError | None:
+    """Why some record was not stored, for those who hold no ticket."""
+    for item in queued:
+        if item.error is not None:
+            return item.error
+        if isinstance(item, Run):
+            for known in item.repeats.values():
+                if isinstance(known, HoldfastError):
+                    return known
+    return None

@@ -1,0 +1,143 @@
+"""What stands where a log of this process has its journal: the same queue, tickets and errors; its writer is far away.
+
+Topics and transactions work on this as they work on a journal, up to the queue. The thread that takes groups sends them
+(`group_sender`). Limits are the server's, as it told them; the queue's own are those of this client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.clock import Clock
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
+from holdfast.journal.commit.group import Operation
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.commit.room_lines import RoomLines
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.shipping_state import ShippingState
+from holdfast.model.control_rows import SchemaRow
+from holdfast.remote.http.exchange import Exchange, closed
+from holdfast.remote.writing.group_sender import GroupSender
+from holdfast.remote.writing.remote_spaces import RemoteSpaces
+
+
+class RemoteJournal:
+    """The way of records to one server."""
+
+    read_only = False
+    problems: tuple[HoldfastError, ...] = ()
+
+    def __init__(
+        self, exchange: Exchange, settings: JournalSettings, clock: Clock, shipping_state: ShippingState, log_id: bytes
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.log_id = log_id
+        self.shipping_state = shipping_state
+        self.partitions: dict[str, tuple[Partition, ...]] = {}
+        """Of each topic that was asked for here."""
+        self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
+        self.end: Closed | None = None
+        self._exchange = exchange
+        self._use(Queue(settings, clock))
+        self._sender = GroupSender(self._queue, exchange, self.partitions, self._stored)
+        self._sender.start()
+
+    def _use(self, queue: Queue) -> None:
+        self._queue = queue
+        self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
+        self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
+        self.spaces = RemoteSpaces(self._exchange, queue, self.settings.ack_timeout_ms / 1000)
+
+    @property
+    def topics(self) -> Mapping[str, tuple[Partition, ...]]:
+        """The partitions of each topic that was asked for here."""
+        return self.partitions
+
+    def owns(self, partition: Partition) -> bool:
+        """Whether a partition is one of this log."""
+        return partition in self.partitions.get(partition.topic, ())
+
+    def refresh(self) -> None:
+        """Topics ask the server themselves, each for its own."""
+
+    def _stored(self, ends: list[tuple[Partition, int]]) -> None:
+        """What was acknowledged is durable: no question is needed to know that."""
+        for partition, end in ends:
+            if end > partition.durable:
+                partition.durable = end
+                partition.signal.notify()
+
+    # -- as journals do -----------------------------------------------------------------------------------
+
+    def transact(self, operations: list[Operation], *, records: int, size: int, timeout: float) -> UnitTicket:
+        """Have records appended and spaces changed together or not at all."""
+        if size > self.settings.queue_bytes_max:
+            raise Invalid(f"a transaction is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
+        unit = self._queue.put_unit(operations, records, size, timeout)
+        return UnitTicket(unit, timeout, "a transaction")
+
+    def check_durability(self, durability: str) -> None:
+        """Before anything is written: what a caller wants to wait for must be something that can come."""
+        if durability not in ("durable", "shipped"):
+            raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
+        if durability == "shipped" and not self.shipping_state.ships:
+            raise Invalid("the server's log ships to no store", hint="serve it with a store: store.url in its settings")
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything put so far is durable; raises if something since the last flush was not stored."""
+        seconds = self.settings.ack_timeout_ms / 1000 if timeout is None else timeout
+        if self.end is not None:
+            raise self.end.again()
+        group = self._queue.barrier()
+        if not group.signal.sleep(group.is_done, seconds):
+            raise Unavailable(f"the server did not take everything within {seconds:g} s", hint="flush again to wait on")
+        failure, self._sender.failure = self._sender.failure, None
+        if failure is not None:
+            raise failure.again()
+
+    def waiting(self, partition: Partition) -> int:
+        """Records of this partition that were accepted here and are not durable yet."""
+        return self._queue.waiting(partition)
+
+    def appended(self, partition: Partition) -> int:
+        """The `appended` mark, as far as this client knows."""
+        return partition.durable + self._queue.waiting(partition)
+
+    @property
+    def pending_records(self) -> int:
+        """Records that were accepted and are not durable yet."""
+        return self._queue.depth()[0]
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float) -> None:
+        """Send what was accepted, then end. What the server does not take in time is given up, and that is raised."""
+        if self.end is not None:
+            return
+        self._queue.refuse(closed(), finish=True)
+        is_drained = self._sender.join(timeout)
+        pending = self.pending_records
+        self.end = closed()
+        self._exchange.close()
+        self._sender.join(timeout)
+        for parts in self.partitions.values():
+            parts[0].signal.notify()
+        if not is_drained:
+            raise Unavailable(
+                f"the server did not take everything within {timeout:g} s: given up records={pending}",
+                hint="their tickets say for each whether it may have been written; give idempotency keys to send again",
+            )
+        if self._sender.failure is not None:
+            raise self._sender.failure.again()
+
+    def forget(self) -> None:
+        """In a forked child: the thread that sends is the parent's."""
+        self.end = Closed(
+            "this client was connected before a fork", reason="forked", hint="connect in the process that uses it"
+        )
+        self._use(Queue(self.settings, self.clock))
+        self._queue.refuse(self.end, finish=True)
+        self._exchange.forget()

@@ -1,0 +1,207 @@
+"""Groups that clients sent, checked item by item, as what the journal takes under a session's number.
+
+What `remote/wire` decoded is only well formed. Here each item is held against the log: the topic is there and of the
+right kind, the caller may append to it, the partition exists, nothing is larger than a record or a batch may be, and
+rows are valid Arrow of a version of the topic's schema. An item that does not fit raises `ItemRefused` with its number;
+then nothing of the whole group is written. Keys of users' items are hidden here, where the log's keys are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import unpack_from
+from typing import Any
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.journal import Operation, Run
+from holdfast.journal.session_access import ForwardedRows, ForwardedUnit
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.transactions.space import stored_name
+from holdfast.model import frame
+from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
+from holdfast.remote.wire.group_message import GroupMessage, RecordsRun, RowsRun, SpaceChange, Unit
+from holdfast.server.access import Caller
+from holdfast.server.served import AnyKind, Served
+
+_UNIQUE_BYTES = 32
+_ITEMS_MAX = 16_384
+_KIND_BYTES_MAX = 255
+_SPACES = "_spaces"
+
+Forwardable = ForwardedRows | ForwardedUnit
+
+
+class ItemRefused(Exception):
+    """An item of a group does not fit: which one, and why."""
+
+    def __init__(self, index: int, error: HoldfastError) -> None:
+        super().__init__(error.message)
+        self.index = index
+        self.error = error
+
+
+class CheckedGroup:
+    """Makes what the journal takes of what one caller sent."""
+
+    def __init__(self, served: Served, caller: Caller) -> None:
+        self._served = served
+        self._caller = caller
+        self._journal = served.log._journal
+        self._uniques: dict[bytes, bytes] = {}
+        self._salt_is_in = False
+
+    def items(self, message: GroupMessage) -> list[Forwardable]:
+        """All items, checked; raises ItemRefused for the first that does not fit."""
+        if len(message.items) > _ITEMS_MAX:
+            raise Invalid(f"a group has up to {_ITEMS_MAX} items", hint="send several groups")
+        found: list[Forwardable] = []
+        for index, item in enumerate(message.items):
+            try:
+                found.append(self._unit(item) if isinstance(item, Unit) else self._rows_item(item))
+            except HoldfastError as error:
+                raise ItemRefused(index, error) from None
+        return found
+
+    # -- plain records ------------------------------------------------------------------------------------
+
+    def _rows_item(self, run: RecordsRun) -> ForwardedRows:
+        topic = self._raw(run.topic)
+        partition = topic._partitions.explicit(run.partition)
+        rows, size = _rows(topic, run, self._journal.settings.group_records_max)
+        return ForwardedRows(partition, rows, size)
+
+    def _raw(self, name: str) -> Topic:
+        topic = self._topic(name)
+        if not isinstance(topic, Topic):
+            raise Invalid(f"topic {name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+        return topic
+
+    def _topic(self, name: str) -> AnyKind:
+        self._caller.require(("append",), name)
+        return self._served.topic(name)
+
+    # -- units --------------------------------------------------------------------------------------------
+
+    def _unit(self, unit: Unit) -> ForwardedUnit:
+        settings = self._journal.settings
+        operations: list[Operation] = []
+        records = size = 0
+        for told in unit.operations:
+            made, weight = self._operations(told)
+            operations += made
+            size += weight
+            records += sum(len(one) for one in made if isinstance(one, Run))
+        if not operations:
+            raise Invalid("a unit is empty", hint="send at least one operation")
+        if records > settings.batch_records_max or size > max(settings.batch_bytes_max, settings.queue_bytes_max):
+            raise Invalid(f"the batch is too large records={records} bytes={size}", hint="send it in pieces")
+        alone = unit.alone and all(isinstance(one, Run) and not one.keyed for one in operations)
+        return ForwardedUnit(operations, records, size, alone=alone)
+
+    def _operations(self, told: RecordsRun | RowsRun | SpaceChange) -> tuple[list[Operation], int]:
+        if isinstance(told, SpaceChange):
+            return self._space_change(told)
+        run, size = self._records_run(told) if isinstance(told, RecordsRun) else self._rows_run(told)
+        return [run], size
+
+    def _records_run(self, told: RecordsRun) -> tuple[Run, int]:
+        topic = self._raw(told.topic)
+        partition = topic._partitions.explicit(told.partition)
+        rows, size = _rows(topic, told, self._journal.settings.batch_records_max)
+        extras = any(row[2] is not None for row in rows)
+        if told.keys is None:
+            return Run.unplaced(partition, Columns.of(rows, extras=extras)), size
+        run = Run.unplaced(partition)
+        run.rows, run.extras, run.keyed = rows, extras, True
+        return run, size
+
+    def _rows_run(self, told: RowsRun) -> tuple[Run, int]:
+        topic = self._topic(told.topic)
+        if not isinstance(topic, TypedTopic):
+            raise Invalid(f"topic {told.topic!r} holds raw records", hint="ask for it without schema")
+        encoded = _encoded(topic, told)
+        encoded.key, encoded.batch = self._unique(told.key), self._unique(told.batch)
+        return Run.unplaced(topic._partitions.explicit(told.partition), encoded), topic._checks.batch_size(
+            len(told.body)
+        )
+
+    def _unique(self, unique: bytes | None) -> bytes | None:
+        """One object for all parts of a batch."""
+        return None if unique is None else self._uniques.setdefault(_checked_unique(unique), unique)
+
+    def _space_change(self, told: SpaceChange) -> tuple[list[Operation], int]:
+        self._caller.require(("append",), _SPACES)
+        hidden, spaces = self._served.log._hidden_keys, self._journal.spaces
+        name = stored_name(told.space, self._journal)
+        puts = [hidden.item(name, key, body) for key, body in told.puts]
+        change, size = spaces.checked(
+            name, puts, [hidden.stored_key(name, key) for key in told.deletes], drop=told.drop
+        )
+        salt = hidden.change() if puts and not self._salt_is_in else None
+        if salt is None:
+            return [change], size
+        self._salt_is_in = True
+        return [salt[0], change], size + salt[1]
+
+
+def _rows(topic: Topic, run: RecordsRun, most: int) -> tuple[list[Row], int]:
+    """Plain records, each checked by the topic's limits."""
+    try:
+        columns = frame.decode(run.frame)
+    except BadFrame as error:
+        raise Invalid(f"the records are malformed: {error}", hint="send them as holdfast's own client does") from None
+    count = len(columns)
+    if not 1 <= count <= most:
+        raise Invalid(f"a run has 1 to {most} records, not {count}", hint="send them in pieces")
+    keys = [None] * count if run.keys is None else run.keys
+    if len(keys) != count:
+        raise Invalid("each record has a key or none", hint="send them as holdfast's own client does")
+    topic._checks.batch_size(0, max(map(len, columns.payloads)))
+    extras = dict(_extras(topic, columns))
+    rows: list[Row] = [
+        (payload, time, extras.get(at), None if key is None else _checked_unique(key))
+        for at, (payload, time, key) in enumerate(zip(columns.payloads, columns.times, keys, strict=True))
+    ]
+    return rows, columns.size()
+
+
+def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
+    for at, (key, kind, headers) in columns.extras.items():
+        if key is None and kind is None and headers is None:
+            continue
+        try:
+            text = None if kind is None else kind.decode()
+            named: Any = None if headers is None else decode_headers(headers)
+        except (UnicodeDecodeError, BadFrame):
+            raise Invalid("a record's kind or headers are malformed", hint="kinds are text, headers a map") from None
+        yield at, topic._checks.extras(key, text, named, 0)[0]
+
+
+def _encoded(topic: TypedTopic, told: RowsRun) -> Encoded:
+    """Rows, proved to be valid Arrow of a version of the schema; stored in the newest."""
+    from holdfast.segments.manifest.schema_versions import versions
+    from holdfast.segments.typed.row_message import BadRows, decode_rows, message_of
+    from holdfast.segments.typed.row_times import joined
+
+    known = {version.fingerprint: version for version in versions(topic._journal, topic.name)}
+    version = known.get(told.schema)
+    if version is None:
+        raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="ask for the topic again")
+    try:
+        count, times, message = frame.decode_typed(told.body)
+        batch = decode_rows(message, version.stored)
+    except (BadFrame, BadRows) as error:
+        raise Invalid(f"the rows are malformed: {error}", hint="send them as holdfast's own client does") from None
+    if batch.num_rows != count or not 1 <= count <= topic._journal.settings.batch_records_max:
+        raise Invalid("the rows are not as many as they say, or too many", hint="send them in pieces")
+    newest, stored = topic._conformed(batch)
+    stamps = unpack_from(f"<{len(times) // 8}q", times)
+    body = joined(frame.typed_head(count, bytes(times)), message_of(stored))
+    return Encoded(count, min(stamps), max(stamps), body, newest.fingerprint)
+
+
+def _checked_unique(unique: bytes) -> bytes:
+    if len(unique) != _UNIQUE_BYTES:
+        raise Invalid("the hash of an idempotency key has 32 bytes", hint="send it as holdfast's own client does")
+    return unique

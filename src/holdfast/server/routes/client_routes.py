@@ -1,0 +1,134 @@
+"""What `holdfast.connect` asks for beside the routes for everybody: the limits of this log, and how a topic is.
+
+`GET /v1/client/topics/{topic}` has all that a client plans its reads with. With `wait` it is a long poll: answered when
+a mark has moved since the answer that `known` names. Those who wait count as followers, not as requests at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+
+import holdfast
+from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.server.answers import Answer, encode, json_answer
+from holdfast.server.api_request import ApiRequest
+from holdfast.server.routes.log_verbs import API_VERSION
+from holdfast.server.served import AnyKind, Served
+
+_LIMITS = (
+    "ack_timeout_ms", "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max",
+    "partitions_max",
+)  # fmt: skip
+_LOOK_AGAIN_S = 1.0
+"""However far the news of another process are."""
+
+
+class ClientAnswer(msgspec.Struct, frozen=True):
+    """What a client must know of this server."""
+
+    holdfast: str
+    api: int
+    log: str
+    read_only: bool
+    ships: bool
+    shipped_timeout_ms: float
+    limits: dict[str, float]
+
+
+class MarksAnswer(msgspec.Struct, frozen=True):
+    """How far a partition is, and where it begins."""
+
+    appended: int
+    durable: int
+    sealed: int
+    shipped: int | None
+    settled: int
+    first: int
+    segments: int
+
+
+class SchemaAnswer(msgspec.Struct, frozen=True):
+    """A version of a schema, as the log keeps it."""
+
+    fingerprint: str
+    definition: str
+
+
+class StateAnswer(msgspec.Struct, frozen=True):
+    """A topic, as a client plans with it."""
+
+    name: str
+    partitions: int
+    typed: bool
+    key: str | None
+    marks: tuple[MarksAnswer, ...]
+    schemas: tuple[SchemaAnswer, ...]
+    tag: str
+    """What `known` takes."""
+
+
+async def client_info(request: ApiRequest, served: Served) -> Answer:
+    """This server and its log, for clients."""
+    journal = served.log._journal
+    limits = {name: getattr(journal.settings, name) for name in _LIMITS}
+    shipping = journal.shipping_state
+    return json_answer(
+        ClientAnswer(
+            holdfast.__version__, API_VERSION, served.log.id, served.log.read_only, shipping.ships,
+            shipping.timeout * 1000, {**limits, "body_bytes_max": served.settings.body_bytes_max},
+        )
+    )  # fmt: skip
+
+
+async def topic_state(request: ApiRequest, served: Served) -> Answer:
+    """A topic as it is, or as soon as it has moved."""
+    topic, known = served.topic(request.params["topic"]), request.text("known")
+    state = await served.read(partial(_state, topic))
+    wait = request.seconds("wait", 0.0) or 0.0
+    if wait and known == state.tag:
+        with served.followers:
+            state = await _moved(served, topic, state, wait)
+    return Answer(encode(state))
+
+
+async def _moved(served: Served, topic: AnyKind, state: StateAnswer, wait: float) -> StateAnswer:
+    loop, known = asyncio.get_running_loop(), state.tag
+    deadline = loop.time() + wait
+    signals = (topic._partitions.parts[0].signal, topic._journal.shipping_state.signal)
+    while state.tag == known and loop.time() < deadline and not served.draining.is_set():
+        left = min(_LOOK_AGAIN_S, deadline - loop.time())
+        futures = [signal.future(loop, left) for signal in signals]
+        state = await served.read(partial(_state, topic))  # after it has registered: nothing is missed
+        if state.tag == known:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            state = await served.read(partial(_state, topic))
+        for future in futures:
+            future.cancel()
+    return state
+
+
+def _state(topic: AnyKind) -> StateAnswer:
+    parts = topic._partitions.parts
+    marks = tuple(
+        MarksAnswer(
+            one.appended, one.durable, one.sealed, one.shipped, one.settled, part.sealed.first_offset,
+            part.sealed.segments,
+        )
+        for one, part in zip(topic.marks(), parts, strict=True)
+    )  # fmt: skip
+    rows = topic._journal.schemas.get(topic.name, ())
+    schemas = tuple(SchemaAnswer(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in rows)
+    key = topic.key if isinstance(topic, TypedTopic) else None
+    tag = blake2b(encode((len(rows), [_moving(part) for part in parts])), digest_size=12).hexdigest()
+    return StateAnswer(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, schemas, tag)
+
+
+def _moving(part: Partition) -> tuple[int, ...]:
+    """What a client waits for."""
+    return part.durable, part.sealed.sealed_offset, part.sealed.first_offset, part.shipped, part.settled

@@ -1,0 +1,101 @@
+"""`POST /v1/groups`: one group of a client's queue, under the client's session and a number: written once.
+
+For `holdfast.connect`. The journal keeps the number with the records, in one commit (`journal/sessions`); a group that
+comes again gets the answer that it had. Answered when all of it survives power loss, or is known to have been refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
+from holdfast.journal.session_access import Forwarded, Refusal
+from holdfast.journal.session_access import RunOutcome as StoredRun
+from holdfast.journal.state.partition import Partition
+from holdfast.remote.wire.error_message import ErrorBody
+from holdfast.remote.wire.group_message import GroupOutcome, ItemOutcome, RunOutcome, decode_group, encode_outcome
+from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_request import ApiRequest
+from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
+from holdfast.server.http_errors import Refusal as HttpRefusal
+from holdfast.server.http_errors import body_of, headers_of, status_of
+from holdfast.server.served import Served
+
+MSGPACK = "application/msgpack"
+
+_SESSION_DIGITS = 32
+_LARGE_BYTES = 64 * 1024
+
+
+async def write_group(request: ApiRequest, served: Served) -> Answer:
+    """Write a group, once."""
+    if request.media_type != MSGPACK:
+        raise HttpRefusal(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
+    session, sequence, floor = _session(request), _number(request, b"sequence"), _number(request, b"floor")
+    content = await request.body()
+    group = CheckedGroup(served, request.caller)
+
+    def checked() -> list[Forwardable]:
+        return group.items(decode_group(content))
+
+    try:
+        items = checked() if len(content) <= _LARGE_BYTES else await served.read(checked)
+    except ItemRefused as refused:
+        return _refusal(request, refused.error, refused.index)
+    journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    sent = await journal.when_room(lambda left: journal.sessions.put(session, sequence, floor, items, left), timeout)
+    await _done(sent, timeout)
+    outcomes = [_item(outcome.error, outcome.runs, journal.partitions) for outcome in sent.outcomes()]
+    return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
+
+
+async def _done(sent: Forwarded, timeout: float) -> None:
+    group = sent.group
+    if group is None or group.done:
+        return
+    future = group.signal.future(asyncio.get_running_loop(), timeout)
+    if not group.done:
+        await future
+    if not group.done:
+        raise OutcomeUnknown(f"no acknowledgement within {timeout:g} s", hint="send it again under the same number")
+
+
+def _refusal(request: ApiRequest, error: HoldfastError, index: int) -> Answer:
+    """Nothing of the group was written, because of this item."""
+    status = status_of(error)
+    headers = [*headers_of(error, status), (b"holdfast-item", str(index).encode())]
+    return json_answer(body_of(error, request.id), status, headers)
+
+
+def _session(request: ApiRequest) -> bytes:
+    text = request.header(b"holdfast-session") or ""
+    if len(text) != _SESSION_DIGITS or not all(letter in "0123456789abcdef" for letter in text):
+        raise Invalid("Holdfast-Session has 32 hexadecimal digits", hint="choose 16 random bytes per client")
+    return bytes.fromhex(text)
+
+
+def _number(request: ApiRequest, name: bytes) -> int:
+    text = request.header(b"holdfast-" + name) or ""
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise Invalid(f"Holdfast-{name.decode().capitalize()} is a whole number", hint="1, 2, 3 …")
+    return int(text)
+
+
+# -- what became of it ------------------------------------------------------------------------------------
+
+
+def _item(error: Refusal | None, runs: tuple[StoredRun, ...], partitions: object) -> ItemOutcome:
+    if error is not None:
+        return ItemOutcome([], _told(error))
+    return ItemOutcome([_run(run, partitions) for run in runs])
+
+
+def _run(run: StoredRun, partitions: object) -> RunOutcome:
+    numbers: dict[int, Partition] = partitions  # type: ignore[assignment]
+    refused = [(at, _told(refusal)) for at, refusal in run.refused]
+    repeats = [(one.position, numbers[one.partition_id].number, one.offset, one.seq) for one in run.repeats]
+    return RunOutcome(numbers[run.partition_id].number, run.first, run.seq, run.repeated, repeats, refused)
+
+
+def _told(refusal: Refusal) -> ErrorBody:
+    return ErrorBody(refusal.kind, refusal.message, refusal.hint, dict(refusal.fields))

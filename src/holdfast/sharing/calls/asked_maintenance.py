@@ -1,0 +1,123 @@
+"""The chores of a log that another process owns: the same verbs as `log/maintenance.py` has, asked of the owner.
+
+Nothing is sealed, removed or repaired here. Of a compaction the progress is not told: it is the owner's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.journal import Journal
+from holdfast.journal.state.partition import Partition
+from holdfast.log.kept_tables import TableStats
+from holdfast.log.maintenance import TopicRetention
+from holdfast.log.owner_asking import Asking
+from holdfast.reconcile.reconcile_report import ReconcileReport
+from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.segment_stats import SegmentStats
+from holdfast.sharing.calls.call_messages import (
+    Compact,
+    LastReport,
+    Nothing,
+    Reconcile,
+    Retain,
+    SealTopics,
+    SetRetention,
+    limits_of,
+)
+
+if TYPE_CHECKING:
+    from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.compaction.compactor import Progress
+
+logger = logging.getLogger("holdfast.sharing")
+
+
+class AskedMaintenance:
+    """The chores of one log, at its owner's."""
+
+    counters = None
+
+    def __init__(self, journal: Journal, asking: Asking) -> None:
+        self._journal = journal
+        self._asking = asking
+        self._timeout = journal.settings.ack_timeout_ms / 1000
+
+    @property
+    def last_reconcile(self) -> ReconcileReport | None:
+        """The report of the last complete pass."""
+        return self._asking.ask("last_reconcile", Nothing(), LastReport, self._timeout).report
+
+    def seal(self, partitions: Sequence[Partition], timeout: float) -> None:
+        """Seal what is durable now."""
+        self._asking.ask("seal", SealTopics(self._names(partitions), timeout), Nothing, timeout)
+
+    def seal_soon(self, partitions: Sequence[Partition]) -> None:
+        """Seal what is durable now, without waiting for it; if nobody does, it is sealed when it is due."""
+        try:
+            request = SealTopics(self._names(partitions), 0.0, waits=False)
+            self._asking.ask("seal", request, Nothing, self._timeout)
+        except HoldfastError as error:
+            logger.info("a seal could not be asked for: %s", error.message)
+
+    def _names(self, partitions: Sequence[Partition]) -> tuple[str, ...] | None:
+        """The topics of these partitions; None for all."""
+        names = tuple(dict.fromkeys(part.topic for part in partitions))
+        return None if len(names) == len(self._journal.topics) else names
+
+    def retain(self, dry_run: bool) -> RetentionReport:
+        """Apply retention, or say what would be removed."""
+        return self._asking.ask("retain", Retain(dry_run), RetentionReport)
+
+    def compact(
+        self, partitions: Sequence[Partition], target: int, progress: Progress, *, dry_run: bool
+    ) -> CompactionReport:
+        """Join small segment files."""
+        from holdfast.compaction.compaction_report import CompactionReport
+
+        return self._asking.ask("compact", Compact(self._names(partitions), target, dry_run), CompactionReport)
+
+    def set_retention(self, topic: str, wanted: TopicRetention) -> None:
+        """Give a topic a policy of its own, durably, and have it wait for consumers."""
+        request = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
+        self._asking.ask("set_retention", request, Nothing, self._timeout)
+
+    def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+        """Compare manifest and files."""
+        return self._asking.ask("reconcile", Reconcile(False, fix, deep, limit), ReconcileReport)
+
+    def stats(self) -> SegmentStats:
+        """Sealing, retention and reconciliation in the owner's process at this moment."""
+        return self._asking.ask("segment_stats", Nothing(), SegmentStats, self._timeout)
+
+    def settle(self, timeout: float) -> None:
+        """Make durable what is there; the owner seals it."""
+        self._journal.drain(timeout)
+
+    def close(self, timeout: float, *, seal: bool = True) -> None:
+        """Refuse new records; what is queued is made durable when the journal is closed."""
+        self._journal.stop_taking()
+
+    def forget(self) -> None:
+        """In a forked child: nothing here is the parent's."""
+
+
+class AskedTables:
+    """The published tables of a log that another process owns."""
+
+    def __init__(self, journal: Journal, asking: Asking) -> None:
+        self._asking = asking
+        self._timeout = journal.settings.ack_timeout_ms / 1000
+
+    def stats(self) -> TableStats:
+        """Published tables in the owner's process at this moment."""
+        return self._asking.ask("table_stats", Nothing(), TableStats, self._timeout)
+
+    def stop(self) -> None:
+        """The owner keeps them."""
+
+    def forget(self) -> None:
+        """In a forked child: nothing here is the parent's."""

@@ -1,0 +1,91 @@
+"""The store of a log that another process owns: the same verbs as `log/store_binding.py` has, asked of the owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Invalid
+from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
+from holdfast.reconcile.reconcile_report import ReconcileReport
+from holdfast.sharing.calls.call_messages import (
+    Nothing,
+    RebuildStore,
+    Reconcile,
+    RequireFree,
+    Ship,
+    ShippingNow,
+    UnshippedNow,
+)
+
+if TYPE_CHECKING:
+    from holdfast.shipping.events import Subscription
+    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import ShippingStats
+
+
+class AskedStore:
+    """The store of one log, at its owner's."""
+
+    counters = None
+
+    def __init__(self, context: LogContext, asking: Asking) -> None:
+        self._asking = asking
+        self._timeout = context.journal.settings.ack_timeout_ms / 1000
+        self._ships = bool(context.settings.store.url)
+        state = context.journal.shipping_state
+        state.ships = self._ships
+        state.timeout = context.settings.shipping.shipped_timeout_ms / 1000
+        state.why = self._why
+
+    def _why(self) -> tuple[str, str]:
+        """What holds shipping up at the moment, as the owner knows it."""
+        stats = self.stats()
+        return ("" if stats is None else stats.last_error or "", "")
+
+    def wait_for_answer(self) -> None:
+        """The owner waited for it."""
+
+    def require_free(self, topic: str) -> None:
+        """Raise Invalid where a sink writes the topic of this name on the store, as far as the store says so."""
+        if self._ships:
+            self._asking.ask("require_free", RequireFree(topic), Nothing, self._timeout)
+
+    def ship(self, timeout: float) -> None:
+        """Wait until all that is sealed now is settled."""
+        self._asking.ask("ship", Ship(timeout), Nothing, timeout)
+
+    def subscribe(self) -> Subscription:
+        """Not from here: the events are those of the process that ships."""
+        raise Invalid(
+            "what is shipped can be followed in the process that owns the log only",
+            hint="log.marks(topic) says how far it is; ticket.shipped() waits for one append",
+        )
+
+    def stats(self) -> ShippingStats | None:
+        """Shipping in the owner's process at this moment."""
+        return self._asking.ask("shipping_stats", Nothing(), ShippingNow, self._timeout).stats
+
+    def unshipped(self) -> tuple[Unshipped, ...]:
+        """What is durable and not known to be on the store."""
+        return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).spans
+
+    def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
+        """Bring back what the store has lost."""
+        from holdfast.shipping.refill.store_loss import RebuildReport
+
+        return self._asking.ask("rebuild_store", RebuildStore(accept_loss, timeout), RebuildReport, timeout)
+
+    def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
+        """Compare the manifest with the store."""
+        return self._asking.ask("reconcile", Reconcile(True, fix, deep, limit), ReconcileReport)
+
+    def close(self, timeout: float | None = None) -> None:
+        """The owner ships what is there."""
+
+    def release(self) -> None:
+        """Nothing was opened here."""
+
+    def forget(self) -> None:
+        """In a forked child: nothing here is the parent's."""

@@ -1,0 +1,278 @@
+"""At the owner of a shared log: members of consumers that live in other processes.
+
+The owner coordinates all members of a consumer, its own and others (`log/consumers/members.py`). One in another process
+is represented by a `RemoteMember`: it notes what the real one is given and has to let go of, which is told when that
+asks, and tells it to ask. Its death is the end of its connection.
+
+`guard` looks at what clients forward. A unit that changes positions must be of a member that still has the partitions;
+else it is refused, alone, and nothing of it is written. What it lets through keeps the partitions where they are until
+the commit is settled, as a commit of the owner's own members does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.commit.forwarded import ForwardedUnit
+from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.consumers.member_messages import (
+    AskConsumers,
+    Assignment,
+    ConsumersNow,
+    ForgetConsumer,
+    Held,
+    JoinConsumer,
+    LeaveConsumer,
+    Ok,
+    SyncMember,
+    members_of,
+)
+from holdfast.log.consumers.members import Committing, Members, lost
+from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
+from holdfast.sharing.call_handlers import handler
+from holdfast.sharing.client_connection import Caller
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarded import Item
+    from holdfast.journal.journal import Unit
+    from holdfast.journal.state.partition import Partition
+    from holdfast.log.log import Log
+    from holdfast.sharing.host import CallHandler
+
+_LOOK_AGAIN_S = 1.0
+_MEMBERS_MAX = 10_000
+_SPACE = SPACE.encode()
+
+
+class RemoteMember:
+    """A member in another process, as the others know it."""
+
+    def __init__(self, caller: Caller, token: bytes, named: tuple[int, ...] | None) -> None:
+        self.caller = caller
+        self.token = token
+        self.named = named
+        self.id = 0
+        self.turn = 0
+        self.held: dict[int, int] = {}
+        """The turn in which it got each partition that it has."""
+        self.lost: dict[int, int] = {}
+        """The turn in which it lost a partition last."""
+        self.offered: frozenset[int] = frozenset()
+
+    def is_dead(self) -> bool:
+        """Whether its connection has ended."""
+        return self.caller.is_gone
+
+    def is_idle(self, number: int) -> bool:
+        """Whether it said that it has nothing of this partition under way."""
+        return number in self.offered
+
+    def take(self, part: Partition, at: int) -> None:
+        """It has this partition from now on."""
+        self.turn += 1
+        self.held[part.number] = self.turn
+        self.caller.tell("members", b"")
+
+    def lose(self, number: int, *, refuse: bool) -> None:
+        """It has this partition no more."""
+        self.turn += 1
+        self.held.pop(number, None)
+        self.lost[number] = self.turn
+        self.caller.tell("members", b"")
+
+    def begin_again(self) -> None:
+        """It does so itself, when its commit is refused."""
+
+
+class ConsumerCalls:
+    """The members in other processes, of all consumers of one owned log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._consumers = log._consumers
+        self._remote: dict[bytes, tuple[Members, RemoteMember]] = {}
+        self._lock = Lock()
+        self._news = Event()
+        self._is_over = False
+        self._thread: Thread | None = None
+
+    def handlers(self) -> dict[str, CallHandler]:
+        """The calls that it answers."""
+        return {
+            "join_consumer": handler(JoinConsumer, self._join),
+            "sync_member": handler(SyncMember, self._sync),
+            "leave_consumer": handler(LeaveConsumer, self._leave),
+            "consumers": handler(
+                AskConsumers, lambda _, asked: ConsumersNow(tuple(self._consumers.status(asked.topic)))
+            ),
+            "forget_consumer": handler(ForgetConsumer, self._forget_consumer),
+        }
+
+    # -- calls --------------------------------------------------------------------------------------------
+
+    def _join(self, caller: Caller, asked: JoinConsumer) -> Assignment:
+        members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
+        with self._lock:
+            if len(self._remote) >= _MEMBERS_MAX:
+                raise Invalid(f"the log has {_MEMBERS_MAX} members of consumers already", hint="close some")
+            known = self._remote.get(asked.token)
+        if known is not None:
+            if known[1].caller is caller:  # it was asked before
+                return self._assignment(*known)
+            self._bury(asked.token)
+        member = RemoteMember(caller, asked.token, asked.named)
+        with members.lock:
+            member.id = members.join(member, asked.patience)
+            with self._lock:
+                self._remote[asked.token] = (members, member)
+        caller.at_end(self._news.set)
+        self._start()
+        self._news.set()
+        return self._assignment(members, member)
+
+    def _sync(self, caller: Caller, asked: SyncMember) -> Assignment:
+        for token in asked.gone:
+            self._bury(token)
+        known = self._remote.get(asked.token)
+        if known is None or known[1].caller is not caller:
+            return Assignment(is_member=False)
+        members, member = known
+        with members.lock:
+            member.offered = frozenset(asked.offered)
+            members.balance()
+            member.offered = frozenset()
+            return self._assignment(members, member)
+
+    def _leave(self, caller: Caller, asked: LeaveConsumer) -> Ok:
+        self._bury(asked.token)
+        return Ok()
+
+    def _forget_consumer(self, caller: Caller, asked: ForgetConsumer) -> Ok:
+        self._consumers.forget_consumer(asked.name, asked.topic)
+        return Ok()
+
+    def _assignment(self, members: Members, member: RemoteMember) -> Assignment:
+        with members.lock:
+            return Assignment(
+                True, {number: Held(members.kept(number), turn) for number, turn in member.held.items()},
+                tuple(number for number in member.held if members.is_wanted(number)), members.is_waiting(member.id),
+                member.turn,
+            )  # fmt: skip
+
+    def _bury(self, token: bytes) -> None:
+        with self._lock:
+            known = self._remote.pop(token, None)
+        if known is not None:
+            known[0].leave(known[1].id)
+            self._tell(known[0])
+
+    def _tell(self, members: Members) -> None:
+        """Whoever waits for a partition looks."""
+        for other, member in list(self._remote.values()):
+            if other is members:
+                member.caller.tell("members", b"")
+
+    # -- those whose connection has ended -----------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="holdfast-members", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """The owner ends."""
+        self._is_over = True
+        self._news.set()
+
+    def _work(self) -> None:
+        while not self._is_over:
+            self._news.wait(_LOOK_AGAIN_S)
+            self._news.clear()
+            for token, (members, member) in list(self._remote.items()):
+                if member.is_dead():
+                    self._bury(token)
+                elif members.is_waiting(member.id):
+                    members.balance()
+                    self._tell_holders(members)
+
+    def _tell_holders(self, members: Members) -> None:
+        """Somebody waits: whoever has what it waits for is told to offer it."""
+        for other, member in list(self._remote.values()):
+            if other is members and any(members.is_wanted(number) for number in list(member.held)):
+                member.caller.tell("members", b"")
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    def guard(self, items: list[Item]) -> tuple[list[Item], Callable[[], None]]:
+        """What a client forwards, with what must not be written refused; and what to call once it is queued, or not."""
+        if not any(_changes_positions(item) for item in items):
+            return items, _nothing
+        taken: list[tuple[list[Unit], list[Committing]]] = []
+        guarded = [self._guarded(item, taken) if isinstance(item, ForwardedUnit) else item for item in items]
+        return guarded, partial(_queued, taken)
+
+    def _guarded(self, unit: ForwardedUnit, taken: list[tuple[list[Unit], list[Committing]]]) -> ForwardedUnit:
+        if not _changes_positions(unit):
+            return unit
+        tokens = members_of(unit.scope)
+        try:
+            placed: list[Unit] = []
+            taken.append((placed, self._taken(unit, tokens or {})))
+            unit = unit._replace(placed=placed)
+        except HoldfastError as error:
+            unit = unit._replace(refusal=error)
+        return unit if tokens is None else unit._replace(scope=None, reissue=False)
+
+    def _taken(self, unit: ForwardedUnit, tokens: dict[bytes, int]) -> list[Committing]:
+        taken: list[Committing] = []
+        try:
+            for operation in unit.operations:
+                if isinstance(operation, ChangeSpace) and operation.name == _SPACE:
+                    if operation.deletes or operation.drop:
+                        raise Invalid("positions are let go of by forget_consumer", hint="this is a defect in holdfast")
+                    for place, positions in read_items(operation.puts).positions.items():
+                        taken.append(self._take(place, dict(positions), tokens))
+        except BaseException:
+            for committing in taken:
+                committing.failed()
+            raise
+        return taken
+
+    def _take(self, place: Place, positions: dict[int, Kept], tokens: dict[bytes, int]) -> Committing:
+        members = self._consumers.members_if(place)
+        if members is None:
+            raise lost(place, sorted(positions))
+        for token, turn in tokens.items():
+            known = self._remote.get(token)
+            if known is not None and known[0] is members:
+                missed = [number for number in positions if known[1].lost.get(number, 0) > turn]
+                if missed:
+                    raise lost(place, missed)
+                return members.begin_forwarded(known[1].id, positions)
+        return members.begin_forwarded(None, positions)
+
+
+def _queued(taken: list[tuple[list[Unit], list[Committing]]]) -> None:
+    """What was let through is in the queue; or it is not, and never will be: it was known, or there was no room."""
+    for placed, several in taken:
+        for committing in several:
+            if placed:
+                committing.queued(UnitTicket(placed[0], 0.0))
+            else:
+                committing.failed()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _changes_positions(item: Item) -> bool:
+    return isinstance(item, ForwardedUnit) and any(
+        isinstance(operation, ChangeSpace) and operation.name == _SPACE for operation in item.operations
+    )

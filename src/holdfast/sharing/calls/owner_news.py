@@ -1,0 +1,143 @@
+"""What a member hears from the owner of its log: partitions have moved, assignments of consumers have changed.
+
+The link's thread hands events over; a thread of its own takes up what has moved, and by that wakes whoever waits for a
+partition or for the store. It is there as soon as somebody waits for something.
+
+When the log changes hands, the next owner is asked to tell about the same topics, and everything that somebody waits
+for is looked at once: nobody misses what happened in between. While there is no owner nothing moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.journal import Journal
+from holdfast.log.owner_asking import Asking
+from holdfast.model.control_rows import ShipmentRow
+from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.sharing.owner_link import MET
+
+if TYPE_CHECKING:
+    from holdfast.log.log import Log
+    from holdfast.sharing.owner_link import SocketLink
+
+_ASK_S = 5.0
+_MARKS_S = 1.0
+"""How long `marks()` waits for the owner's word before it gives what is written down."""
+
+logger = logging.getLogger("holdfast.sharing")
+_moved = msgspec.msgpack.Decoder(Moved).decode
+
+
+class OwnerNews:
+    """Hears for one member."""
+
+    def __init__(
+        self, journal: Journal, link: SocketLink, asking: Asking, owned: Callable[[], Log | None]
+    ) -> None:  # fmt: skip
+        """`owned` gives the owner's own log, if that is in this process."""
+        self._owned = owned
+        self._journal = journal
+        self._asking = asking
+        self._link = link
+        self._topics: set[str] = set()
+        self._shipping = False
+        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self.on_members: Callable[[], None] = lambda: None
+        """Called when the members of some consumer have changed, or the owner has."""
+        journal.shipping_state.expect = self._watch_shipping
+        link.on_event("marks", lambda body: self._soon(lambda: self._take(body)))
+        link.on_event("members", lambda body: self._soon(lambda: self.on_members()))
+        link.on_event(MET, lambda body: self._soon(self._watch_again))
+
+    def watch(self, topic: str) -> None:
+        """Have everybody who waits for a topic's partitions be woken when they move."""
+        if topic not in self._topics:
+            with self._lock:
+                self._topics.add(topic)
+            self.start()
+            self._soon(self._watch_again)
+
+    def _watch_shipping(self) -> None:
+        if not self._shipping:
+            self._shipping = True
+            self.start()
+            self._soon(self._watch_again)
+
+    def ask_marks(self, topic: str) -> None:
+        """Take up how far a topic is on the store, as the owner knows it; as it is written down if nobody answers."""
+        if self._journal.shipping_state.ships:
+            try:
+                self._take_shipments(self._link.call("marks", AskMarks(topic), Shipments, _MARKS_S))
+            except HoldfastError as error:
+                logger.debug("the owner did not say how far it is: %s", error.message)
+
+    def owned_here(self) -> Log | None:
+        """The owner's own log, if that is in this process; None where it is in another one."""
+        return self._owned()
+
+    def make_salt(self) -> None:
+        """Have the owner draw the salt that hides keys of items, if there is none yet."""
+        self._asking.ask("make_salt", Nothing(), Nothing, self._journal.settings.ack_timeout_ms / 1000)
+
+    # -- its thread ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take up what is told."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="holdfast-news", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """The log is closed."""
+        self._todo.put(None)
+
+    def _soon(self, do: Callable[[], None]) -> None:
+        if self._thread is not None:
+            self._todo.put(do)
+
+    def _work(self) -> None:
+        while (do := self._todo.get()) is not None:
+            try:
+                do()
+            except HoldfastError as error:  # whoever waits looks again by itself, and is told what is wrong
+                logger.debug("news of the owner were not taken up: %s", error.message)
+
+    def _watch_again(self) -> None:
+        with self._lock:
+            topics = tuple(sorted(self._topics))
+        if topics or self._shipping:
+            self._asking.ask("watch", Watch(topics, self._shipping), Nothing, _ASK_S)
+        self.on_members()
+
+    def _take(self, body: bytes) -> None:
+        try:
+            moved = _moved(body)
+        except msgspec.MsgspecError:
+            return
+        for topic in moved.topics:
+            self._journal.refresh(topic)
+        if moved.shipments is not None:
+            self._journal.refresh()  # the store may have what is not known here to be durable
+            self._take_shipments(moved.shipments)
+
+    def _take_shipments(self, told: Shipments) -> None:
+        state = self._journal.shipping_state
+        for row in told.partitions:
+            part = self._journal.partitions.get(row[0])
+            if part is not None:
+                part.shipment = ShipmentRow(*row)
+        refusal = None if told.refusal is None else told.refusal.error()
+        if refusal is None or state.trouble is None or refusal.message != state.trouble.message:
+            state.trouble = refusal
+        state.signal.notify()

@@ -1,0 +1,53 @@
+"""A shared log put together: in a member, whose parts ask the owner; and at the owner, which answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.journal.journal import Journal
+from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.log import Log
+from holdfast.log.log_context import LogContext
+from holdfast.log.owner_asking import Asking
+from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.sharing.calls.asked_maintenance import AskedMaintenance, AskedTables
+from holdfast.sharing.calls.asked_store import AskedStore
+from holdfast.sharing.calls.consumer_calls import ConsumerCalls
+from holdfast.sharing.calls.mark_events import MarkEvents
+from holdfast.sharing.calls.owner_news import OwnerNews
+from holdfast.sharing.calls.verb_calls import VerbCalls
+
+if TYPE_CHECKING:
+    from holdfast.log.open_log import Asked
+    from holdfast.sharing.host import Host
+    from holdfast.sharing.owner_link import SocketLink
+
+
+def compose_member(asked: Asked, journal: Journal, link: SocketLink, owned: Callable[[], Log | None]) -> Log:
+    """A log whose owner, at the other end of the link, does what only an owner can do."""
+    directory, settings = asked.directory, asked.settings
+    manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
+    context = LogContext(directory, settings, asked.clock, journal, manifest)
+    asking = Asking(link, asked.clock)
+    news = journal.news = OwnerNews(journal, link, asking, owned)
+    log = Log(
+        context, AskedMaintenance(journal, asking), AskedStore(context, asking), AskedTables(journal, asking),
+        KeptPositions(context),
+    )  # fmt: skip
+    news.on_members = log._consumers.changed
+    return log
+
+
+def answer_members(host: Host, log: Log) -> Callable[[], None]:
+    """Let the members that share a log with its owner ask for what only an owner can do; returns how that ends."""
+    marks, consumers = MarkEvents(log.context.journal), ConsumerCalls(log)
+    for calls in (VerbCalls(log), marks, consumers):
+        host.calls.update(calls.handlers())
+    host.guard = consumers.guard
+
+    def stop() -> None:
+        marks.stop()
+        consumers.stop()
+
+    return stop

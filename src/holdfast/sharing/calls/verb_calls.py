@@ -1,0 +1,127 @@
+"""What the owner of a shared log does for the others: each call is a verb of its own log.
+
+A handler gets a request that was checked by its type and returns what the verb returns; what the verb raises is raised
+at the other end. It may block: calls run in threads of their own, and whoever waits for one waits at the other end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.execution.waits.inbox_message import Answer
+from holdfast.log.log import Log
+from holdfast.log.log_executions import AskExecutions
+from holdfast.log.maintenance import TopicRetention
+from holdfast.segments.retention.retention_plan import Policy
+from holdfast.sharing.call_handlers import handler
+from holdfast.sharing.calls.call_messages import (
+    Compact,
+    LastReport,
+    Nothing,
+    RebuildStore,
+    Reconcile,
+    RequireFree,
+    Retain,
+    SealTopics,
+    SetRetention,
+    Ship,
+    ShippingNow,
+    UnshippedNow,
+)
+from holdfast.sharing.client_connection import Caller
+
+if TYPE_CHECKING:
+    from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.journal.state.partition import Partition
+    from holdfast.reconcile.reconcile_report import ReconcileReport
+    from holdfast.segments.retention.retention import RetentionReport
+    from holdfast.segments.segment_stats import SegmentStats
+    from holdfast.sharing.host import CallHandler
+    from holdfast.shipping.refill.store_loss import RebuildReport
+
+_DONE = Nothing()
+
+
+class VerbCalls:
+    """Answers calls with the verbs of one owned log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._maintenance = log._maintenance
+        self._store = log._store
+
+    def handlers(self) -> dict[str, CallHandler]:
+        """All of them, by the names of the calls."""
+        return {
+            "seal": handler(SealTopics, self._seal),
+            "retain": handler(Retain, self._retain),
+            "set_retention": handler(SetRetention, self._set_retention),
+            "compact": handler(Compact, self._compact),
+            "reconcile": handler(Reconcile, self._reconcile),
+            "last_reconcile": handler(Nothing, lambda *_: LastReport(self._maintenance.last_reconcile)),
+            "segment_stats": handler(Nothing, self._segment_stats),
+            "table_stats": handler(Nothing, lambda *_: self._log._tables.stats()),
+            "ship": handler(Ship, self._ship),
+            "shipping_stats": handler(Nothing, lambda *_: ShippingNow(self._store.stats())),
+            "unshipped": handler(Nothing, lambda *_: UnshippedNow(self._store.unshipped())),
+            "rebuild_store": handler(RebuildStore, self._rebuild_store),
+            "require_free": handler(RequireFree, self._require_free),
+            "make_salt": handler(Nothing, self._make_salt),
+            "ask_executions": handler(AskExecutions, self._ask_executions),
+        }
+
+    def _parts(self, topics: tuple[str, ...] | None) -> list[Partition]:
+        catalog = self._log._topics
+        if topics is None:
+            return catalog.partitions(None)
+        return [part for topic in topics for part in catalog.partitions(topic)]
+
+    def _seal(self, _caller: Caller, request: SealTopics) -> Nothing:
+        parts = self._parts(request.topics)
+        if request.waits:
+            self._maintenance.seal(parts, request.timeout)
+        else:
+            self._maintenance.seal_soon(parts)
+        return _DONE
+
+    def _retain(self, _caller: Caller, request: Retain) -> RetentionReport:
+        return self._maintenance.retain(request.dry_run)
+
+    def _set_retention(self, _caller: Caller, request: SetRetention) -> Nothing:
+        self._log._topics.known(request.topic)
+        wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
+        self._maintenance.set_retention(request.topic, wanted)
+        return _DONE
+
+    def _compact(self, _caller: Caller, request: Compact) -> CompactionReport:
+        parts = self._parts(request.topics)
+        return self._maintenance.compact(parts, request.target, _silent, dry_run=request.dry_run)
+
+    def _reconcile(self, _caller: Caller, request: Reconcile) -> ReconcileReport:
+        side = self._store if request.remote else self._maintenance
+        return side.reconcile(fix=request.fix, deep=request.deep, limit=request.limit)
+
+    def _segment_stats(self, _caller: Caller, _: Nothing) -> SegmentStats:
+        return self._maintenance.stats()
+
+    def _ship(self, _caller: Caller, request: Ship) -> Nothing:
+        self._store.ship(request.timeout)
+        return _DONE
+
+    def _rebuild_store(self, _caller: Caller, request: RebuildStore) -> RebuildReport:
+        return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
+
+    def _make_salt(self, _caller: Caller, _: Nothing) -> Nothing:
+        self._log._hidden_keys.make()
+        return _DONE
+
+    def _ask_executions(self, _caller: Caller, request: AskExecutions) -> Answer:
+        return self._log._executions.apply(request.message)
+
+    def _require_free(self, _caller: Caller, request: RequireFree) -> Nothing:
+        self._store.require_free(request.topic)
+        return _DONE
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass

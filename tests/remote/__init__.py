@@ -1,0 +1,1 @@
+"""Clients of a server, with real servers in processes of their own."""

@@ -1,0 +1,91 @@
+"""A client has the face of a log: the same names, the same arguments; what it has not is in one list, with reasons."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Invalid, Log, Topic, TypedTopic
+from holdfast.execution.work.executions import Executions
+from holdfast.log.consumers.consumer import Consumer
+from holdfast.log.topics.following import Follower
+from holdfast.log.topics.watching import Watch
+from holdfast.remote.consuming.remote_consumer import RemoteConsumer
+from holdfast.remote.reading.remote_following import RemoteFollower, RemoteWatch
+from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
+from holdfast.remote.refused_verbs import REFUSED, REFUSED_CONSUMERS, REFUSED_EXECUTIONS
+from holdfast.remote.remote_executions import RemoteExecutions
+from holdfast.remote.remote_log import RemoteLog
+
+pytestmark = pytest.mark.disk
+
+PAIRS: list[tuple[type, type]] = [
+    (Log, RemoteLog), (Topic, RemoteTopic), (TypedTopic, RemoteTypedTopic), (Consumer, RemoteConsumer),
+    (Executions, RemoteExecutions), (Follower, RemoteFollower), (Watch, RemoteWatch),
+]  # fmt: skip
+MEMBERS = {"is_dead", "is_idle", "take", "lose"}
+"""What members of one process ask each other; nobody else calls them."""
+
+
+def public(kind: type) -> dict[str, Any]:
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if name not in MEMBERS}
+
+
+def arguments(value: Any) -> list[tuple[str, Any, Any]]:
+    return [(one.name, one.kind, one.default) for one in inspect.signature(value).parameters.values()]
+
+
+@pytest.mark.parametrize(("local", "remote"), PAIRS, ids=lambda kind: kind.__name__)
+def test_every_verb_takes_the_same_arguments(local: type, remote: type) -> None:
+    for name, value in public(local).items():
+        ours = inspect.getattr_static(remote, name, None)
+        assert ours is not None, f"{remote.__name__} lacks {name}"
+        assert isinstance(value, property) == isinstance(ours, property) or name == "partitions", name
+        if callable(value):
+            assert arguments(ours) == arguments(value), name
+            assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(value), name
+
+
+def test_verbs_that_work_on_parts_of_an_open_log_are_all_replaced() -> None:
+    inherited = [name for name, value in public(Log).items() if inspect.getattr_static(RemoteLog, name) is value]
+    assert inherited == []
+    inherited = [
+        name for name, value in public(Executions).items() if inspect.getattr_static(RemoteExecutions, name) is value
+    ]
+    assert inherited == []
+
+
+def test_what_is_missing_says_so_and_where_to_do_it(remote: RemoteLog, name: str) -> None:
+    calls: dict[str, tuple[Any, ...]] = {
+        "channels": ("p",), "kept_channel": ("p", "c"), "execution": ("k",), "worker": ([],), "rotate_key": (None,),
+    }  # fmt: skip
+    for verb in REFUSED:
+        with pytest.raises(Invalid, match=f"{verb} does not work over HTTP") as told:
+            value = getattr(remote, verb)
+            value(*calls.get(verb, ()))
+        assert told.value.hint == REFUSED[verb]
+    some: dict[str, tuple[Any, ...]] = {
+        "fork": ("x",), "settle": ("x", "p"), "schedule": ("n", "@hourly", "k"), "unschedule": ("n",),
+    }  # fmt: skip
+    keywords: dict[str, dict[str, Any]] = {
+        "rewind": {"execution": "x", "before": "p"},
+        "settle_encoded": {"execution": "x", "path": "p", "payload": b"", "is_error": False},
+        "start_encoded": dict.fromkeys(("id", "kind", "queue", "input", "priority", "due_us")),
+    }
+    for verb in REFUSED_EXECUTIONS:
+        with pytest.raises(Invalid, match=f"{verb} does not work over HTTP"):
+            getattr(remote.executions, verb)(*some.get(verb, ()), **keywords.get(verb, {}))
+    consumer = remote.topic(name).consumer("c")
+    with pytest.raises(Invalid, match="consumed does not work over HTTP") as told, remote.transaction() as tx:
+        tx.consumed(consumer)  # type: ignore[arg-type]
+    assert told.value.hint == REFUSED_CONSUMERS["consumed"]
+    consumer.close()
+
+
+def test_a_client_is_a_log_for_type_checkers_and_isinstance(remote: RemoteLog, name: str) -> None:
+    assert isinstance(remote, holdfast.Log)
+    assert isinstance(remote.topic(name), holdfast.Topic)

@@ -1,0 +1,330 @@
+"""What a network does to appends: requests and answers are lost, servers die; everything acknowledged is there once."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from threading import Event, Thread
+
+import pyarrow as pa
+import pytest
+
+from holdfast import Corrupt, Full, HoldfastError, Invalid, OutcomeUnknown, Receipt, Unavailable
+from holdfast.errors import Denied
+from holdfast.remote.remote_log import RemoteLog
+from tests.remote.cutting_proxy import CuttingProxy, Seen, told
+from tests.remote.served import ServedLog
+
+pytestmark = pytest.mark.crash
+
+SCHEMA = pa.schema([pa.field("id", pa.int64())])
+
+
+def is_group(seen: Seen) -> bool:
+    return seen.path == "/v1/groups"
+
+
+def losing(proxy: CuttingProxy, random: Random, share: float) -> None:
+    """Lose requests, answers and halves of answers, of everything that is asked."""
+
+    def plan(seen: Seen) -> str:
+        if random.random() < share:
+            return random.choice(["lose_request", "lose_answer", "half_answer"])
+        return "pass"
+
+    proxy.plan = plan
+
+
+def test_what_is_lost_on_its_way_is_written_once_and_in_order(
+    served: ServedLog, proxy: CuttingProxy, name: str, seed: int
+) -> None:
+    with served.connect(proxy.url) as log:
+        topic, typed = log.topic(name, partitions=2), log.topic(f"{name}-typed", schema=SCHEMA)
+        losing(proxy, Random(seed), 0.3)
+        receipts: dict[int, list[Receipt]] = {}
+
+        def write(writer: int) -> None:
+            found = receipts[writer] = []
+            for number in range(12):
+                payload = b"%d-%d" % (writer, number)
+                kind = number % 4
+                if kind == 0:
+                    found.append(topic.append(payload, partition=writer % 2))
+                elif kind == 1:
+                    found.append(topic.append_batch([payload, payload + b"'"], partition=writer % 2)[0])
+                elif kind == 2:
+                    with log.transaction() as tx:
+                        pending = tx.append(topic, payload, partition=writer % 2)
+                        tx.put(name, payload, payload)
+                    found.append(pending.receipt)
+                else:
+                    typed.append({"id": writer * 100 + number})
+                    found.append(topic.append(payload, partition=writer % 2))
+
+        threads = [Thread(target=write, args=(writer,)) for writer in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        proxy.plan = lambda seen: "pass"
+        assert proxy.cuts > 0
+        assert [len(receipts[writer]) for writer in range(4)] == [12] * 4
+        records = {(one.partition, one.offset): one.payload for one in topic.read()}
+        assert len(records) == 4 * 12 + 4 * 3
+        for writer, found in receipts.items():
+            assert [records[one.partition, one.offset] for one in found] == [b"%d-%d" % (writer, n) for n in range(12)]
+            assert [one.offset for one in found] == sorted(one.offset for one in found)
+            assert not any(one.repeated for one in found)
+        assert sorted(row["id"] for row in typed.read()) == sorted(w * 100 + n for w in range(4) for n in (3, 7, 11))
+        assert len(log.space(name).items()) == 4 * 3
+
+
+def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, name: str, seed: int) -> None:
+    """Eight tasks of two loops and threads write and wait; the server is killed again and again."""
+    random, stop = Random(seed), Event()
+    acknowledged: dict[int, list[int]] = {}
+    failures: list[BaseException] = []
+    with mortal.connect() as log, mortal.connect() as other:
+        topics = [log.topic(name), other.topic(name)]
+
+        def write(writer: int) -> None:
+            found = acknowledged[writer] = []
+            number = 0
+            try:
+                while not stop.is_set():
+                    topics[writer % 2].append(b"%d:%d" % (writer, number), timeout=60)
+                    found.append(number)
+                    number += 1
+            except BaseException as error:
+                failures.append(error)
+
+        follower = other.topic(name).follow(0)
+        followed: list[tuple[int, bytes]] = []
+        threads = [Thread(target=write, args=(writer,)) for writer in range(6)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            wanted = len(followed) + random.randrange(20, 120)
+            while len(followed) < wanted:
+                record = next(follower)
+                followed.append((record.offset, record.payload))
+            mortal.restart()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        records = [record.payload for record in log.topic(name).read()]
+        while len(followed) < len(records):
+            record = next(follower)
+            followed.append((record.offset, record.payload))
+    assert [offset for offset, _ in followed] == list(range(len(records)))
+    assert [payload for _, payload in followed] == records
+    for writer, numbers in acknowledged.items():
+        own = [int(payload.split(b":")[1]) for payload in records if payload.startswith(b"%d:" % writer)]
+        assert own == numbers == list(range(len(numbers)))
+
+
+def test_without_a_server_the_outcome_is_unknown_and_the_ticket_still_settles(mortal: ServedLog, name: str) -> None:
+    with mortal.connect() as log:
+        topic = log.topic(name)
+        topic.append(b"first")
+        mortal.kill()
+        with pytest.raises(OutcomeUnknown) as caught:
+            topic.append(b"second", timeout=0.2, idempotency_key="k")
+        assert caught.value.idempotency_key == b"k"
+        assert caught.value.ticket is not None
+        assert not caught.value.ticket.done
+        mortal.start()
+        assert caught.value.ticket.result(60).offset == 1  # type: ignore[union-attr]
+        assert topic.append(b"second", idempotency_key="k").offset == 1
+        assert [record.payload for record in topic.read()] == [b"first", b"second"]
+
+
+def test_a_full_queue_refuses_what_it_cannot_keep(mortal: ServedLog, name: str) -> None:
+    settings = {"journal": {"queue_records_max": 10, "group_records_max": 5}}
+    with mortal.connect(settings=settings) as log:
+        topic = log.topic(name)
+        mortal.pause()
+        tickets = [topic.submit(b"x", timeout=0) for _ in range(10)]
+        assert topic.offer(b"y") is False
+        with pytest.raises(Full):
+            topic.submit(b"z", timeout=0.05)
+        with pytest.raises(Full):
+            asyncio.run(topic.append_async(b"z", timeout=0.05))
+        mortal.go_on()
+        assert [ticket.result(60).offset for ticket in tickets] == list(range(10))
+        assert topic.offer(b"y") is True
+        log.flush(60)
+        assert sum(1 for _ in topic.read()) == 11
+
+
+def test_closing_does_not_wait_for_ever_for_a_server_that_is_gone(mortal: ServedLog, name: str) -> None:
+    log = mortal.connect()
+    topic = log.topic(name)
+    mortal.kill()
+    tickets = [topic.submit(b"sent or not"), topic.submit(b"not sent")]
+    with pytest.raises(Unavailable, match="given up"):
+        log.close(timeout=0.3)
+    for ticket in tickets:
+        with pytest.raises((OutcomeUnknown, Unavailable)):
+            ticket.result(0)
+    with pytest.raises(HoldfastError):
+        topic.append(b"later")
+    log.close()
+
+
+def test_no_room_at_the_server_is_asked_again_and_written_once(
+    served: ServedLog, proxy: CuttingProxy, name: str
+) -> None:
+    refusals = iter([told(429, b'{"kind":"Full","message":"no","hint":""}', retry_after="0")] * 3 + [told(503)])
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        proxy.plan = lambda seen: next(refusals, "pass") if is_group(seen) else "pass"
+        assert topic.append(b"x").offset == 0
+        sent = [seen for seen in proxy.seen if is_group(seen)]
+        assert len(sent) == 5
+        assert len({(seen.headers["holdfast-session"], seen.headers["holdfast-sequence"]) for seen in sent}) == 1
+        assert len({seen.body for seen in sent}) == 1
+        assert len(list(topic.read())) == 1
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_a_refusal_after_a_lost_answer_proves_nothing(
+    served: ServedLog, proxy: CuttingProxy, name: str, in_doubt: bool
+) -> None:
+    """It may have been written by the attempt before: that is never called a failure."""
+    denied = told(403, b'{"kind":"Denied","message":"revoked","hint":"ask"}')
+    actions = iter((["lose_answer"] if in_doubt else []) + [denied])
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        proxy.plan = lambda seen: next(actions, "pass") if is_group(seen) else "pass"
+        with pytest.raises(OutcomeUnknown if in_doubt else Denied, match="revoked"):
+            topic.append(b"x")
+        assert len(list(topic.read())) == (1 if in_doubt else 0)
+
+
+def test_one_item_that_the_server_refuses_takes_no_other_with_it(
+    served: ServedLog, proxy: CuttingProxy, name: str
+) -> None:
+    with served.connect(proxy.url) as log:
+        good, bad = log.topic(name), log.topic(f"{name}-bad")
+        refusal = told(403, b'{"kind":"Denied","message":"not yours","hint":"h"}', holdfast_item="1")
+        held = iter(["pass", refusal])
+        proxy.plan = lambda seen: next(held, "pass") if is_group(seen) else "pass"
+        proxy.hold.clear()
+        first = good.submit(b"0")  # on its way, so that the next three gather
+        while not any(is_group(seen) for seen in proxy.seen):
+            Event().wait(0.005)
+        tickets = [good.submit(b"1"), bad.submit(b"no"), good.submit(b"2")]
+        proxy.hold.set()
+        with pytest.raises(Denied, match="not yours"):
+            tickets[1].result()
+        assert [first.result().offset, tickets[0].result().offset, tickets[2].result().offset] == [0, 1, 2]
+        assert [record.payload for record in good.read()] == [b"0", b"1", b"2"]
+        assert list(bad.read()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\x90", b"\x91\x90", b"\x91\x91\x92\x90\xc0", b"\x91\x91\x92\x91\x93\x05\x00\x01\xc0"],
+    ids=["empty", "no items", "none", "no runs", "another partition"],
+)
+def test_an_answer_that_makes_no_sense_is_no_receipt(
+    served: ServedLog, proxy: CuttingProxy, name: str, answer: bytes
+) -> None:
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        proxy.plan = lambda seen: told(200, answer) if is_group(seen) else "pass"
+        with pytest.raises(OutcomeUnknown, match="cannot be understood"):
+            topic.append(b"x")
+
+
+def test_reading_goes_on_where_a_page_was_lost(served: ServedLog, proxy: CuttingProxy, name: str, seed: int) -> None:
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name, partitions=2)
+        payloads = [b"%d" % number for number in range(3_000)]
+        for partition in (0, 1):
+            topic.append_batch(payloads, partition=partition)
+        losing(proxy, Random(seed), 0.4)
+        assert [record.payload for record in topic.read(partition=0)] == payloads
+        assert [record.payload for record in topic.read(partition=1, reverse=True)] == payloads[::-1]
+        assert topic.read().to_arrow().num_rows == 6_000
+        assert proxy.cuts > 0
+
+
+def test_a_long_read_follows_the_server_through_its_death(mortal: ServedLog, name: str) -> None:
+    with mortal.connect() as log:
+        topic = log.topic(name)
+        topic.append_batch([b"%d" % number for number in range(2_000)])
+        reading = topic.read()
+        found = [next(reading).payload for _ in range(100)]
+        mortal.restart()
+        found += [record.payload for record in reading]
+        assert found == [b"%d" % number for number in range(2_000)]
+
+
+def test_a_consumer_whose_server_died_gets_what_it_had_not_committed_again(mortal: ServedLog, name: str) -> None:
+    with mortal.connect() as log:
+        topic = log.topic(name)
+        topic.append_batch([b"%d" % number for number in range(10)])
+        consumer = topic.consumer("c")
+        assert [one.payload for one in consumer.poll(3)] == [b"0", b"1", b"2"]
+        consumer.commit()
+        assert [one.payload for one in consumer.poll(3)] == [b"3", b"4", b"5"]
+        mortal.restart()
+        with pytest.raises(Invalid, match="taken for gone"):
+            consumer.commit(60)
+        found: list[bytes] = []
+        while len(found) < 7:
+            found += [one.payload for one in consumer.poll(10, 30)]
+        assert found == [b"3", b"4", b"5", b"6", b"7", b"8", b"9"]
+        consumer.commit(60)
+        assert consumer.committed == '{"0":10}'
+        consumer.close()
+
+
+def test_a_forked_child_is_told_and_the_parent_goes_on(remote: RemoteLog, name: str) -> None:
+    import os
+    import warnings
+
+    topic = remote.topic(name)
+    topic.append(b"before")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            topic.append(b"child")
+        except HoldfastError as error:
+            code = 0 if getattr(error, "reason", "") == "forked" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert topic.append(b"after").offset == 1
+
+
+def test_a_follower_that_met_an_error_goes_on_where_it_was(served: ServedLog, proxy: CuttingProxy, name: str) -> None:
+    """What came before the error is given first; behind it nothing is left out."""
+    corrupt = told(500, b'{"kind":"Corrupt","message":"damaged","hint":"h","fields":{"offset":300}}')
+    pages: list[Seen] = []
+
+    def plan(seen: Seen) -> str | bytes:
+        if seen.path.startswith(f"/v1/topics/{name}/records"):
+            pages.append(seen)
+            return corrupt if len(pages) in (2, 3) else "pass"
+        return "pass"
+
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        topic.append_batch([b"%d" % number for number in range(700)])
+        proxy.plan = plan
+        follower, found, errors = topic.follow(0), [], 0
+        while len(found) < 700:
+            try:
+                found.append(next(follower).payload)
+            except Corrupt as error:
+                errors += 1
+                assert (error.offset, len(found)) == (300, 256)
+        assert errors == 1
+        assert found == [b"%d" % number for number in range(700)]

@@ -1,0 +1,279 @@
+"""The model: whatever is done to a served log and to a log of this process gives the same, errors included."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+import holdfast
+from holdfast import HoldfastError, Log, Record
+from holdfast.remote.remote_log import RemoteLog
+from tests.remote.served import ServedLog
+
+pytestmark = pytest.mark.disk
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("blob", pa.binary())])
+WIDER = SCHEMA.append(pa.field("more", pa.float64()))
+T0 = 1_700_000_000_000_000
+
+keys = st.sampled_from([None, b"a", "b", b"\xff\x00", ""])
+payloads = st.binary(max_size=40)
+offsets = st.one_of(st.none(), st.integers(-8, 30))
+partitions = st.sampled_from([None, 0, 1, 2, [0, 1], 7])
+times = st.integers(T0, T0 + 50)
+bounds = st.one_of(st.none(), times)
+
+_numbers = count()
+
+
+def told(call: Callable[[], Any]) -> Any:
+    """What a call gives, or the kind and words of what it raises."""
+    try:
+        return call()
+    except HoldfastError as error:
+        return type(error).__name__, error.message, error.hint
+
+
+def place(receipt: Any) -> tuple[int, int, bool]:
+    return receipt.partition, receipt.offset, receipt.repeated
+
+
+class BothLogs(RuleBasedStateMachine):
+    """One log of this process, and one at a server."""
+
+    local: Log
+    remote: RemoteLog
+
+    @initialize()
+    def topics(self) -> None:
+        number = next(_numbers)
+        self.raw, self.typed, self.space = f"raw-{number}", f"typed-{number}", f"space-{number}"
+        self.time = T0
+        for log in (self.local, self.remote):
+            log.topic(self.raw, partitions=3)
+            log.topic(self.typed, schema=SCHEMA, partitions=2, key="name")
+        self.consumers = [log.topic(self.raw).consumer("c", patience=0) for log in (self.local, self.remote)]
+
+    def teardown(self) -> None:
+        for consumer in getattr(self, "consumers", ()):
+            consumer.close()
+
+    def same(self, call: Callable[[Log], Any]) -> Any:
+        ours, theirs = told(lambda: call(self.local)), told(lambda: call(self.remote))
+        assert theirs == ours
+        return ours
+
+    def now(self) -> int:
+        self.time += 1
+        return self.time
+
+    @rule(payload=payloads, key=keys, kind=st.sampled_from([None, "k", ""]), partition=st.sampled_from([None, 1, 9]))
+    def append(self, payload: bytes, key: Any, kind: Any, partition: Any) -> None:
+        time = self.now()
+        headers = {"h": payload} if key else None
+        self.same(
+            lambda log: place(
+                log.topic(self.raw).append(
+                    payload, key=key, kind=kind, headers=headers, time=time, partition=partition
+                )
+            )
+        )  # fmt: skip
+
+    @rule(payload=st.sampled_from([b"x", b"y"]), unique=st.sampled_from(["i1", b"i2", ""]), key=keys)
+    def append_once(self, payload: bytes, unique: Any, key: Any) -> None:
+        time = self.now()
+        self.same(
+            lambda log: place(log.topic(self.raw).append(payload, idempotency_key=unique, key=key, time=time))
+        )  # fmt: skip
+
+    @rule(records=st.lists(st.tuples(payloads, keys), max_size=6), partition=st.sampled_from([None, 2]))
+    def append_batch(self, records: list[Any], partition: Any) -> None:
+        time = self.now()
+        batch = [
+            Record(payload, key=key.encode() if isinstance(key, str) else key, time=time) for payload, key in records
+        ]
+        self.same(lambda log: [place(one) for one in log.topic(self.raw).append_batch(batch, partition=partition)])
+
+    @rule(
+        rows=st.lists(
+            st.fixed_dictionaries(
+                {"id": st.integers(-5, 5), "name": st.sampled_from(["a", "b", None]), "blob": st.binary(max_size=5)}
+            ),
+            max_size=5,
+        ),
+        unique=st.sampled_from([None, "r1", "r2"]),
+        partition=st.sampled_from([None, 1]),
+    )
+    def append_rows(self, rows: list[Any], unique: Any, partition: Any) -> None:
+        time = self.now()
+        self.same(
+            lambda log: [
+                place(one)
+                for one in log.topic(self.typed, schema="latest").append(
+                    rows, time=time, idempotency_key=unique, partition=partition
+                )
+            ]
+        )
+
+    @rule(bad=st.sampled_from([{"id": "text"}, {"nothing": 1}, 5, []]))
+    def append_what_does_not_fit(self, bad: Any) -> None:
+        self.same(lambda log: log.topic(self.typed, schema="latest").append(bad))
+
+    @rule()
+    def widen(self) -> None:
+        self.same(lambda log: log.topic(self.typed, schema=WIDER).schema.names)
+
+    @rule(
+        payload=payloads, key=st.sampled_from(["k1", b"k2"]), delete=st.booleans(), fails=st.booleans(),
+        unique=st.sampled_from([None, "i1"]),
+    )  # fmt: skip
+    def transact(self, payload: bytes, key: Any, delete: bool, fails: bool, unique: Any) -> None:
+        time = self.now()
+
+        def run(log: Log) -> Any:
+            try:
+                with log.transaction() as tx:
+                    one = tx.append(self.raw, payload, time=time, partition=0, idempotency_key=unique)
+                    row = {"id": 1, "name": "a", "blob": payload}
+                    two = tx.append(log.topic(self.typed, schema="latest"), row, time=time)
+                    tx.append_batch(self.raw, [Record(payload, time=time)] * 2, partition=1)
+                    tx.put(self.space, key, payload)
+                    if delete:
+                        tx.delete(self.space, key)
+                    if fails:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                return "nothing"
+            return place(one.receipt), place(two.receipts[0]), [place(receipt) for receipt in tx.receipts]
+
+        self.same(run)
+
+    @rule(key=st.sampled_from(["k1", b"k2", b"\x00\xff"]), body=payloads)
+    def put_item(self, key: Any, body: bytes) -> None:
+        self.same(lambda log: log.space(self.space).put(key, body))
+
+    @rule(key=st.sampled_from(["k1", b"k2", b"\x00\xff"]))
+    def look_at_space(self, key: Any) -> None:
+        self.same(lambda log: (log.space(self.space).get(key), log.space(self.space).items()))
+
+    @rule()
+    def drop_space(self) -> None:
+        self.same(lambda log: (log.space(self.space).drop(), log.space(self.space).items()))
+
+    @rule(
+        start=offsets, end=offsets, limit=st.sampled_from([None, 0, 1, 3, -1]), reverse=st.booleans(),
+        partition=partitions, since=bounds, until=bounds, bytes_max=st.sampled_from([None, 0, 30]),
+        key=st.sampled_from([None, b"a", "b", b"none"]), arrow=st.booleans(),
+    )  # fmt: skip
+    def read(self, arrow: bool, **asked: Any) -> None:
+        def run(log: Log) -> Any:
+            reading = log.topic(self.raw).read(**asked)
+            found = reading.to_arrow() if arrow else list(reading)
+            return found, reading.position, reading.exhausted
+
+        self.same(run)
+
+    @rule(
+        start=offsets, limit=st.sampled_from([None, 1, 3]), reverse=st.booleans(),
+        key=st.sampled_from([None, "a", "zz", 5]),
+        columns=st.sampled_from([None, ["id"], ["name", "blob"], ["nope"]]), arrow=st.booleans(),
+    )  # fmt: skip
+    def read_rows(self, arrow: bool, **asked: Any) -> None:
+        def run(log: Log) -> Any:
+            reading = log.topic(self.typed, schema="latest").read(**asked)
+            found = reading.to_arrow() if arrow else list(reading)
+            return found, reading.position
+
+        self.same(run)
+
+    @rule(limit=st.integers(1, 4), reverse=st.booleans())
+    def page_by_position(self, limit: int, reverse: bool) -> None:
+        def run(log: Log) -> Any:
+            topic, pages, position = log.topic(self.raw), [], None
+            while True:
+                place = {"end": position} if reverse else {"start": position}
+                page = topic.read(limit=limit, reverse=reverse, **place)  # type: ignore[arg-type]
+                pages.append([record.payload for record in page])
+                position = page.position
+                if page.exhausted:
+                    return pages, position
+
+        self.same(run)
+
+    @rule(key=st.sampled_from([b"a", "b", b"none"]))
+    def latest(self, key: Any) -> None:
+        self.same(lambda log: log.topic(self.raw).latest(key))
+
+    @rule(start=st.sampled_from([0, None]))
+    def follow(self, start: Any) -> None:
+        def run(log: Log) -> Any:
+            topic = log.topic(self.raw)
+            follower = topic.follow(start, partition=0)
+            last = place(topic.append(b"followed", time=T0, partition=0))
+            found = [next(follower).offset]
+            while found[-1] < last[1]:
+                found.append(next(follower).offset)
+            return found
+
+        self.same(run)
+
+    @rule(limit=st.integers(1, 4), commit=st.booleans())
+    def consume(self, limit: int, commit: bool) -> None:
+        seen = []
+        for consumer in self.consumers:
+            given = sorted((one.partition, one.offset) for _ in range(3) for one in consumer.poll(100, 0))
+            if commit:
+                consumer.commit()
+            seen.append((given, consumer.position, consumer.committed, consumer.lag))
+        assert seen[0] == seen[1]
+
+    @rule()
+    def seal(self) -> None:
+        self.same(lambda log: log.seal(self.raw))
+        self.same(lambda log: log.topic(self.raw).watermark(1).offset)
+
+    @rule()
+    def look_at_marks(self) -> None:
+        self.same(lambda log: log.marks(self.raw))
+        self.same(lambda log: log.topic(self.typed, schema="latest").schema.names)
+
+    @rule(wrong=st.sampled_from(["nothing-here", "", "_x", 5]))
+    def ask_for_what_is_not_there(self, wrong: Any) -> None:
+        ours, theirs = told(lambda: self.local.marks(wrong)), told(lambda: self.remote.marks(wrong))
+        assert theirs[0] == ours[0]  # which topics there are differs
+
+    @rule()
+    def ask_for_another_kind(self) -> None:
+        self.same(lambda log: log.topic(self.raw, partitions=4))
+        self.same(lambda log: log.topic(self.raw, schema=SCHEMA))
+        self.same(lambda log: log.topic(self.typed))
+        self.same(lambda log: log.topic(self.typed, schema=pa.schema([("other", pa.int8())])))
+
+
+@pytest.fixture
+def both(served: ServedLog) -> Iterator[type[BothLogs]]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        served.connect() as remote,
+        holdfast.open(Path(directory) / "log", settings={"segments": {"seal_on_close": False}}) as local,
+    ):
+        yield type("BothLogs", (BothLogs,), {"local": local, "remote": remote})
+
+
+def test_a_served_log_is_like_a_log_of_this_process(both: type[BothLogs], request: pytest.FixtureRequest) -> None:
+    examples = 12 if request.config.option.sample else 60
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        both,
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

@@ -1,0 +1,267 @@
+"""Appending over HTTP: what is answered with 200 is durable, in whatever form; what is wrong writes nothing."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import pyarrow as pa
+import pytest
+
+from tests.server.conftest import Server
+
+pytestmark = pytest.mark.disk
+
+NDJSON = {"content-type": "application/x-ndjson"}
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+BYTES = {"content-type": "application/octet-stream"}
+SCHEMA = pa.schema(
+    [pa.field("customer", pa.string()), pa.field("cents", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))]
+)
+
+
+def stream(table: pa.Table, **options: object) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, **options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def make_typed(server: Server, name: str, key: str | None = None, partitions: int = 1) -> None:
+    schema = base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
+    reply = server.ask("PUT", f"/v1/topics/{name}", {"schema": schema, "key": key, "partitions": partitions})
+    assert reply.status == 201, reply
+
+
+def test_one_record_as_json(server):
+    """Every field comes back as it was given."""
+    record = {
+        "payload": "two chairs",
+        "key": "c-42",
+        "kind": "order",
+        "headers": {"trace": "1"},
+        "time_us": 1_700_000_000_000_000,
+    }
+    reply = server.post("/v1/topics/json/records", record)
+    assert (reply.status, reply.json["offset"], reply.json["repeated"]) == (200, 0, False)
+    found = server.get("/v1/topics/json/records").json["records"][0]
+    assert record.items() <= found.items()
+
+
+def test_bytes_travel_as_base64_and_what_is_read_can_be_appended_as_it_is(server):
+    raw = b"\xff\x00\x01"
+    given = {
+        "payload": base64.b64encode(raw).decode(),
+        "payload_encoding": "base64",
+        "key": "AP8=",
+        "key_encoding": "base64",
+    }
+    server.post("/v1/topics/base64/records", given)
+    found = server.get("/v1/topics/base64/records").json["records"][0]
+    assert given.items() <= found.items()
+    (run,) = server.post("/v1/topics/base64/records", [found, found]).json["runs"]
+    assert (run["partition"], run["offset"], run["count"]) == (0, 1, 2)
+    again = server.get("/v1/topics/base64/records/0/2")
+    assert (again.body, again.headers["holdfast-key"]) == (raw, "%00%FF")
+
+
+def test_lines_are_one_unit(server):
+    """A line that is wrong refuses all of them."""
+    assert server.append("lines", "a", "b", "c").json["count"] == 3
+    bad = server.ask("POST", "/v1/topics/lines/records", '{"payload": "d"}\n{"payload": 5}\n', NDJSON)
+    assert (bad.status, bad.kind) == (400, "Invalid")
+    assert server.payloads("lines") == ["a", "b", "c"]
+
+
+def test_keys_choose_partitions_and_the_answer_says_where_each_record_is(server):
+    server.ask("PUT", "/v1/topics/parted", {"partitions": 3})
+    records = [{"payload": str(n), "key": f"k{n % 5}"} for n in range(50)]
+    runs = server.post("/v1/topics/parted/records", records).json["runs"]
+    places = [(run["partition"], run["offset"] + n) for run in runs for n in range(run["count"])]
+    assert len(places) == 50
+    for record, (partition, offset) in zip(records, places, strict=True):
+        assert server.get(f"/v1/topics/parted/records/{partition}/{offset}").body.decode() == record["payload"]
+
+
+def test_bytes_with_headers(server):
+    headers = {
+        **BYTES,
+        "holdfast-key": "%00k",
+        "holdfast-kind": "blob",
+        "holdfast-header-Trace": "a%20b",
+        "holdfast-time": "2026-01-31T12:00:00Z",
+    }
+    assert server.ask("POST", "/v1/topics/bytes/records", b"\x00\xff", headers).status == 200
+    found = server.get("/v1/topics/bytes/records/0/0")
+    assert found.body == b"\x00\xff"
+    assert found.headers["holdfast-key"] == "%00k"
+    assert found.headers["holdfast-header-trace"] == "a%20b"
+    assert found.headers["holdfast-time"] == "2026-01-31T12:00:00.000000Z"
+    assert found.headers["x-content-type-options"] == "nosniff"
+
+
+def test_rows_of_typed_topics_in_every_form(server):
+    make_typed(server, "rows")
+    row = {"customer": "c-1", "cents": 995, "at": "2026-01-31T12:00:00Z"}
+    assert server.post("/v1/topics/rows/records", row).json["offset"] == 0
+    assert server.post("/v1/topics/rows/records", [row, {"cents": 1}]).json["count"] == 2
+    lines = json.dumps(row) + "\n" + json.dumps(row)
+    assert server.ask("POST", "/v1/topics/rows/records", lines, NDJSON).json["count"] == 2
+    table = pa.table({"customer": ["x"] * 100, "cents": range(100)}, pa.schema([SCHEMA.field(0), SCHEMA.field(1)]))
+    assert server.ask("POST", "/v1/topics/rows/records", stream(table), ARROW).json["runs"][0]["count"] == 100
+    read = server.get("/v1/topics/rows/records", headers={"accept": ARROW["content-type"]})
+    found = pa.ipc.open_stream(read.body).read_all()
+    assert found.num_rows == 105
+    assert found.column("cents").to_pylist() == [995, 995, 1, 995, 995, *range(100)]
+    assert server.get("/v1/topics/rows/records?limit=1").json["records"][0]["row"] == {**row}
+
+
+def test_raw_records_as_arrow(server):
+    table = pa.table(
+        {"payload": [b"a", b"b"], "key": [b"k", None], "time": pa.array([1, 2], pa.timestamp("us", "UTC"))}
+    )
+    assert server.ask("POST", "/v1/topics/rawarrow/records", stream(table), ARROW).json["count"] == 2
+    read = server.get("/v1/topics/rawarrow/records", headers={"accept": ARROW["content-type"]})
+    found = pa.ipc.open_stream(read.body).read_all()
+    assert found.column("payload").to_pylist() == [b"a", b"b"]
+    assert server.ask("POST", "/v1/topics/rawarrow/records", read.body, ARROW).json["count"] == 2
+    assert [r["key"] for r in server.get("/v1/topics/rawarrow/records").json["records"]] == ["k", None] * 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"not arrow", stream(pa.table({"payload": [b"x"]}))[:-20], stream(pa.table({"other": [1]})),
+        stream(pa.table({"payload": pa.array(["a"]).dictionary_encode()})),
+        stream(pa.table({"payload": [b"x" * 1000] * 100}), options=pa.ipc.IpcWriteOptions(compression="zstd")),
+        pa.schema([]).serialize().to_pybytes(),
+    ],
+    ids=["empty", "text", "cut off", "other column", "dictionary", "compressed", "no columns"],
+)  # fmt: skip
+def test_bad_arrow_is_refused(server, body):
+    reply = server.ask("POST", "/v1/topics/badarrow/records", body, ARROW)
+    assert (reply.status, reply.kind) == (400, "Invalid"), reply
+
+
+def test_a_batch_without_columns_cannot_stand_for_endless_rows(server):
+    make_typed(server, "endless")
+    whole = stream(pa.table({"cents": pa.array([1], pa.int64())}))
+    at = whole.rindex((1).to_bytes(8, "little") + (0).to_bytes(8, "little"))
+    forged = whole[:at] + (2**40).to_bytes(8, "little") + whole[at + 8 :]
+    assert server.ask("POST", "/v1/topics/endless/records", forged, ARROW).status in (200, 400)
+    assert server.get("/readyz").status == 200
+
+
+def test_an_idempotency_key_writes_once(server):
+    """For one record, for several, and for rows; another body under the same key is refused."""
+    for topic, body, other in (
+        ("once", {"payload": "a"}, {"payload": "b"}),
+        ("several", [{"payload": "a"}, {"payload": "b"}], [{"payload": "a"}, {"payload": "c"}]),
+    ):
+        first = server.post(f"/v1/topics/{topic}/records", body, headers={"idempotency-key": "k1"})
+        again = server.post(f"/v1/topics/{topic}/records", body, headers={"idempotency-key": "k1"})
+        assert again.json["repeated"] is True
+        assert again.json.get("offset") == first.json.get("offset")
+        refused = server.post(f"/v1/topics/{topic}/records", other, headers={"idempotency-key": "k1"})
+        assert refused.status == 400
+    assert server.payloads("once") == ["a"]
+    assert server.payloads("several") == ["a", "b"]
+
+
+def test_a_producers_body_is_written_once(server):
+    headers = {"holdfast-producer": "device-7", "holdfast-sequence": "1"}
+    first = server.post("/v1/topics/produced/records", [{"payload": "a"}, {"payload": "b"}], headers=headers)
+    again = server.post("/v1/topics/produced/records", [{"payload": "a"}, {"payload": "b"}], headers=headers)
+    assert (first.json["repeated"], again.json["repeated"]) == (False, True)
+    assert again.json["runs"][0]["offset"] == first.json["runs"][0]["offset"]
+    assert server.payloads("produced") == ["a", "b"]
+    for wrong in ({"holdfast-producer": "p"}, {"holdfast-sequence": "1"}, {**headers, "holdfast-sequence": "x"}):
+        assert server.post("/v1/topics/produced/records", {"payload": "c"}, headers=wrong).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        ("{}", {"content-type": "text/plain"}, 415),
+        ("payload=x", {"content-type": "application/x-www-form-urlencoded"}, 415),
+        ('{"payload": "x"}', {"content-type": "application/json", "content-encoding": "gzip"}, 415),
+        ("[]", {"content-type": "application/json"}, 400),
+        ("", {"content-type": "application/x-ndjson"}, 400),
+        ("{", {"content-type": "application/json"}, 400),
+        ("[" * 5000, {"content-type": "application/json"}, 400),
+        ('{"payload": "x", "payload_encoding": "rot13"}', {"content-type": "application/json"}, 400),
+        ('{"payload": "=", "payload_encoding": "base64"}', {"content-type": "application/json"}, 400),
+        ('{"payload": "x", "partition": 7}', {"content-type": "application/json"}, 400),
+        ('[{"payload": "x", "partition": 0}, {"payload": "y"}]', {"content-type": "application/json"}, 400),
+        ('{"payload": "x", "time": "yesterday"}', {"content-type": "application/json"}, 400),
+        ('{"payload": "x", "time_us": 99999999999999999999}', {"content-type": "application/json"}, 400),
+        ('{"payload": "\\ud800"}', {"content-type": "application/json"}, 400),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_body_is_said(server, body, headers, status):
+    """With a kind, a message and a hint, and nothing is written."""
+    reply = server.ask("POST", "/v1/topics/wrong/records", body, headers)
+    assert (reply.status, reply.kind) == (status, "Invalid"), reply
+    assert reply.json["message"]
+    assert reply.json["hint"]
+    if server.get("/v1/topics/wrong").status == 200:
+        assert server.payloads("wrong") == []
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(server):
+    with server.socket() as client:
+        client.sendall(
+            b"POST /v1/topics/large/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: 99999999999\r\n\r\n"
+        )
+        answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"holdfast-body-max: 1000000" in answer
+    assert b"connection: close" in answer
+
+
+def test_a_chunked_body_is_counted_while_it_comes(server):
+    with server.socket() as client:
+        client.sendall(
+            b"POST /v1/topics/chunked/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
+        answer = b""
+        try:
+            for _ in range(40):
+                client.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            answer = client.recv(65536)
+        except ConnectionError:  # it was closed while we were still sending
+            pass
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
+    assert server.get("/v1/topics/chunked/records").json["records"] == []
+
+
+def test_a_chunked_body_is_appended(server):
+    with server.socket() as client:
+        client.sendall(
+            b"POST /v1/topics/chunks/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n"
+            b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+        )
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert server.payloads("chunks") == ["abcdef"]
+
+
+def test_a_transaction_is_all_or_nothing(server):
+    server.append("orders", "first")
+    operations = [
+        {"append": "orders", "record": {"payload": "second", "key": "k"}},
+        {"put": "stock", "key": "chairs", "body": "12"},
+    ]
+    done = server.post("/v1/transactions", {"operations": operations})
+    assert [receipt["offset"] for receipt in done.json["receipts"]] == [1]
+    assert server.get("/v1/spaces/stock/item?key=chairs").json == {"key": "chairs", "body": "12"}
+    bad = [*operations, {"append": "orders", "record": {"payload": "x" * 2**20 + "x"}}]
+    assert server.post("/v1/transactions", {"operations": bad}).status in (400, 413)
+    assert server.post("/v1/transactions", {"operations": [{"append": "orders"}]}).status == 400
+    assert server.post("/v1/transactions", {"operations": []}).status == 400
+    assert server.payloads("orders") == ["first", "second"]
+    assert server.get("/v1/spaces").json == {"spaces": ["stock"]}
+    assert server.get("/v1/spaces/stock").json["items"] == [{"key": "chairs", "body": "12"}]
+    assert server.get("/v1/spaces/stock/item?key=tables").status == 404

@@ -1,0 +1,320 @@
+"""Who may: tokens, their scopes and patterns, by reference, revoked and expired; and who is refused before that."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import holdfast
+from holdfast.cli.program import program
+from holdfast.errors import Denied, Full, HoldfastError, Invalid
+from holdfast.server.access import Access, Caller, NotKnown
+from holdfast.server.browser_guard import BrowserGuard, WrongHost
+from holdfast.server.tokens import StoredToken, TokenFile, make, split
+from holdfast.testing.manual_clock import ManualClock
+from tests.server.conftest import Server, serving
+
+pytestmark = pytest.mark.disk
+
+
+def create(directory: Path, name: str, *options: str) -> str:
+    arguments = ["token", "create", str(directory), name, "--json", *options]
+    result = CliRunner().invoke(program, arguments)
+    assert result.exit_code == 0, result.output
+    return str(json.loads(result.stdout)["token"])
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server with tokens: one for each scope, one for a few topics, one that may ask twice a second."""
+    directory = tmp_path_factory.mktemp("guarded") / "log"
+    with holdfast.open(directory) as log:
+        for name in ("orders", "orders.eu", "private", "_own"):
+            log.topic(name).append(b"first")
+    tokens = {
+        scope: create(directory, scope, "--scope", scope, "--topic", "*") for scope in ("append", "read", "admin")
+    }
+    tokens["some"] = create(directory, "some", "--scope", "read", "--scope", "append", "--topic", "orders*")
+    tokens["own"] = create(directory, "own", "--scope", "read", "--topic", "_*")
+    tokens["slow"] = create(directory, "slow", "--scope", "read", "--topic", "*", "--rate", "2")
+    with serving() as start:
+        yield start(directory, heartbeat_ms=200), tokens
+
+
+def test_without_a_token_nothing_but_health_is_answered(guarded):
+    server, _ = guarded
+    for path in ("/v1", "/v1/topics", "/v1/topics/orders/records", "/metrics", "/v1/stats", "/v1/topics/nothere"):
+        reply = server.get(path)
+        assert (reply.status, reply.kind) == (401, "Denied"), path
+        assert reply.headers["www-authenticate"].startswith("Bearer")
+    for path in ("/healthz", "/readyz", "/docs", "/openapi.json"):
+        assert server.get(path).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Bearer x", "Basic {token}", "Bearer {token}x", "Bearer {token} {token}", "{token}",
+     "Bearer {cut}", "Bearer hft1_00000000_" + "A" * 43, "Bearer " + "A" * 8000, "Bearer {other}"],
+)  # fmt: skip
+def test_what_is_not_the_token_is_refused(guarded, header):
+    """Also one with the right id and another secret; no answer repeats what was given."""
+    server, tokens = guarded
+    token = tokens["admin"]
+    other = token[:-1] + ("A" if token[-1] != "A" else "Q")
+    sent = header.format(token=token, cut=token[:-2], other=other)
+    reply = server.get("/v1", headers={"authorization": sent})
+    assert reply.status == 401
+    assert token[14:] not in reply.body.decode()
+
+
+def test_scopes(guarded):
+    """Each allows what its row says and no more; admin includes the others."""
+    server, tokens = guarded
+    cases = {
+        ("POST", "/v1/topics/orders/records"): {"append", "admin"},
+        ("GET", "/v1/topics/orders/records"): {"read", "admin"},
+        ("GET", "/v1/topics/orders/marks"): {"read", "append", "admin"},
+        ("GET", "/v1/topics"): {"read", "append", "admin"},
+        ("PUT", "/v1/topics/orders"): {"admin"},
+        ("POST", "/v1/flush"): {"append", "admin"},
+        ("POST", "/v1/retain"): {"admin"},
+        ("POST", "/v1/seal"): {"admin"},
+        ("GET", "/v1/unshipped"): {"admin"},
+        ("GET", "/v1/stats"): {"read", "admin"},
+        ("GET", "/metrics"): {"read", "admin"},
+        ("GET", "/v1/producers/p"): {"append", "admin"},
+        ("DELETE", "/v1/topics/orders/consumers/c"): {"admin"},
+    }
+    bodies = {"/v1/topics/orders/records": {"payload": "x"}}
+    for (method, path), allowed in cases.items():
+        for scope in ("append", "read", "admin"):
+            body = None if method == "GET" else bodies.get(path, {})
+            reply = server.ask(method, path, body, token=tokens[scope])
+            assert (reply.status == 403) == (scope not in allowed), (method, path, scope, reply)
+            if reply.status == 403:
+                assert reply.kind == "Denied"
+
+
+def test_patterns(guarded):
+    """A token reaches the topics that its patterns match, and does not learn of others."""
+    server, tokens = guarded
+    assert server.get("/v1/topics/orders.eu/records", token=tokens["some"]).status == 200
+    for path in ("private", "_own", "nothere"):
+        assert server.get(f"/v1/topics/{path}/records", token=tokens["some"]).status == 403
+    names = [one["name"] for one in server.get("/v1/topics", token=tokens["some"]).json["topics"]]
+    assert names == ["orders", "orders.eu"]
+    for path in ("/v1/stats", "/metrics", "/v1/executions", "/v1/spaces"):
+        assert server.get(path, token=tokens["some"]).status == 403
+    transaction = {
+        "operations": [{"append": "orders", "record": {"payload": "x"}}, {"put": "s", "key": "k", "body": "b"}]
+    }
+    assert server.post("/v1/transactions", transaction, token=tokens["some"]).status == 403
+    assert server.get("/v1/topics/_own/records", token=tokens["read"]).status == 403
+    assert server.get("/v1/topics/_own/records", token=tokens["own"]).status == 200
+    assert server.post("/v1/topics/orders.new/records", {"payload": "x"}, token=tokens["some"]).status == 404
+
+
+def test_a_member_belongs_to_the_token_that_made_it(guarded):
+    server, tokens = guarded
+    place = "/v1/topics/orders/consumers/c/members"
+    member = server.post(place, token=tokens["read"]).json["member"]
+    assert server.post(f"{place}/{member}/poll", token=tokens["some"]).status == 404
+    assert server.ask("DELETE", f"{place}/{member}", token=tokens["admin"]).status == 404
+    assert server.ask("DELETE", f"{place}/{member}", token=tokens["read"]).status == 204
+
+
+def test_a_token_has_its_own_rate(guarded):
+    server, tokens = guarded
+    replies = [server.get("/v1", token=tokens["slow"]) for _ in range(8)]
+    refused = [reply for reply in replies if reply.status == 429]
+    assert refused
+    assert (refused[0].kind, refused[0].headers["retry-after"]) == ("Full", "1")
+    assert server.get("/v1", token=tokens["read"]).status == 200
+
+
+def test_a_revoked_token_is_refused_and_its_followers_end(serve, tmp_path):
+    import http.client
+
+    from tests.server.conftest import PATIENCE, events
+
+    holdfast.open(tmp_path / "log").close()
+    token = create(tmp_path / "log", "web", "--scope", "admin", "--topic", "*")
+    server = serve(tmp_path / "log", heartbeat_ms=100)
+    server.append("t", "x", token=token)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    connection.request("GET", "/v1/topics/t/follow", headers={"authorization": f"Bearer {token}"})
+    stream = events(connection.getresponse())
+    assert next(stream)[0] == ":"
+    assert CliRunner().invoke(program, ["token", "revoke", str(tmp_path / "log"), "web"]).exit_code == 0
+    assert [event for event in stream if event[0] != ":"] == [("end", "", '{"reason":"revoked"}')]
+    connection.close()
+    assert server.get("/v1", token=token).status == 401
+    (tmp_path / "log" / "TOKENS").unlink()  # that does not open the door
+    assert server.get("/v1").status == 401
+    code, said = server.stop()
+    assert code == 0
+    assert token not in said
+
+
+def test_a_server_beyond_loopback_needs_tokens(tmp_path):
+    """And says how they are made; a token by reference will do."""
+    for listen in ("0.0.0.0:0", "[::]:0"):
+        result = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), "--listen", listen])
+        assert result.exit_code == 1
+        assert "loopback only" in result.stderr
+        assert "holdfast token create" in result.stderr
+
+
+def test_a_token_by_reference(serve, tmp_path, monkeypatch):
+    text, _ = make("x", ("admin",), ("*",), ManualClock())
+    (tmp_path / "t").write_text(text + "\n")
+    refused = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), "--token", f"file:{tmp_path / 't'}"])
+    assert "others may read" in refused.stderr
+    (tmp_path / "t").chmod(0o600)
+    server = serve(tmp_path / "log", "--token", f"file:{tmp_path / 't'}")
+    assert server.started["tokens"] is True
+    assert server.get("/v1").status == 401
+    assert server.get("/v1", token=text).json["token"]["scopes"] == ["admin", "append", "read"]
+    plain = CliRunner().invoke(program, ["serve", str(tmp_path / "other"), "--token", text])
+    assert plain.exit_code == 1
+    assert text not in plain.stderr
+
+
+# -- without a server ---------------------------------------------------------------------------------------
+
+
+def test_the_file_has_hashes_only_and_is_the_owners(tmp_path):
+    holdfast.open(tmp_path / "log").close()
+    token = create(tmp_path / "log", "web", "--scope", "append", "--topic", "orders", "--expires", "1d")
+    path = tmp_path / "log" / "TOKENS"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert token not in path.read_text()
+    assert token.rpartition("_")[2] not in path.read_text()
+    listed = CliRunner().invoke(program, ["token", "list", str(tmp_path / "log"), "--json"])
+    assert json.loads(listed.stdout)["name"] == "web"
+    assert token.rpartition("_")[2] not in listed.output
+    again = CliRunner().invoke(
+        program, ["token", "create", str(tmp_path / "log"), "web", "--scope", "read", "--topic", "*"]
+    )
+    assert again.exit_code == 1
+    missing = CliRunner().invoke(program, ["token", "revoke", str(tmp_path / "log"), "nobody"])
+    assert missing.exit_code == 1
+    holdfast.open(tmp_path / "log").close()  # the log does not mind the file
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"format": "holdfast tokens 9", "tokens": []}', "\x00" * 100])
+def test_a_damaged_file_lets_nobody_in(tmp_path, content):
+    file = TokenFile(tmp_path / "TOKENS")
+    text, stored = make("a", ("read",), ("*",), ManualClock())
+    file.add(stored, ManualClock())
+    clock = ManualClock()
+    access = Access(file, None, clock, 0)
+    assert access.caller(f"Bearer {text}").id == stored.id
+    (tmp_path / "TOKENS").write_text(content)
+    clock.advance(2)
+    with pytest.raises(HoldfastError):
+        access.caller(f"Bearer {text}")
+    with pytest.raises(HoldfastError):
+        Access(file, None, clock, 0)
+
+
+def test_a_file_that_others_may_write_lets_nobody_in(tmp_path):
+    file = TokenFile(tmp_path / "TOKENS")
+    file.add(make("a", ("read",), ("*",), ManualClock())[1], ManualClock())
+    (tmp_path / "TOKENS").chmod(0o602)
+    with pytest.raises(Invalid, match="others may"):
+        Access(file, None, ManualClock(), 0)
+
+
+def test_a_token_expires(tmp_path):
+    clock = ManualClock()
+    file = TokenFile(tmp_path / "TOKENS")
+    text, stored = make("a", ("read",), ("*",), clock, expires_us=clock.now_us() + 5_000_000)
+    file.add(stored, clock)
+    access = Access(file, None, clock, 0)
+    assert access.caller(f"Bearer {text}").id == stored.id
+    clock.advance(6)
+    with pytest.raises(NotKnown):
+        access.caller(f"Bearer {text}")
+
+
+def test_a_token_is_bound_to_its_id(tmp_path):
+    """The secret of one is none of another, whatever id stands in front of it."""
+    clock = ManualClock()
+    file = TokenFile(tmp_path / "TOKENS")
+    pairs = [make(name, ("read",), ("*",), clock) for name in ("a", "b")]
+    for _, stored in pairs:
+        file.add(stored, clock)
+    access = Access(file, None, clock, 0)
+    mixed = f"hft1_{pairs[0][1].id}_{pairs[1][0].rpartition('_')[2]}"
+    with pytest.raises(NotKnown):
+        access.caller(f"Bearer {pairs[0][0][:14]}{pairs[1][0][14:]}")
+    assert split(mixed) is None or mixed not in [text for text, _ in pairs]
+
+
+def test_without_tokens_everybody_may_until_there_is_one(tmp_path):
+    clock, file = ManualClock(), TokenFile(tmp_path / "TOKENS")
+    access = Access(file, None, clock, 1)
+    assert access.caller(None).may("admin", "_own")
+    with pytest.raises(Full):
+        access.caller(None)
+    file.add(make("a", ("read",), ("*",), clock)[1], clock)
+    clock.advance(2)
+    with pytest.raises(NotKnown):
+        access.caller(None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [("orders", "orders", True), ("orders", "orders2", False), ("orders*", "orders.eu", True), ("*", "orders", True),
+     ("*", "_own", False), ("_*", "_own", True), ("_*", "own", False), ("*.eu", "orders.eu", True),
+     ("o.ders", "orders", False), ("a*c*e", "abcde", True), ("*", "a\nb", True)],
+)  # fmt: skip
+def test_patterns_mean_what_they_say(pattern, topic, matches):
+    token = StoredToken("id", "n", "", ("read",), (pattern,), 0)
+    caller = Caller(token, None)
+    assert caller.may("read", topic) is matches
+    assert not caller.may("append", topic)
+    if not matches:
+        with pytest.raises(Denied):
+            caller.require(("read",), topic)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "site", "refused"),
+    [
+        ("localhost:7474", None, None, None), ("127.0.0.1", None, "same-origin", None),
+        ("[::1]:7474", None, "none", None),
+        ("localhost:7474", "http://localhost:7474", None, None), ("LOCALHOST", None, None, None),
+        ("evil.example:7474", None, None, WrongHost), (None, None, None, WrongHost),
+        ("localhost.evil.example", None, None, WrongHost),
+        ("127.0.0.1.evil.example", None, None, WrongHost), ("localhost:7474", "http://evil.example", None, Denied),
+        ("localhost:7474", "null", None, Denied), ("localhost:7474", "http://localhost:8080", None, Denied),
+        ("localhost:7474", None, "cross-site", Denied), ("localhost:7474", None, "same-site", Denied),
+        ("localhost:7474", "http://[", None, Denied), ("localhost:7474", "file://localhost:7474", None, Denied),
+    ],
+)  # fmt: skip
+def test_browsers_of_others_and_foreign_names_are_refused(host, origin, site, refused):
+    guard = BrowserGuard("127.0.0.1", "", is_loopback=True)
+    if refused is None:
+        guard.check(host, origin, site)
+    else:
+        with pytest.raises(refused):
+            guard.check(host, origin, site)
+
+
+def test_a_page_of_another_site_cannot_append(guarded, server: Server):
+    """Not with a form, which browsers send without asking, and not by a name that leads here."""
+    form = {"content-type": "text/plain", "origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    assert server.ask("POST", "/v1/topics/csrf/records", '{"payload": "x"}', form).status == 403
+    assert server.ask("POST", "/v1/flush", "{}", {"content-type": "text/plain"}).status == 415
+    rebound = server.ask("POST", "/v1/topics/csrf/records", {"payload": "x"}, {"host": "evil.example:80"})
+    assert (rebound.status, rebound.kind) == (421, "Denied")
+    assert server.get("/v1/topics/csrf").status == 404
+    asked = server.ask("OPTIONS", "/v1/topics/csrf/records", None, {"origin": "http://evil.example"})
+    assert not [name for name in asked.headers if name.startswith("access-control")]

@@ -1,0 +1,121 @@
+"""Owners that leave on purpose, one after the other: a rolling restart loses, repeats and refuses nothing."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.journal.commit.group import Group
+from holdfast.journal.commit.writer import Writer
+from tests.sharing.member import SETTINGS
+from tests.sharing.members import Member, check_log, owner_of, several
+
+pytestmark = pytest.mark.crash
+
+
+def test_a_rolling_restart_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    with several(directory, 3) as members:
+        ended = []
+        for number in range(3):
+            owner = next((one for one in members if one.pid == owner_of(directory)), members[0])
+            fresh = Member(directory, f"r{number}")
+            fresh.wait_for(2)
+            owner.stop()  # it closes the log as a program does that ends
+            ended.append(owner)
+            members[members.index(owner)] = fresh
+            for member in members:
+                member.wait_for(2)
+        for member in members:
+            member.stop()
+        check_log(directory, ended + members)
+
+
+def test_all_leave_at_once_and_the_log_is_whole(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    with several(directory, 3) as members:
+        for member in members:
+            assert member.process.stdin is not None
+            member.process.stdin.close()
+        for member in members:
+            member.stop()
+        check_log(directory, members)
+        assert not (directory / "SOCKET").exists()
+
+
+def test_an_owner_in_this_process_leaves_again_and_again(tmp_path: Path) -> None:
+    options = {"share": True, "settings": SETTINGS}
+    stays = holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+    topic, tickets = stays.topic("t"), []
+    for number in range(8):
+        other = holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+        tickets += [topic.submit(f"stays {number}-{n}".encode()) for n in range(50)]
+        other.topic("t").append(f"other {number}".encode())
+        stays, other, topic = (stays, other, topic) if number % 2 else (other, stays, other.topic("t"))
+        other.close()  # by turns the one that owns it and the one that does not
+    assert all(ticket.result().offset >= 0 for ticket in tickets)
+    stored = [record.payload for record in topic.read()]
+    stays.close()
+    assert len(stored) == len(set(stored)) == 8 * 51
+
+
+def test_the_end_of_a_process_that_did_not_close_the_log_loses_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    with several(directory, 2) as members:
+        owner = next(one for one in members if one.pid == owner_of(directory))
+        other = next(one for one in members if one is not owner)
+        owner.process.send_signal(signal.SIGINT)  # Ctrl-C: its block ends, the log is closed and handed over
+        owner.join()
+        other.wait_for(5)
+        other.stop()
+        check_log(directory, members)
+
+
+def test_an_owner_whose_disk_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"share": True, "settings": SETTINGS}
+    first = holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+    second = holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+    second.topic("t").append(b"one")
+    failures = iter([OSError(5, "the disk failed")])
+    commit = Writer._commit
+
+    def failing(self: Writer, group: Group) -> None:
+        for failure in failures:
+            raise failure
+        commit(self, group)
+
+    monkeypatch.setattr(Writer, "_commit", failing)
+    assert second.topic("t").append(b"two").offset == 1  # by an owner that has opened the log anew
+    assert first.topic("t").append(b"three").offset == 2
+    second.close()
+    first.close()
+
+
+LEAVES = """
+import sys, threading, holdfast
+log = holdfast.open(sys.argv[1], share=True, settings={"segments": {"seal_on_close": False}})
+tickets = [log.topic("t").submit(b"%d" % number) for number in range(500)]
+if sys.argv[2] == "forgets":
+    del log, tickets
+"""
+
+
+@pytest.mark.parametrize("how", ["exits", "forgets"])
+@pytest.mark.parametrize("owns", [True, False])
+def test_a_process_that_ends_without_closing_the_log_loses_nothing(tmp_path: Path, how: str, owns: bool) -> None:
+    options = {"share": True, "settings": {"segments": {"seal_on_close": False}}}
+    log = None if owns else holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(tmp_path / "log"), how], capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    log = log or holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
+    assert [record.payload for record in log.topic("t").read()] == [b"%d" % number for number in range(500)]
+    log.close()

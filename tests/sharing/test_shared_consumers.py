@@ -1,0 +1,189 @@
+"""Members of a consumer in several processes share the partitions, and each record is consumed by one of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast import Invalid, Log
+from tests.sharing.members import ENVIRON
+from tests.sharing.shared_logs import join, shared
+
+pytestmark = pytest.mark.crash
+
+
+class Consuming:
+    """A process that consumes, and what it said."""
+
+    def __init__(self, directory: Path, patience: float) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sharing.consuming", str(directory), str(patience)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRON,
+        )  # fmt: skip
+        self.given: list[str] = []
+        self.answers: list[str] = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.wait(lambda: "ready" in self.answers)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word, *rest = line.split()
+            with self._more:
+                if word == "given":
+                    self.given += rest
+                else:
+                    self.answers.append(line.strip())
+                self._more.notify_all()
+
+    def wait(self, happened: object) -> None:
+        with self._more:
+            assert self._more.wait_for(happened, 60), (self.given, self.answers)  # type: ignore[arg-type]
+
+    def commit(self) -> str:
+        """What came of a commit."""
+        assert self.process.stdin is not None
+        before = len(self.answers)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.wait(lambda: len(self.answers) > before)
+        return self.answers[-1].split()[0]
+
+    def partitions(self) -> set[int]:
+        """Of which partitions it was given something."""
+        return {int(one.split(":")[0]) for one in self.given}
+
+    def end(self, *, kill: bool = False) -> None:
+        assert self.process.stdin is not None
+        if kill:
+            self.process.kill()
+        with suppress(OSError):
+            self.process.stdin.close()
+        self.process.wait(60)
+        self._reader.join(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def fill(log: Log, count: int = 1) -> None:
+    for partition in range(4):
+        log.topic("orders", partitions=4).append_batch([b"x"] * count, partition=partition)
+
+
+def test_partitions_are_shared_out_among_processes_and_move_when_one_is_killed(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner):
+        fill(log)
+        one = Consuming(log.path, 60)
+        one.wait(lambda: len(one.given) == 4)
+        assert one.commit() == "committed"
+        two = Consuming(log.path, 60)
+        status = log.consumers("orders")[0]
+        assert (status.members, status.lag) == (2, 0)
+        fill(log)
+        two.wait(lambda: len(two.given) == 2)
+        one.wait(lambda: len(one.given) == 6)
+        assert sorted(one.given[4:] + two.given) == ["0:1", "1:1", "2:1", "3:1"]
+        assert two.commit() == "committed"
+        fill(log)
+        two.wait(lambda: len(two.given) == 4)
+        two.end(kill=True)  # what it was given and has not committed comes again, elsewhere
+        one.wait(lambda: len(one.given) >= 10)
+        assert one.commit() == "committed"
+        assert sorted(set(one.given + two.given)) == sorted(f"{p}:{o}" for p in range(4) for o in range(3))
+        owner.kill()  # the positions stay, and the member comes again by itself
+        fill(log)
+        one.wait(lambda: len(one.given) >= 14)
+        assert one.commit() == "committed"
+        assert log.consumers("orders")[0].lag == 0
+        assert len(one.given) == len(set(one.given))
+        one.end()
+
+
+def test_of_two_processes_that_work_on_a_record_one_commits_it(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, _):
+        fill(log, 2)
+        one = Consuming(log.path, 60)
+        one.wait(lambda: len(one.given) == 8)
+        two = Consuming(log.path, 0)  # it does not wait for what the other has under way
+        two.wait(lambda: len(two.given) == 4)
+        assert one.commit() == "refused"
+        assert two.commit() == "committed"
+        one.wait(lambda: len(one.given) == 12)  # what is left to it is given out again
+        assert one.commit() == "committed"
+        assert log.consumers("orders")[0].lag == 0
+        one.end()
+        two.end()
+
+
+def test_a_position_is_committed_with_a_transaction_of_a_member(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as other:
+        fill(log)
+        with log.topic("orders").consumer("billing") as consumer:
+            for _ in range(2):
+                with log.transaction() as tx:
+                    for record in consumer.poll(1):
+                        tx.append("bills", record.payload)
+                    tx.consumed(consumer)
+            owner.kill()
+            with log.transaction() as tx:
+                for record in consumer.poll(1):
+                    tx.append("bills", record.payload)
+                tx.consumed(consumer)
+            assert consumer.lag == 1
+            while other.consumers()[0].members == 0:  # it comes again by itself
+                consumer.poll(1, timeout=0.01)
+            with pytest.raises(Invalid, match="in use"):
+                other.forget_consumer("billing", "orders")
+        assert other.topic("bills").marks()[0].durable == 3
+        with other.topic("orders").consumer("billing") as again:
+            assert len(again.poll(10)) == 1
+            again.commit()
+            assert again.poll(10, timeout=0) == []
+        other.forget_consumer("billing", "orders")
+        assert log.consumers() == []
+
+
+def test_what_was_given_out_before_a_takeover_is_committed_after_it(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as other:
+        fill(log, 2)
+        with log.topic("orders").consumer("billing") as consumer:
+            given = consumer.poll(2)
+            owner.kill()
+            while other.consumers()[0].members == 0:  # it comes again by itself
+                assert consumer.partitions == (0, 1, 2, 3)
+            given += consumer.poll(2)
+            consumer.commit()
+            for _ in range(4):
+                given += consumer.poll(10, timeout=0)
+            consumer.commit()
+            assert consumer.lag == 0
+        places = [(record.partition, record.offset) for record in given]
+        assert len(places) == len(set(places)) == 8
+
+
+def test_members_of_one_process_share_with_each_other_too(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, _):
+        fill(log)
+        topic = log.topic("orders")
+        with topic.consumer("billing") as one:
+            assert one.partitions == (0, 1, 2, 3)
+            with topic.consumer("billing", patience=0) as two:
+                for consumer in (one, two):
+                    for _ in range(50):
+                        if len(consumer.partitions) == 2:
+                            break
+                        one.poll(1, timeout=0.02)
+                        one.commit()
+                        two.poll(1, timeout=0.02)
+                        two.commit()
+                assert sorted(one.partitions + two.partitions) == [0, 1, 2, 3]
+                assert log.consumers()[0].members == 2
+            with pytest.raises(Invalid, match="named"), topic.consumer("billing", partitions=[1]):
+                topic.consumer("billing", partitions=[1])

@@ -1,0 +1,216 @@
+"""Every verb of a log works in a member that does not own it, with the same answers and the same errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast import Invalid, Log
+from holdfast.log.topics import following
+from tests.sharing.shared_logs import join, shared
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
+    with shared(tmp_path_factory.mktemp("shared") / "log") as (log, _):
+        yield log
+
+
+def test_sealing_retention_and_reconciliation_are_done_by_the_owner(member: Log) -> None:
+    topic = member.topic("sealed", partitions=2)
+    topic.append_batch([b"%d" % number for number in range(10)], partition=0)
+    member.seal("sealed")
+    assert [mark.sealed for mark in topic.marks()] == [10, 0]
+    topic.append_batch([b"x"] * 5, partition=0)
+    member.seal()
+    member.set_retention("sealed", records_max=5)
+    assert [gone.rows for gone in member.retain(dry_run=True).removed] == [10]
+    assert [gone.rows for gone in member.retain().removed] == [10]
+    assert next(iter(topic.read())).offset == 10
+    assert member.reconcile(deep=True).clean
+    assert member.last_reconcile is not None
+    assert member.compact("sealed").files_after >= 0
+    stats = member.stats()
+    assert stats.segments.seals_total >= 2
+    assert stats.journal.records_total >= 15
+    assert stats.shipping is None
+    assert member.unshipped() == ()
+
+
+def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
+        for log in (member, alone):
+            log.topic("orders")
+            log.topic("rows", schema=pa.schema([("a", pa.int64())]))
+
+        def told(log: Log, call: str) -> tuple[type, str, str]:
+            with pytest.raises(holdfast.HoldfastError) as caught:
+                eval(call, {"log": log, "timedelta": timedelta, "pa": pa})
+            return type(caught.value), caught.value.message, caught.value.hint
+
+        for call in (
+            "log.seal('order')",
+            "log.marks('order')",
+            "log.ship()",
+            "log.rebuild_store()",
+            "log.topic('orders', partitions=7)",
+            "log.topic('rows')",
+            "log.topic('rows', schema=pa.schema([('a', pa.string())]))",
+            "log.topic('new', partitions=0)",
+            "log.topic('a/b')",
+            "log.set_retention('orders', bytes_max=1, wait_for=['x'])",
+            "log.forget_consumer('billing', 'orders')",
+            "log.reconcile(remote=True)",
+            "log.topic('orders').append(b'x', durability='shipped')",
+            "log.topic('orders').append(b'x' * 2**25)",
+            "log.topic('orders').append_batch([b'x'], partition=3)",
+            "log.topic('orders').consumer('c', start='nowhere')",
+            "log.topic('orders').consumer('c', start=9)",
+            "log.executions.cancel('018f0000-0000-7000-8000-000000000000')",
+        ):
+            assert told(member, call) == told(alone, call), call
+
+
+def test_what_only_the_process_that_owns_can_do_says_so(member: Log) -> None:
+    for call in (
+        lambda: member.channels("alice"),
+        lambda: member.execution("import"),
+        lambda: member.worker([lambda ctx: None]),
+        lambda: member.subscribe(),
+    ):
+        with pytest.raises(Invalid) as caught:
+            call()
+        assert caught.value.hint
+
+
+def test_topics_schemas_and_spaces_are_seen_by_everybody_at_once(member: Log) -> None:
+    other = join(member.path)
+    with other:
+        first = pa.schema([("a", pa.int64())])
+        member.topic("typed", schema=first, partitions=2, key="a").append([{"a": 1}, {"a": 2}])
+        assert len(list(other.topic("typed", schema="latest").read())) == 2
+        other.topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())])).append({"a": 3, "b": "c"})
+        rows = [dict(row) for row in member.topic("typed", schema="latest").read()]
+        assert sorted((row["a"], row["b"]) for row in rows) == [(1, None), (2, None), (3, "c")]
+        for log, mine in ((member, b"1"), (other, b"2")):
+            log.space("stock").put("chairs", mine)
+            assert log.space("stock").get("chairs") == mine
+        assert member.space("stock").items() == [(b"chairs", b"2")]
+        assert member.spaces() == other.spaces()
+        assert "stock" in other.spaces()
+
+
+def test_two_members_that_put_the_first_items_at_once_find_each_others(tmp_path: Path) -> None:
+    """The salt that hides keys is drawn once, whoever needs it first."""
+    with shared(tmp_path / "log") as (one, _), join(tmp_path / "log") as two:
+        gate = threading.Barrier(2)
+
+        def put(log: Log, key: str) -> None:
+            log.space("s").name  # noqa: B018
+            gate.wait(30)
+            log.space("s").put(key, key.encode())
+
+        threads = [threading.Thread(target=put, args=pair) for pair in ((one, "a"), (two, "b"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for log in (one, two):
+            assert log.space("s").items() == [(b"a", b"a"), (b"b", b"b")]
+            assert (log.space("s").get("a"), log.space("s").get("b")) == (b"a", b"b")
+
+
+def test_a_transaction_of_a_member_has_its_receipts_and_is_whole(member: Log) -> None:
+    with member.transaction() as tx:
+        one = tx.append("paid", b"one", idempotency_key="k")
+        tx.put("s", "k", b"v")
+        tx.delete("s", "gone")
+    with member.transaction() as tx:
+        again = tx.append("paid", b"one", idempotency_key="k")
+    assert (one.receipt.offset, again.receipt.offset, again.receipt.repeated) == (0, 0, True)
+    with pytest.raises(Invalid), member.transaction() as tx:
+        tx.append("paid", b"another", idempotency_key="k")
+        tx.put("s", "k", b"other")
+    assert member.space("s").get("k") == b"v"
+
+
+def test_a_follower_is_woken_and_goes_on_over_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_NEWS_S", 3600.0)  # nothing but the owner's word wakes it
+    with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as writer:
+        topic, got, here = log.topic("orders"), [], threading.Semaphore(0)
+
+        def follow() -> None:
+            for record in topic.follow(0):
+                got.append(record.payload)
+                here.release()
+                if record.payload == b"end":
+                    return
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        other = writer.topic("orders")
+        for payload in (b"one", b"more", b"again"):
+            other.append(payload)
+            assert here.acquire(timeout=30)
+        owner.kill()
+        other.append(b"two")
+        assert here.acquire(timeout=30)
+        other.append(b"end")
+        thread.join(30)
+        assert got == [b"one", b"more", b"again", b"two", b"end"]
+
+
+def test_a_call_that_is_under_way_when_the_owner_dies_is_asked_of_the_next(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner):
+        topic = log.topic("orders")
+        topic.append_batch([b"x" * 100] * 20_000)
+        sealing = threading.Thread(target=log.seal)
+        sealing.start()
+        owner.kill()
+        sealing.join(60)
+        assert not sealing.is_alive()
+        assert topic.marks()[0].sealed == 20_000
+
+
+def test_marks_and_shipped_tickets_follow_what_the_owner_ships(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    with shared(tmp_path / "log", store) as (log, owner):
+        topic = log.topic("orders")
+        receipt = topic.append(b"one", durability="shipped")
+        assert log.marks("orders")[0].shipped == 1
+        ticket = topic.submit(b"two")
+        assert ticket.shipped(60).offset == receipt.offset + 1
+        with log.transaction(durability="shipped") as tx:
+            tx.append("orders", b"three")
+        log.seal()
+        log.ship()
+        marks = log.marks("orders")[0]
+        assert (marks.shipped, marks.settled) == (3, 3)
+        assert log.stats().shipping is not None
+        assert log.reconcile(remote=True).clean
+        owner.kill()
+        assert topic.append(b"four", durability="shipped").offset == 3
+        assert log.marks("orders")[0].shipped == 4
+
+
+def test_executions_are_started_signalled_and_looked_at_by_members(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner):
+        started = log.executions.start("import", 7, id="018f0000-0000-7000-8000-000000000001")
+        assert [row.kind for row in log.executions.list()] == ["import"]
+        assert log.executions.signal(started, "go", "now")
+        owner.kill()  # from here on this process owns the log
+        assert log.executions.cancel(started, "not needed") in ("canceled", "queued", "running")
+        assert log.is_owner
+        ran = []
+        with log.execution("report") as ctx:
+            ran.append(ctx.step("one", lambda: 1))
+        assert ran == [1]
+        assert {row.kind: row.status for row in log.executions.list()} == {"import": "canceled", "report": "completed"}
