@@ -52,6 +52,7 @@ def test_workers_are_replaced_and_killed_while_orders_come(folder):
     server.check_clean_end(folder / "data")
 
 
+@pytest.mark.full("uvicorn's workers are those of FastAPI's page")
 def test_coroutines_under_uvicorn(folder):
     """The asynchronous view, with two workers, and a lifespan that closes the log."""
     urls = folder / "mysite" / "urls.py"

@@ -46,6 +46,7 @@ def test_workers_are_replaced_and_killed_while_orders_come(folder, beginning):
     server.check_clean_end(folder / "data")
 
 
+@pytest.mark.full("two more ends of a process, which the gate has in several ways")
 def test_the_main_process_is_killed(folder):
     """With --preload it may be the owner: its workers go on until they notice, and leave the log closed."""
     with gunicorn(folder, "gunicorn --preload") as server, Customers(server.port()) as customers:
@@ -55,6 +56,7 @@ def test_the_main_process_is_killed(folder):
     server.check_clean_end(folder / "data")
 
 
+@pytest.mark.full("two more ends of a process, which the gate has in several ways")
 def test_a_new_main_process_beside_the_old_one(folder):
     """SIGUSR2: both share the log, and the old one leaves without a trace."""
     with gunicorn(folder, "gunicorn --preload") as server, Customers(server.port()) as customers:

@@ -56,6 +56,7 @@ def test_a_log_from_before_the_fork_says_why(forgetful):
         assert server.end() == 0
 
 
+@pytest.mark.full("the same refusal in another log")
 def test_celery_says_why(forgetful):
     """The second process of the pool is refused with the hint, in Celery's own log."""
     folder = forgetful("celery.md", "tasks.py")
