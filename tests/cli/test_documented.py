@@ -11,11 +11,27 @@ import msgspec
 import pytest
 
 from holdfast import Receipt
-from holdfast.cli import exit_codes, output, prices, printing, text
+from holdfast.cli import exit_codes, output, prices
 from holdfast.cli.executions import execution_lines
 from holdfast.cli.inspection import inspect_lines, root_report, summary
 from holdfast.cli.program import program
-from holdfast.cli.verbs import channel, config, consumer, keys, read, reconcile, seal, ship, spark, status, topics
+from holdfast.cli.verbs import (
+    channel,
+    config,
+    consumer,
+    keys,
+    metrics,
+    read,
+    reconcile,
+    seal,
+    serve,
+    ship,
+    spark,
+    status,
+    token,
+    topics,
+)
+from holdfast.model import record_json, row_json
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
@@ -83,7 +99,7 @@ def test_global_options_are_documented() -> None:
     [
         ("For all verbs", [output.ErrorLine]),
         ("holdfast append", [Receipt]),
-        ("holdfast read", [text.RecordLine, printing.TypedLine, read.PositionLine]),
+        ("holdfast read", [record_json.RecordLine, row_json.RowLine, read.PositionLine]),
         (
             "holdfast topics",
             [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
@@ -106,6 +122,7 @@ def test_global_options_are_documented() -> None:
             ],
         ),
         ("holdfast seal", [seal.SealLine]),
+        ("holdfast metrics", [metrics.MetricLine]),
         ("holdfast retain", [RetentionReport, Removed]),
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
@@ -115,6 +132,8 @@ def test_global_options_are_documented() -> None:
         ("holdfast ship", [ship.ShipReport, ship.Left]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),
+        ("holdfast serve", [serve.ServingLine]),
+        ("holdfast token", [token.TokenLine, token.NewTokenLine]),
         (
             "holdfast consumer",
             [consumer.ConsumerLine, consumer.ConsumerReport, consumer.ConsumerPartitionLine],

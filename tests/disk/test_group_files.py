@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -978,6 +979,75 @@ def test_a_full_disk_keeps_groups_in_files_and_appends_go_on(hasty, tmp_path):
         for path in (copy, tmp_path / "disk" / "log"):
             with opened(path) as again:
                 assert payloads(again) == [b"%d" % i for i in range(20)]
+
+
+class Hurry(threading.Event):
+    """Comes after so many pauses, none of which takes any time."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        if self.left <= 0:
+            self.set()
+        return self.is_set()
+
+
+@pytest.mark.parametrize(
+    ("size", "after"), [(2**20 + 512, 99), (2**20 + 512, 2), (2**18, 99), (3 * 2**18, 99), (512, 1)]
+)
+def test_a_file_is_prepared_piece_by_piece_until_there_is_a_hurry(size, after, tmp_path, monkeypatch):
+    """Other syncs never wait behind more than one piece; and it is whole, wherever the hurry came."""
+    unsynced, most, durable = [0], [0], [False]
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def pwritev(self, descriptor: int, buffers: list[bytes], position: int) -> int:
+            unsynced[0] += sum(map(len, buffers))
+            most[0], durable[0] = max(most[0], unsynced[0]), False
+            return os.pwritev(descriptor, buffers, position)
+
+        def fdatasync(self, descriptor: int) -> None:
+            unsynced[0], durable[0] = 0, True
+            os.fdatasync(descriptor)
+
+    monkeypatch.setattr(disk, "syscalls", Watched())
+    hurry = Hurry(after)
+    file = GroupFile.create(tmp_path / "1", 1, size, hurry)
+    assert durable[0]
+    assert file.size == size
+    assert (tmp_path / "1").read_bytes() == bytes(size)
+    assert hurry.is_set() or most[0] <= 2**18
+
+
+def test_the_next_file_is_prepared_slowly_until_half_of_this_one_is_used(tmp_path, monkeypatch):
+    create, begun, hurries = GroupFile.create, threading.Event(), []
+
+    def waiting(path: Path, number: int, size: int, hurry: threading.Event | None = None) -> GroupFile:
+        if hurry is not None:
+            hurries.append(hurry)
+            begun.set()
+            hurry.wait(30)
+        return create(path, number, size, hurry)
+
+    monkeypatch.setattr(GroupFile, "create", waiting)
+    settings = Settings.from_mapping({"journal": {"group_file_bytes": "1MiB"}, "segments": {"seal_on_close": False}})
+    with opened(tmp_path / "log", settings=settings) as log:
+        sent = [b"%d" % i + bytes(2000) for i in range(30)]
+        for payload in sent:
+            log.topic("t").append(payload)
+            used = sum(size for _, size in frames(filed(log.path)[0]))
+            if used > 40 * 2**10:
+                assert begun.wait(30)
+            if hurries and used < 60 * 2**10:
+                assert not hurries[0].is_set()
+        assert 70 * 2**10 < used < 100 * 2**10  # of 128 KiB
+        assert hurries[0].is_set()
+        assert payloads(log) == sent
 
 
 def test_a_group_larger_than_any_file_goes_through_the_database(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.crypto.vault import Vault
+from holdfast.journal.sqlite.stored_rows import StoredRows
 
 
 @pytest.fixture
@@ -92,6 +93,29 @@ def test_a_row_that_is_not_proved_is_not_taken_for_the_truth(tmp_path: Path) -> 
             _edit(tmp_path, "UPDATE heads SET next_offset = 9")
             with pytest.raises(holdfast.Corrupt):
                 list(mine.read())
+
+
+def test_an_item_of_a_space_that_has_not_changed_is_proved_by_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[int] = []
+    space_items = StoredRows.space_items
+
+    def counted(rows: StoredRows, space_id: int, body_bytes_max: int) -> Any:
+        loaded.append(space_id)
+        return space_items(rows, space_id, body_bytes_max)
+
+    with holdfast.open(tmp_path) as log, holdfast.open(tmp_path, read_only=True) as reader:
+        for number in range(5):
+            log.space("stock").put(f"k{number}", b"%d" % number)
+        assert reader.space("stock").get("k1") == b"1"
+        monkeypatch.setattr(StoredRows, "space_items", counted)
+        assert reader.space("stock").get("k2") == b"2"
+        assert not loaded
+        log.space("stock").put("k2", b"two")
+        assert reader.space("stock").get("k2") == b"two"
+        assert reader.space("stock").get("k3") == b"3"
+        assert len(loaded) == 1
 
 
 def _edit(path: Path, sql: str) -> None:

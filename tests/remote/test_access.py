@@ -162,13 +162,16 @@ def test_nobody_there_is_unavailable_and_says_where(tmp_path: Path) -> None:
         holdfast.connect("http://no-such-host.invalid:1", timeout=0.1)
 
 
-def test_tls_is_verified_by_the_authorities_that_are_given(tmp_path: Path) -> None:
+def test_tls_is_verified_by_the_authorities_that_are_given_and_connects_again(tmp_path: Path) -> None:
     certificate, key = _certificate(tmp_path, "localhost"), tmp_path / "key.pem"
     settings = {"server__tls_certificate": certificate, "server__tls_key": key}
     with ServedLog(tmp_path / "log", **settings) as server:
         url = server.url.replace("127.0.0.1", "localhost")
         with holdfast.connect(url, ca=certificate) as log:
             assert log.topic("t").append(b"x").offset == 0
+            log.space("s").put("k", b"found again")  # the first item of this log: what hides its key is kept with it
+            server.restart()
+            assert log.space("s").get("k") == b"found again"
         with pytest.raises(Unavailable, match="not trusted"):
             holdfast.connect(url, timeout=0.2)
         with pytest.raises(Unavailable, match="not trusted"):  # the right authority, another name

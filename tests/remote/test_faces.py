@@ -26,13 +26,13 @@ PAIRS: list[tuple[type, type]] = [
     (Log, RemoteLog), (Topic, RemoteTopic), (TypedTopic, RemoteTypedTopic), (Consumer, RemoteConsumer),
     (Executions, RemoteExecutions), (Follower, RemoteFollower), (Watch, RemoteWatch),
 ]  # fmt: skip
-MEMBERS = {"is_dead", "is_idle", "take", "lose"}
-"""What members of one process ask each other; nobody else calls them."""
+INTERNAL = {"is_dead", "is_idle", "take", "lose", "context", "lifetime", "become", "open_consumer"}
+"""What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
 
 
 def public(kind: type) -> dict[str, Any]:
     found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
-    return {name: value for name, value in found.items() if name not in MEMBERS}
+    return {name: value for name, value in found.items() if name not in INTERNAL}
 
 
 def arguments(value: Any) -> list[tuple[str, Any, Any]]:

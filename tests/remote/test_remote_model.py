@@ -209,6 +209,35 @@ class BothLogs(RuleBasedStateMachine):
 
         self.same(run)
 
+    @rule(since=bounds, until=bounds, reverse=st.booleans())
+    def read_times(self, **asked: Any) -> None:
+        self.same(lambda log: [record.time for record in log.topic(self.raw).read(**asked)])
+
+    @rule(
+        sequence=st.sampled_from([1, 2, 3, 4, 9]), producer=st.sampled_from(["p", "q"]), payload=payloads,
+        kind=st.sampled_from(["record", "batch", "rows"]),
+    )  # fmt: skip
+    def produce(self, sequence: int, producer: str, payload: bytes, kind: str) -> None:
+        time = self.now()
+
+        def run(log: Log) -> Any:
+            one = log.producer(f"{self.raw}-{producer}")
+            if kind == "record":
+                return place(one.append(self.raw, payload, sequence=sequence, time=time)), one.last
+            if kind == "batch":
+                batch = [Record(payload, time=time)] * 2
+                return [place(receipt) for receipt in one.append_batch(self.raw, batch, sequence=sequence)], one.last
+            rows = [{"id": 1, "name": "a", "blob": payload}, {"id": 2, "name": "b", "blob": b""}]
+            topic = log.topic(self.typed, schema="latest")
+            return [place(receipt) for receipt in one.append(topic, rows, sequence=sequence, time=time)], one.last
+
+        self.same(run)
+
+    @rule(producer=st.sampled_from(["p", "q"]))
+    def forget_producer(self, producer: str) -> None:
+        self.same(lambda log: log.forget_producer(f"{self.raw}-{producer}"))
+        self.same(lambda log: [one.last for one in log.producers() if one.producer.startswith(f"{self.raw}-")])
+
     @rule(key=st.sampled_from([b"a", "b", b"none"]))
     def latest(self, key: Any) -> None:
         self.same(lambda log: log.topic(self.raw).latest(key))

@@ -176,6 +176,19 @@ def test_a_producers_body_is_written_once(server):
     assert (first.json["repeated"], again.json["repeated"]) == (False, True)
     assert again.json["runs"][0]["offset"] == first.json["runs"][0]["offset"]
     assert server.payloads("produced") == ["a", "b"]
+    assert server.get("/v1/producers/device-7").json == {"producer": "device-7", "last": 1}
+    assert server.get("/v1/producers/nobody").json["last"] is None
+    one = {**headers, "holdfast-sequence": "2"}
+    assert [server.post("/v1/topics/produced/records", {"payload": "c"}, headers=one).json["offset"] for _ in "12"] == [
+        2,
+        2,
+    ]
+    gap = server.post("/v1/topics/produced/records", {"payload": "e"}, headers={**headers, "holdfast-sequence": "4"})
+    assert (gap.status, gap.kind, gap.json["fields"]) == (409, "Invalid", {"expected": 3})
+    make_typed(server, "producedrows")
+    rows = {**headers, "holdfast-sequence": "3"}
+    twice = [server.post("/v1/topics/producedrows/records", [{"cents": 1}], headers=rows) for _ in range(2)]
+    assert [reply.json["repeated"] for reply in twice] == [False, True]
     for wrong in ({"holdfast-producer": "p"}, {"holdfast-sequence": "1"}, {**headers, "holdfast-sequence": "x"}):
         assert server.post("/v1/topics/produced/records", {"payload": "c"}, headers=wrong).status == 400
 

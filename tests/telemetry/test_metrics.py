@@ -85,7 +85,20 @@ def test_every_metric_is_told_by_some_log(tmp_path: Path) -> None:
         log.reconcile()
         told = {metric.name for metric in collecting.collect([log])}
     silent = {metric.name for metric in metric_list.METRICS} - told
-    assert silent == {"holdfast.share.clients", "holdfast.share.sessions", "holdfast.share.takeovers"}
+    assert silent == {"holdfast.share.clients", "holdfast.share.sessions"}
+
+
+def test_a_shared_log_is_told_by_its_owner_and_by_each_client(tmp_path: Path) -> None:
+    """Under roles of their own, so that nothing is counted twice; and the owner says how many clients it has."""
+    with holdfast.open(tmp_path / "log", share=True) as log:
+        log.topic("orders").append_batch([b"x"] * 3)
+        found = parsed(*telemetry.render([log]))
+    for role in ("owner", "client"):
+        assert one(found, "holdfast_append_records_total", role=role) == 3
+        assert one(found, "holdfast_append_duration_seconds_count", role=role) == 1
+    assert one(found, "holdfast_share_clients", role="owner") == 1
+    assert one(found, "holdfast_share_sessions", role="owner") == 1
+    assert telemetry.render([log]) == (b"", TEXT)
 
 
 def test_labels_are_bounded(tmp_path: Path) -> None:
@@ -176,6 +189,7 @@ def test_the_command_line_reads_beside_the_owner(tmp_path: Path) -> None:
         found = parsed(run("--openmetrics").encode(), OPENMETRICS)
     assert one(parsed(text.encode(), TEXT), "holdfast_mark", topic="orders", stage="durable", role="reader") == 3
     assert one(found, "holdfast_lag", topic="orders", stage="sealed") == 3
+    assert one(found, "holdfast_tail_records", role="reader") == 3
     assert "holdfast_append_records_total" not in text
     marks: list[Any] = [line for line in lines if line["name"] == "holdfast.mark"]
     assert {line["attributes"]["holdfast.stage"]: line["value"] for line in marks}["durable"] == 3

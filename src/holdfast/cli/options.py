@@ -110,11 +110,11 @@ def open_log(directory: Path, reference: str | None, settings: Settings, *, read
         raise
 
 
-def open_served(directory: Path, reference: str | None, settings: Settings) -> Log:
+def open_served(directory: Path, reference: str | None, settings: Settings, *, share: bool) -> Log:
     """Open a log, or make one, for a service that stays: it is sealed when it is closed."""
     keyring = load_keyring(reference, settings)
     with asking_for_key(keyring):
-        return holdfast.open(directory, settings=settings, keyring=keyring)
+        return holdfast.open(directory, settings=settings, keyring=keyring, share=share)
 
 
 def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:

@@ -574,6 +574,8 @@ class Journal:
                 hint="everything acknowledged is kept; check the disk before opening the log again",
             )
             failure.__cause__ = failure.__cause__ or error
+        if self.news is not None:
+            self.news.stop()
         if self._link is not None:  # after our own connections: if we are the owner, too, its is the last one then
             self._link.close(timeout)
         self._closed = Closed("the log is closed")

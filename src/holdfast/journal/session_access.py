@@ -127,6 +127,11 @@ class SessionAccess:
             found = next((one for one in self._stored() if one.name == name), None)
         return None if found is None or not found.is_stored else found.last
 
+    @property
+    def count(self) -> int:
+        """How many sessions the owner remembers."""
+        return len(self._state.sessions.sessions)
+
     def all(self) -> list[SessionInfo]:
         """All sessions that are stored, those that were used longest ago first."""
         found = list(self._state.sessions.sessions.values()) if self._owned else self._stored()

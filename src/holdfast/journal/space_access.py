@@ -148,13 +148,15 @@ class SpaceAccess:
         weights = spaces.proved(vault, path, row, items)
         if self._learns:
             self._state.spaces.learn(row, weights)
+        else:
+            self._state.spaces.learn_anew(row, weights)
         return spaces.opened(vault, path, row, items)
 
     def get(self, name: str, key: bytes) -> bytes | None:
         """The body of one item as it is committed, proved; None if it is not there.
 
-        Where the writer knows what the items weigh this reads one row. Else the whole space is loaded, once; by a
-        handle that only reads, each time.
+        Where it is known what the items weigh this reads one row. Else the whole space is loaded: once by an owner, by
+        others after each change of it.
         """
         vault, path, stored = self._state.vault, self._backend.path, spaces.stored_name(name)
         looked = self._committed(stored, lambda rows: spaces.load_one(rows, path, vault, stored, key))

@@ -132,12 +132,7 @@ class RemoteCatalog:
             found = self._topics.get(name)
             if found is not None:
                 return found
-            parts = journal.partitions.get(name)
-            if parts is None:
-                parts = state.new_partitions(journal.log_id, journal.shipping_state)
-                journal.partitions[name] = parts
-            if state.schemas:
-                journal.schemas[name] = state.schema_rows()
+            parts = journal.add_topic(state)
             partitions = RemotePartitions(name, parts, cast("Any", journal), cast("Any", None))
             partitions.exchange = self._exchange
             feed = MarksFeed(name, parts, self._exchange, journal)

@@ -28,6 +28,7 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.log import Log
 from holdfast.log.log_stats import Stats
+from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.transactions.space import Space, space_names
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Durability, Marks
@@ -106,6 +107,11 @@ class RemoteLog(Log):
         return self._info.read_only
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return self._ending.is_open
+
+    @property
     def problems(self) -> tuple[Corrupt, ...]:
         """None that a client would know of: the server opened the log."""
         return ()
@@ -162,6 +168,20 @@ class RemoteLog(Log):
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
         return space_names(cast("Any", self._remote))
+
+    # -- producers ----------------------------------------------------------------------------------------
+
+    def producer(self, name: str, *, start: int = 1) -> Producer:
+        """The producer of this name: `producer.append(topic, payload, sequence=1)` writes each number once."""
+        return Producer(name, cast("Any", self._remote), self._catalog, start=start)
+
+    def producers(self) -> list[ProducerStatus]:
+        """How far all producers are, those that were used longest ago first."""
+        return producers_of(cast("Any", self._remote))
+
+    def forget_producer(self, name: str) -> None:
+        """Let go of a producer, durably: one of that name begins anew. NotFound where none is known and idle."""
+        forget(cast("Any", self._remote), name)
 
     # -- consumers ----------------------------------------------------------------------------------------
 
@@ -387,7 +407,7 @@ class _Ending:
         self._close_forgotten()
 
     def before_fork(self) -> None:
-        """Nothing has to be let go of: a child closes its copies of the connections."""
+        """A child closes what it inherited; nothing must be let go before."""
 
     def after_fork(self) -> None:
         """The parent goes on."""

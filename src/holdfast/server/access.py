@@ -20,6 +20,7 @@ from holdfast.server.tokens import SCOPES, Scope, StoredToken, TokenFile, hash_o
 
 _LOOK_AGAIN_S = 1.0
 _TOKEN_BYTES_MAX = 4096
+_REMEMBERED = 1_000
 
 
 class NotKnown(Denied):
@@ -29,7 +30,7 @@ class NotKnown(Denied):
 class Caller:
     """Whoever sent a request."""
 
-    __slots__ = ("_topics", "id", "limit", "scopes", "token")
+    __slots__ = ("_fine", "_topics", "id", "limit", "scopes", "token")
 
     def __init__(self, token: StoredToken | None, rate_max: float | None) -> None:
         self.token = token
@@ -38,6 +39,7 @@ class Caller:
         self.scopes: frozenset[Scope] = frozenset(SCOPES if admin or token is None else token.scopes)
         self._topics = ("*", "_*") if token is None else token.topics
         self.limit = RateLimit(rate_max or None)
+        self._fine: set[tuple[tuple[Scope, ...], str | None]] = set()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -56,9 +58,13 @@ class Caller:
 
     def require(self, scopes: tuple[Scope, ...], topic: str | None) -> None:
         """Raise Denied unless one of these scopes is allowed."""
+        if (scopes, topic) in self._fine:
+            return
         if not any(self.may(scope, topic) for scope in scopes):
             where = "the whole log" if topic is None else f"topic {topic!r}"
             raise Denied(f"this token does not allow {' or '.join(scopes)} of {where} token={self.id}")
+        if len(self._fine) < _REMEMBERED:
+            self._fine.add((scopes, topic))
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +164,10 @@ def _given(reference: str, clock: Clock) -> StoredToken:
     """A token that a setting names, with all rights."""
     parts = split(read_reference(reference))
     if parts is None:
-        raise Invalid("what server.token names is no token", hint="make one: holdfast token create --new")
+        raise Invalid(
+            "what server.token names is no token",
+            hint="it is what 'holdfast token create' prints: 57 characters that begin with hft1_",
+        )
     token_id, secret = parts
     hashed = hash_of(token_id, secret).hex()
     return StoredToken(token_id, "server.token", hashed, SCOPES, ("*", "_*"), clock.now_us())

@@ -18,7 +18,7 @@ from typing import Any
 from starlette.routing import Match, Route
 
 from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
-from holdfast.server.answers import Answer, Send, Stream, json_answer
+from holdfast.server.api_answers import Answer, Send, Stream, json_answer
 from holdfast.server.api_request import ApiRequest, ClientGone, Receive
 from holdfast.server.http_errors import ErrorBody, Refusal, body_of, headers_of, kind_of, status_of
 from holdfast.server.route_table import ROUTES, RouteDefinition
@@ -99,7 +99,7 @@ class Application:
 
     async def _answer(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
         served = self._served
-        served.guard.check(request.header(b"host"), request.header(b"origin"), request.header(b"sec-fetch-site"))
+        served.guard.check(request.headers)
         if definition.about == "open":
             return await definition.handler(request, served)
         request.caller = served.access.caller(request.header(b"authorization"))

@@ -8,12 +8,14 @@ page's own that leads to this machine (DNS rebinding) is refused by `Host`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from holdfast.errors import Denied
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_REMEMBERED = 100
 _OWN_SITES = (None, "same-origin", "none")
 
 
@@ -29,9 +31,18 @@ class BrowserGuard:
         self._names: frozenset[str] | None = frozenset(own | _LOOPBACK | {host.lower()})
         if not is_loopback and not own:  # it needs tokens, and who could say by which names it is reached?
             self._names = None
+        self._fine: set[tuple[bytes | None, ...]] = set()
 
-    def check(self, host: str | None, origin: str | None, site: str | None) -> None:
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Denied for what must not be answered."""
+        given = headers.get(b"host"), headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if given in self._fine:
+            return
+        self._check(*(None if value is None else value.decode("latin-1") for value in given))
+        if len(self._fine) < _REMEMBERED:  # they are what clients make of them
+            self._fine.add(given)
+
+    def _check(self, host: str | None, origin: str | None, site: str | None) -> None:
         if self._names is not None and (host is None or name_of(host) not in self._names):
             raise WrongHost("the server does not answer to this Host", hint="name it in server.hosts, or with --host")
         if site not in _OWN_SITES:

@@ -14,13 +14,14 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Operation, Run
-from holdfast.journal.session_access import ForwardedRows, ForwardedUnit
+from holdfast.journal.session_access import ForwardedProduced, ForwardedRows, ForwardedUnit, check_producer
+from holdfast.log.producers.producer import producer_key
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
 from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
-from holdfast.remote.wire.group_message import GroupMessage, RecordsRun, RowsRun, SpaceChange, Unit
+from holdfast.remote.wire.group_message import GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
 from holdfast.server.access import Caller
 from holdfast.server.served import AnyKind, Served
 
@@ -29,7 +30,7 @@ _ITEMS_MAX = 16_384
 _KIND_BYTES_MAX = 255
 _SPACES = "_spaces"
 
-Forwardable = ForwardedRows | ForwardedUnit
+Forwardable = ForwardedRows | ForwardedUnit | ForwardedProduced
 
 
 class ItemRefused(Exception):
@@ -58,10 +59,21 @@ class CheckedGroup:
         found: list[Forwardable] = []
         for index, item in enumerate(message.items):
             try:
-                found.append(self._unit(item) if isinstance(item, Unit) else self._rows_item(item))
+                found.append(self._produced(item) if isinstance(item, Produced) else self._item(item))
             except HoldfastError as error:
                 raise ItemRefused(index, error) from None
         return found
+
+    def _item(self, item: RecordsRun | Unit) -> ForwardedRows | ForwardedUnit:
+        return self._unit(item) if isinstance(item, Unit) else self._rows_item(item)
+
+    def _produced(self, told: Produced) -> ForwardedProduced:
+        try:
+            producer_key(told.producer.decode())
+        except UnicodeDecodeError:
+            raise Invalid("a producer has a name of printable characters", hint="log.producer('device-7')") from None
+        check_producer(told.producer, told.sequence, told.start)
+        return ForwardedProduced(told.producer, told.sequence, told.start, self._item(told.item))
 
     # -- plain records ------------------------------------------------------------------------------------
 

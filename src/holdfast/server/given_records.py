@@ -18,7 +18,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import NOW, Record
 from holdfast.model.record_json import GivenRecord, moment
 from holdfast.model.row_json import Row, typed_rows
-from holdfast.server.answers import ARROW, BYTES, JSON, NDJSON
+from holdfast.server.api_answers import ARROW, BYTES, JSON, NDJSON
 from holdfast.server.api_request import ApiRequest, decoded, whole_of
 from holdfast.server.http_errors import Refusal
 

@@ -27,6 +27,8 @@ _log = logging.getLogger("holdfast.server")
 _HEADERS_MAX = 100
 _PIPELINED_MAX = 16
 _LATE = 408
+_GOODBYE_S = 2.0
+"""How long the end of TLS may take: a client that does not answer must not hold up the server's own end."""
 _WaitsFor = Literal["head", "body", "us", "request"]
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
@@ -298,7 +300,12 @@ class TlsGate(asyncio.Protocol):
         seconds = self._guard.settings.headers_timeout_ms / 1000
         try:
             secured = await loop.start_tls(
-                transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=_GOODBYE_S,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             secured = None

@@ -71,6 +71,8 @@ def status_of(error: HoldfastError) -> int:
     """The status of an error."""
     if isinstance(error, Refusal):
         return error.status
+    if getattr(error, "expected", None) is not None:  # a producer's sequence that leaves a gap
+        return 409
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 

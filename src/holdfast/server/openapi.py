@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import holdfast
-from holdfast.server.answers import JSON
+from holdfast.server.api_answers import JSON
 from holdfast.server.http_errors import ErrorBody
 
 if TYPE_CHECKING:

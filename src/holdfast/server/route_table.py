@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import GivenRecord
-from holdfast.server.answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
+from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,
@@ -116,6 +116,10 @@ ROUTES: tuple[RouteDefinition, ...] = (
            takes=(group_routes.MSGPACK,), forms=(group_routes.MSGPACK,), writes=True, seconds_more=WAIT_SECONDS_MAX),
     _Route("GET", "/v1/client", "any", (), client_routes.client_info, "What clients must know", None,
            client_routes.ClientAnswer),
+    _Route("GET", "/v1/client/producers", "log", _READ, client_routes.list_producers, "How far all producers are", None,
+           client_routes.ProducersAnswer),
+    _Route("DELETE", "/v1/client/producers/{producer}", "log", _ADMIN, client_routes.forget_producer,
+           "Let go of a producer", writes=True),
     _Route("GET", "/v1/client/topics/{topic}", "topic", _EITHER, client_routes.topic_state,
            "A topic as clients plan with it; with `wait`, once it has moved", None, client_routes.StateAnswer,
            ("wait", "known"), is_stream=True),

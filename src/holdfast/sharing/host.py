@@ -19,7 +19,7 @@ import resource
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -55,6 +55,9 @@ from holdfast.sharing.wire import (
     frame,
     from_client,
 )
+from holdfast.telemetry import collecting
+from holdfast.telemetry.metric import Point
+from holdfast.telemetry.metric_list import shared
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Forwarded, Item
@@ -142,11 +145,17 @@ class Host:
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._thread.start()
+        collecting.watch(self, _points)
 
     @property
     def is_alive(self) -> bool:
         """Whether anybody is served."""
         return self._thread.is_alive()
+
+    def numbers(self) -> tuple[str, int, int]:
+        """The log, how many clients there are now, and how many sessions are remembered."""
+        clients = sum(one.caller is not None for one in list(self._connections.values()))
+        return self._journal.log_id.hex(), clients, self._journal.sessions.count
 
     def others(self, session: bytes) -> int:
         """How many clients there are beside this one."""
@@ -491,3 +500,7 @@ class Host:
                 touched.add(connection)
         for connection in touched:
             self._flush(connection)
+
+
+def _points(host: Host) -> Iterator[Point]:
+    return shared(*host.numbers()) if host.is_alive else iter(())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import HoldfastError
@@ -34,11 +34,27 @@ def watched() -> list[object]:
         return list(_watched)
 
 
-def collect(owners: Iterable[object] | None = None) -> dict[Metric, list[Point]]:
-    """The points of these, or of all in this process, by metric; one that cannot be read now is left out."""
+class Identified(Protocol):
+    """A log."""
+
+    @property
+    def id(self) -> str:
+        """Its identity."""
+
+
+def collect(logs: Iterable[Identified] | None = None) -> dict[Metric, list[Point]]:
+    """The points of these logs, or of all in this process, by metric; what cannot be read now is left out.
+
+    Of a log that is shared, whatever this process has of it: its owner, its host, its clients.
+    """
+    ids = None if logs is None else {log.id for log in logs}
     found: dict[tuple[Metric, tuple[str, ...]], Point] = {}
-    for owner in watched() if owners is None else owners:
+    for owner in watched():
+        if ids is not None and getattr(owner, "id", None) not in {None, *ids}:
+            continue
         for point in _points(owner):
+            if ids is not None and point.values[0] not in ids:
+                continue
             key = (point.metric, point.values)
             before = found.get(key)
             found[key] = (

@@ -164,11 +164,6 @@ def _consumer_lags(seen: Seen) -> dict[Labels, int]:
     return found
 
 
-def _sharing(seen: Seen) -> Any:
-    """What a shared log counts, where `Stats` has it: `clients`, `sessions` …"""
-    return getattr(seen.stats, "sharing", None)
-
-
 # -- the list -----------------------------------------------------------------------------------------------------
 
 SECTIONS = (
@@ -219,7 +214,7 @@ SECTIONS = (
         _gauge("holdfast.disk.floor", "By", "Where appends are refused: disk.free_bytes_min.",
                lambda seen: seen.settings.disk.free_bytes_min),
     )),
-    Section("Tail and segments", lambda seen: seen.stats.segments, (
+    Section("Tail and segments", lambda seen: None if seen.role == "client" else seen.stats.segments, (
         _gauge("holdfast.segments", "{segment}", "Segments that are there, of all partitions.",
                lambda segments: segments.segments),
         _gauge("holdfast.tail.records", "{record}", "Records that are durable and not sealed.",
@@ -326,13 +321,11 @@ SECTIONS = (
         _gauge("holdfast.tables.problems", "{table}", "Tables that are not up to date.",
                lambda tables: len(tables.problems)),
     )),
-    Section("Sharing", _sharing, (
-        _gauge("holdfast.share.clients", "{client}", "Processes that use the log through its owner now.",
-               lambda sharing: getattr(sharing, "clients", None)),
+    Section("Sharing", lambda seen: None, (  # told by the host of a shared log: see `shared`
+        _gauge("holdfast.share.clients", "{client}", "Clients that use the log through its owner now.",
+               lambda sharing: sharing),
         _gauge("holdfast.share.sessions", "{session}", "Producer sessions that the log remembers.",
-               lambda sharing: getattr(sharing, "sessions", None)),
-        _counter("holdfast.share.takeovers", "{takeover}", "Times this process became the owner of a shared log.",
-                 lambda sharing: getattr(sharing, "takeovers_total", None)),
+               lambda sharing: sharing),
     )),
     Section("Process", lambda seen: seen, (
         _gauge("holdfast.open", "{flag}", "1 for each log that is open in this process.", lambda seen: 1),
@@ -357,3 +350,10 @@ def points(seen: Seen) -> Iterator[Point]:
                     yield Point(metric, (*place, *labels), one)
             elif value is not None:
                 yield Point(metric, place, value)
+
+
+def shared(log_id: str, clients: int, sessions: int) -> Iterator[Point]:
+    """What the host of a shared log tells beside its log."""
+    found = {metric.name: metric for metric in METRICS}
+    yield Point(found["holdfast.share.clients"], (log_id, "owner"), clients)
+    yield Point(found["holdfast.share.sessions"], (log_id, "owner"), sessions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from holdfast.telemetry import collecting
+from holdfast.telemetry.collecting import Identified
 from holdfast.telemetry.metric import Buckets, Metric, Point
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -18,7 +19,7 @@ _ACCEPT_CHARACTERS_MAX = 1000
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def render(logs: Iterable[object] | None = None, *, accept: str = "") -> tuple[bytes, str]:
+def render(logs: Iterable[Identified] | None = None, *, accept: str = "") -> tuple[bytes, str]:
     """The metrics of these logs, or of all that are open in this process, and the content type of the text.
 
     `accept` is the header of the same name of whoever asks.

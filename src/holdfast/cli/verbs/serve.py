@@ -38,11 +38,12 @@ class ServingLine(msgspec.Struct, frozen=True):
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
+@click.option("--share", is_flag=True, help="Share the log with other processes that open it with share=True.")
 @keyring_option
 @json_option
 def serve_command(
     directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, token: str | None,
-    tls_certificate: Path | None, tls_key: Path | None, reference: str | None, as_json: bool,
+    tls_certificate: Path | None, tls_key: Path | None, share: bool, reference: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve the log in DIR over HTTP."""
     import os
@@ -61,7 +62,7 @@ def serve_command(
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **chosen))
-    with open_served(directory, reference, settings) as log:
+    with open_served(directory, reference, settings, share=share) as log:
         server = HttpServer(log, settings.server)
 
         def started() -> None:

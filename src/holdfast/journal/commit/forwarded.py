@@ -163,10 +163,11 @@ class Forwarded:
             self._places.append(partition.refusal)
             return
         run = group.run_for(partition)
-        if not run.extras and any(row[2] is not None for row in rows):
-            run.extras = True
-        if not run.keyed and any(row[3] is not None for row in rows):
-            run.keyed = True
+        for _, _, extra, unique in rows:
+            if extra is not None:
+                run.extras = True
+            if unique is not None:
+                run.keyed = True
         self._places.append(_Rows(run, len(run.rows), rows))
         run.rows.extend(rows)
 
@@ -204,8 +205,9 @@ class Forwarded:
         if self._twin is not None:
             return tuple(outcome.again() for outcome in self._twin.settle())
         if self._outcomes is None:
-            missing = self.items - len(self._places)  # a signal struck before all were in
-            self._outcomes = (*map(_outcome, self._places), *refused_all(missing, _NOT_STORED))
+            self._outcomes = tuple(map(_outcome, self._places))
+            if len(self._outcomes) < self.items:  # a signal struck before all were in
+                self._outcomes += refused_all(self.items - len(self._outcomes), _NOT_STORED)
         return self._outcomes
 
     @property

@@ -170,8 +170,9 @@ class Forwarder:
             if group.offered:
                 self.failure = error
         elif way.taken:
-            seconds = self._clock.monotonic() - way.started
-            self.counters.committed(group.records, group.bytes, len(way.taken), 0, seconds)
+            now = self._clock.monotonic()
+            queued = now - group.since if group.records else None
+            self.counters.committed(group.records, group.bytes, len(way.taken), 0, now - way.started, queued)
         group.finish(error)
         self._queue.complete(group)
 

@@ -38,8 +38,10 @@ class Sending:
         self._sequence = sequence
         self._floor = floor
         self._items = items
-        self.records = max(1, sum(map(_records, items)))
-        self.size = sum(map(_size, items))
+        self.records = self.size = 0
+        for item in items:
+            self.records += _records(item)
+            self.size += _size(item)
 
     def known(self) -> Forwarded | None:
         """What is known about the number; None: it may be written. Raises if it never may."""
@@ -51,6 +53,8 @@ class Sending:
         return found
 
     def _check_answers(self, session: Session) -> None:
+        if len(session.answers) + len(session.pending) < self._table.answers_max:
+            return
         kept = sum(number >= self._floor for numbers in (session.answers, session.pending) for number in numbers)
         if kept >= self._table.answers_max:
             raise Invalid(
@@ -117,13 +121,9 @@ def _known(session: Session, sequence: int, floor: int) -> Forwarded | None:
 
 
 def _records(item: Item) -> int:
-    match item:
-        case ForwardedRows():
-            return len(item.rows)
-        case ForwardedUnit():
-            return max(1, item.records)
-        case ForwardedProduced():
-            return _records(item.item)
+    if isinstance(item, ForwardedRows):
+        return len(item.rows)
+    return max(1, item.records) if isinstance(item, ForwardedUnit) else _records(item.item)
 
 
 def _size(item: Item) -> int:

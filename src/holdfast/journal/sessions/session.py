@@ -34,6 +34,14 @@ _decode_answers = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_number = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
 
+class MissingSequence(Invalid):
+    """A number that leaves a gap; `expected` is the one that comes next."""
+
+    def __init__(self, message: str, *, expected: int, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.expected = expected
+
+
 class Pending(Protocol):
     """What was put under a sequence number and is not stored yet."""
 
@@ -44,10 +52,14 @@ class Pending(Protocol):
 class Session:
     """What is known about one session."""
 
-    __slots__ = ("answers", "floor", "last", "name", "pending", "put", "refused", "start", "used_us", "weight")
+    __slots__ = (
+        "answers", "floor", "is_producer", "last", "name", "pending", "put", "refused", "start", "used_us", "weight",
+    )  # fmt: skip
 
     def __init__(self, name: bytes, used_us: int, start: int = 1) -> None:
         self.name = name
+        self.is_producer = name.startswith(PRODUCER)
+        """Whether it is one with numbers of its user's own."""
         self.last = 0
         """The highest number that was stored …"""
         self.put = 0
@@ -61,11 +73,6 @@ class Session:
         self.pending: dict[int, Pending] = {}
         self.refused: dict[int, Outcomes] = {}
         """Of a member: what was refused, and that its sender may not have heard of yet."""
-
-    @property
-    def is_producer(self) -> bool:
-        """Whether it is one with numbers of its user's own."""
-        return self.name.startswith(PRODUCER)
 
     @property
     def is_stored(self) -> bool:
@@ -101,8 +108,8 @@ class Session:
 
     def note_floor(self, floor: int) -> None:
         """A member has received all answers below this."""
-        for number in [number for number in self.refused if number < floor]:
-            del self.refused[number]
+        if self.refused:
+            self.refused = {number: told for number, told in self.refused.items() if number >= floor}
 
     def note_put(self, sequence: int, pending: Pending) -> None:
         """This number is under way."""
@@ -134,9 +141,10 @@ class Session:
         )
 
 
-def _gap(sequence: int, expected: int) -> Invalid:
-    return Invalid(
+def _gap(sequence: int, expected: int) -> MissingSequence:
+    return MissingSequence(
         f"a sequence number is missing; nothing was written sequence={sequence} expected={expected}",
+        expected=expected,
         hint=f"send sequence={expected} first: numbers of one producer follow each other without a gap",
     )
 
@@ -148,6 +156,11 @@ def _passed(sequence: int, expected: int) -> Unavailable:
     )
 
 
+def _array(length: int) -> bytes:
+    """How MessagePack begins an array of this length: its items, which are encoded already, follow."""
+    return bytes((0x90 | length,)) if length < 16 else b"\xdd" + length.to_bytes(4, "big")
+
+
 class Staged:
     """What a group is about to make of a session."""
 
@@ -157,24 +170,29 @@ class Staged:
         self.session = session
         self.last = session.last
         self.floor = session.floor
-        self.answers = dict(session.answers)
+        self.answers = session.answers
+        """Never changed, always replaced: the session has it until the group is durable."""
 
     def take(self, sequence: int, floor: int, outcomes: Outcomes, answers_max: int) -> None:
         """One more number is stored with this group."""
         self.last = max(self.last, sequence)
-        self.answers[sequence] = _encode((sequence, outcomes))
+        answer = _encode((sequence, outcomes))
+        if floor >= sequence:  # what most of them are: everything else was received
+            self.floor, self.answers = floor, {sequence: answer}
+            return
+        answers = {**self.answers, sequence: answer}
         if self.session.is_producer:
-            while len(self.answers) > answers_max:
-                del self.answers[next(iter(self.answers))]
-            floor = next(iter(self.answers))
+            while len(answers) > answers_max:
+                del answers[next(iter(answers))]
+            floor = next(iter(answers))
         if floor > self.floor:
             self.floor = floor
-            for number in [number for number in self.answers if number < floor]:
-                del self.answers[number]
+            answers = {number: answer for number, answer in answers.items() if number >= floor}
+        self.answers = answers
 
     def row(self, used_us: int, key_epoch: int) -> SessionRow:
         """The session as it will be stored."""
-        answers = _encode([msgspec.Raw(answer) for answer in self.answers.values()])
+        answers = _array(len(self.answers)) + b"".join(self.answers.values())
         return SessionRow(self.session.name, self.last, self.floor, used_us, answers, key_epoch)
 
     def accept(self, used_us: int, weight: int) -> None:

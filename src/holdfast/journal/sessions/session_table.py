@@ -123,26 +123,26 @@ class SessionTable:
     def stage(self, settled: Iterable[tuple[Session, int, int, Outcomes]], now_us: int) -> SessionChanges:
         """What a group stores: of each session the numbers, floors and outcomes that came with it, in order."""
         staged: dict[Session, Staged] = {}
+        answers_max = self._limits.answers_max
         for session, sequence, floor, outcomes in settled:
             if (one := staged.get(session)) is None:
                 one = staged[session] = Staged(session)
-            one.take(sequence, floor, outcomes, self._limits.answers_max)
+            one.take(sequence, floor, outcomes, answers_max)
         for session in self._expired(now_us):
             if session not in staged:
                 self._leave(session)
         gone = dict(self._leaving)
-        vault, rows, weights = self._vault, [], []
-        change = -sum(gone.values())
-        for one in staged.values():
-            rows.append(row := one.row(now_us, vault.epoch))
-            weights.append(weight := weight_of(vault.stamp, vault.log_id, row))
-            change += weight - one.session.weight
-        count = self._count - len(gone) + sum(not one.session.is_stored for one in staged.values())
-        names = [name for name in gone if name not in {row.name for row in rows}]
-        total = (self._sum + change) % _MODULUS
-        return SessionChanges(
-            rows, names, count, encoded_sum(total) if count else b"", [*staged.values()], weights, [*gone], now_us
-        )
+        epoch, log_id, stamp_of = self._vault.epoch, self._vault.log_id, self._vault.stamp
+        rows, weights = [], []
+        total, count = self._sum - sum(gone.values()), self._count - len(gone)
+        for session, one in staged.items():
+            rows.append(row := one.row(now_us, epoch))
+            weights.append(weight := weight_of(stamp_of, log_id, row))
+            total += weight - session.weight
+            count += not session.weight
+        names = [name for name in gone if name not in {row.name for row in rows}] if gone else []
+        added_up = encoded_sum(total) if count else b""
+        return SessionChanges(rows, names, count, added_up, [*staged.values()], weights, [*gone], now_us)
 
     def _expired(self, now_us: int) -> list[Session]:
         found: list[Session] = []

@@ -246,6 +246,11 @@ class Spaces:
                 self._learned[row.id] = (row, weights)
                 self._learned_items += len(weights)
 
+    def learn_anew(self, row: SpaceRow, weights: Weights) -> None:
+        """The same where another process writes: what was known before is of no use any more."""
+        self._recall(row.id)
+        self.learn(row, weights)
+
     def weight(self, row: SpaceRow, key: bytes) -> int | None:
         """What an item of a committed space weighs, 0 if it is not there; None where that is not known by heart."""
         weights = self._weights.get(row.id)

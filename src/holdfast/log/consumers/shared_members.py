@@ -22,6 +22,7 @@ from weakref import ref
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
@@ -130,6 +131,8 @@ class SharedMembers(Members):
         """Take up what the owner says, if it is time to ask."""
         with self.lock:
             self.settle()
+            if in_coroutine():  # asking would block its loop: whoever reads the next page asks, in a thread
+                return
             now = self._monotonic()
             if not (self._is_stale or self._is_refused or now >= self._look_at or self._offers()):
                 return

@@ -331,9 +331,10 @@ class Transaction:
 
     def _transact(self, operations: list[Operation], records: int, size: int, timeout: float) -> UnitTicket:
         scopes = [committing.scope for _, committing in self._consumed.values() if committing.scope is not None]
-        scope = ",".join(scopes) if scopes else None
+        if not scopes:
+            return self._journal.transact(operations, records=records, size=size, timeout=timeout)
         return self._journal.transact(
-            operations, records=records, size=size, scope=scope, reissue=scope is not None, timeout=timeout
+            operations, records=records, size=size, scope=",".join(scopes), reissue=True, timeout=timeout
         )
 
     def _note_stored(self) -> None:

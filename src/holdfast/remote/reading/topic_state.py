@@ -72,11 +72,12 @@ class TopicState(msgspec.Struct, frozen=True):
         except ValueError:
             raise _not_understood() from None
 
-    def new_partitions(self, log_id: bytes, shipping_state: ShippingState) -> tuple[Partition, ...]:
+    def new_partitions(self, log_id: bytes, shipping_state: ShippingState, first_id: int) -> tuple[Partition, ...]:
         """Its partitions, as this client knows them."""
         signal = Signal()
         parts = tuple(
-            Partition(number, self.name, number, log_id, signal, 0, shipping_state) for number in range(self.partitions)
+            Partition(first_id + number, self.name, number, log_id, signal, 0, shipping_state)
+            for number in range(self.partitions)
         )
         for part, marks in zip(parts, self.marks, strict=True):
             apply(part, marks)

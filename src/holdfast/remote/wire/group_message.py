@@ -60,20 +60,31 @@ class Unit(msgspec.Struct, array_like=True, tag="unit", frozen=True):
     """Whether it is a batch: an entry, or one for each partition."""
 
 
-Item = RecordsRun | Unit
+class Produced(msgspec.Struct, array_like=True, tag="produced", frozen=True):
+    """What a producer sends under a number of its own: a record, or a batch."""
+
+    producer: bytes
+    sequence: int
+    start: int
+    item: RecordsRun | Unit
+
+
+Item = RecordsRun | Unit | Produced
 
 
 class GroupMessage(msgspec.Struct, array_like=True, frozen=True):
     """One group."""
 
     version: int
-    items: list[RecordsRun | Unit]
+    items: list[RecordsRun | Unit | Produced]
 
 
 class RunOutcome(msgspec.Struct, array_like=True):
     """Where a run is; -1 where it has no place of its own."""
 
+    topic: str
     partition: int
+    count: int
     first: int = -1
     seq: int = -1
     repeated: bool = False

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.group import Operation, Run
+from holdfast.journal.commit.group import Produced as QueuedProduced
 from holdfast.journal.commit.group import Unit as QueuedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
@@ -18,6 +19,7 @@ from holdfast.remote.wire.error_message import ErrorBody, raised
 from holdfast.remote.wire.group_message import (
     Item,
     ItemOutcome,
+    Produced,
     RecordsRun,
     RowsRun,
     RunOutcome,
@@ -32,7 +34,13 @@ def item_of(queued: Run | QueuedUnit) -> Item:
     """An item of a group as it is sent."""
     if isinstance(queued, Run):
         return _records(queued)
-    return Unit([_operation(operation) for operation in queued.operations], queued.alone)
+    operations = [_operation(operation) for operation in queued.operations]
+    if queued.produced is None:
+        return Unit(operations, queued.alone)
+    runs = queued.runs()
+    if len(runs) == 1 and runs[0].columns is None:
+        return Produced(*queued.produced, _records(runs[0]))
+    return Produced(*queued.produced, Unit(operations, True))
 
 
 def _operation(operation: Operation) -> RecordsRun | RowsRun | SpaceChange:
@@ -75,10 +83,27 @@ def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[st
         fail(item, error_in(outcome.error))
         return
     runs = [item] if isinstance(item, Run) else item.runs()
-    if len(runs) != len(outcome.runs):
+    if not _is_about(runs, outcome.runs):
+        if isinstance(item, QueuedUnit) and item.produced is not None:
+            item.fail(_something_else(item.produced))
+            return
         raise ValueError("an answer has other runs than what was sent")
     for run, told in zip(runs, outcome.runs, strict=True):
         _fill_run(run, told, partitions[run.partition.topic])
+
+
+def _is_about(runs: Sequence[Run], told: Sequence[RunOutcome]) -> bool:
+    """Whether an answer is about these: of a producer's number it may be about what was sent under it before."""
+    sent = [(run.partition.topic, len(run)) for run in runs]
+    return sent == [(one.topic, one.count) for one in told]
+
+
+def _something_else(produced: QueuedProduced) -> Invalid:
+    return Invalid(
+        f"this number stands for something else already; nothing was written producer={produced.producer.decode()}"
+        f" sequence={produced.sequence}",
+        hint="a number stands for one append: send the same again, or take the next one",
+    )
 
 
 def _fill_run(run: Run, told: RunOutcome, parts: tuple[Partition, ...]) -> None:

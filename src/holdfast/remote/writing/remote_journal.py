@@ -6,8 +6,6 @@ Topics and transactions work on this as they work on a journal, up to the queue.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.group import Operation
@@ -19,7 +17,9 @@ from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SchemaRow
 from holdfast.remote.http.exchange import Exchange, closed
+from holdfast.remote.reading.topic_state import TopicState
 from holdfast.remote.writing.group_sender import GroupSender
+from holdfast.remote.writing.remote_sessions import RemoteSessions
 from holdfast.remote.writing.remote_spaces import RemoteSpaces
 
 
@@ -27,6 +27,8 @@ class RemoteJournal:
     """The way of records to one server."""
 
     read_only = False
+    owned = False
+    news = None
     problems: tuple[HoldfastError, ...] = ()
 
     def __init__(
@@ -36,13 +38,15 @@ class RemoteJournal:
         self.clock = clock
         self.log_id = log_id
         self.shipping_state = shipping_state
-        self.partitions: dict[str, tuple[Partition, ...]] = {}
-        """Of each topic that was asked for here."""
+        self.topics: dict[str, tuple[Partition, ...]] = {}
+        """The partitions of each topic that was asked for here …"""
+        self.partitions: dict[int, Partition] = {}
+        """… and all of them by their ids, which are this client's own."""
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
         self.end: Closed | None = None
         self._exchange = exchange
         self._use(Queue(settings, clock))
-        self._sender = GroupSender(self._queue, exchange, self.partitions, self._stored)
+        self._sender = GroupSender(self._queue, exchange, self.topics, self._stored)
         self._sender.start()
 
     def _use(self, queue: Queue) -> None:
@@ -50,18 +54,28 @@ class RemoteJournal:
         self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
         self.spaces = RemoteSpaces(self._exchange, queue, self.settings.ack_timeout_ms / 1000)
+        self.sessions = RemoteSessions(self._exchange, queue, self.settings.ack_timeout_ms / 1000)
 
-    @property
-    def topics(self) -> Mapping[str, tuple[Partition, ...]]:
-        """The partitions of each topic that was asked for here."""
-        return self.partitions
+    def add_topic(self, state: TopicState) -> tuple[Partition, ...]:
+        """Take up a topic that was asked for; its partitions."""
+        parts = self.topics.get(state.name)
+        if parts is None:
+            parts = state.new_partitions(self.log_id, self.shipping_state, len(self.partitions))
+            self.partitions.update((part.id, part) for part in parts)
+            self.topics[state.name] = parts
+        if state.schemas:
+            self.schemas[state.name] = state.schema_rows()
+        return parts
 
     def owns(self, partition: Partition) -> bool:
         """Whether a partition is one of this log."""
-        return partition in self.partitions.get(partition.topic, ())
+        return self.partitions.get(partition.id) is partition
 
-    def refresh(self) -> None:
+    def refresh(self, topic: str | None = None) -> None:
         """Topics ask the server themselves, each for its own."""
+
+    def find_topics(self) -> None:
+        """The catalog asks the server itself."""
 
     def _stored(self, ends: list[tuple[Partition, int]]) -> None:
         """What was acknowledged is durable: no question is needed to know that."""
@@ -123,7 +137,7 @@ class RemoteJournal:
         self.end = closed()
         self._exchange.close()
         self._sender.join(timeout)
-        for parts in self.partitions.values():
+        for parts in self.topics.values():
             parts[0].signal.notify()
         if not is_drained:
             raise Unavailable(

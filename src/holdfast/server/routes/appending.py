@@ -16,12 +16,13 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_json import moment
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.given_records import Given, given_records, given_rows
 from holdfast.server.served import AnyKind, Served
 
 _LARGE_BYTES = 128 * 1024
+_NAMING = (b"idempotency-key", b"holdfast-producer", b"holdfast-sequence")
 
 
 class RunAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,9 +86,16 @@ class _Asked:
         self.time: str | int | None = None
         if request.scope["query_string"]:
             self._read_query(request, served)
+        self.key: bytes | None = None
+        self.producer: str | None = None
+        self.sequence: int | None = None
+        if not request.headers.keys().isdisjoint(_NAMING):
+            self._read_names(request)
+
+    def _read_names(self, request: ApiRequest) -> None:
+        """What makes a repeat of this body known."""
         self.key = request.header_bytes(b"idempotency-key")
         self.producer = request.header(b"holdfast-producer")
-        self.sequence: int | None = None
         number = request.header(b"holdfast-sequence")
         if (self.producer is None) != (number is None):
             raise Invalid("Holdfast-Producer and Holdfast-Sequence go together", hint="send both, or neither")
@@ -176,12 +184,20 @@ class _Appending:
         )  # fmt: skip
 
     async def _produced(self) -> Sequence[Receipt]:
-        """As number so-and-so of a producer; until the log keeps producers, by a key made of both."""
-        asked = self._asked
-        asked.key = b"producer\0%b\0%d" % ((asked.producer or "").encode(), asked.sequence or 0)
+        """As number so-and-so of a producer."""
+        asked, records = self._asked, self._given.items
+        producer = self._served.log.producer(asked.producer or "")
+        common: dict[str, Any] = {
+            "sequence": asked.sequence, "partition": self._partition, "timeout": asked.timeout,
+            "durability": asked.durability,
+        }  # fmt: skip
         if isinstance(self._topic, TypedTopic):
-            return await self._rows(self._topic)
-        return await self._keyed(self._topic, asked.key)
+            found = await producer.append_async(self._topic, records, time=asked.time, **common)
+            return cast("Sequence[Receipt]", found)
+        if self._given.is_one:
+            receipt = await producer.append_async(self._topic, **fields_of(records[0]), **common)
+            return [cast("Receipt", receipt)]
+        return await producer.append_batch_async(self._topic, records, **common)
 
 
 def fields_of(record: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import msgspec
 
 import holdfast
 from holdfast.journal.state.partition import Partition
+from holdfast.log.producers.producer import ProducerStatus
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.server.answers import Answer, encode, json_answer
+from holdfast.server.api_answers import Answer, encode, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.routes.log_verbs import API_VERSION
 from holdfast.server.served import AnyKind, Served
@@ -84,6 +85,23 @@ async def client_info(request: ApiRequest, served: Served) -> Answer:
             shipping.timeout * 1000, {**limits, "body_bytes_max": served.settings.body_bytes_max},
         )
     )  # fmt: skip
+
+
+class ProducersAnswer(msgspec.Struct, frozen=True):
+    """All producers."""
+
+    producers: list[ProducerStatus]
+
+
+async def list_producers(request: ApiRequest, served: Served) -> Answer:
+    """How far all producers are."""
+    return json_answer(ProducersAnswer(await served.read(served.log.producers)))
+
+
+async def forget_producer(request: ApiRequest, served: Served) -> Answer:
+    """Let go of a producer."""
+    await served.do(partial(served.log.forget_producer, request.params["producer"]))
+    return Answer(status=204)
 
 
 async def topic_state(request: ApiRequest, served: Served) -> Answer:

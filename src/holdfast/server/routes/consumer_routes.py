@@ -19,10 +19,10 @@ from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
-from holdfast.server.answers import ARROW, JSON, Answer, encode, json_answer
+from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.http_errors import Refusal
-from holdfast.server.pages import arrow, lines
+from holdfast.server.record_pages import arrow, lines
 from holdfast.server.served import AnyKind, Places, Served
 
 _POLL_RECORDS_MAX = 10_000

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import ExecutionError, HoldfastError, Invalid
-from holdfast.server.answers import JSON, Answer, json_answer
+from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.served import Served
 

@@ -14,7 +14,7 @@ from holdfast.journal.session_access import RunOutcome as StoredRun
 from holdfast.journal.state.partition import Partition
 from holdfast.remote.wire.error_message import ErrorBody
 from holdfast.remote.wire.group_message import GroupOutcome, ItemOutcome, RunOutcome, decode_group, encode_outcome
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
 from holdfast.server.http_errors import Refusal as HttpRefusal
@@ -94,7 +94,8 @@ def _run(run: StoredRun, partitions: object) -> RunOutcome:
     numbers: dict[int, Partition] = partitions  # type: ignore[assignment]
     refused = [(at, _told(refusal)) for at, refusal in run.refused]
     repeats = [(one.position, numbers[one.partition_id].number, one.offset, one.seq) for one in run.repeats]
-    return RunOutcome(numbers[run.partition_id].number, run.first, run.seq, run.repeated, repeats, refused)
+    place = numbers[run.partition_id]
+    return RunOutcome(place.topic, place.number, run.count, run.first, run.seq, run.repeated, repeats, refused)
 
 
 def _told(refusal: Refusal) -> ErrorBody:

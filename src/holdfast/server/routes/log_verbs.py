@@ -9,10 +9,10 @@ from functools import partial
 import msgspec
 
 import holdfast
-from holdfast.server.answers import JSON, Answer, json_answer
+from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.metrics_text import render
 from holdfast.server.served import Served
+from holdfast.telemetry.openmetrics import render
 
 API_VERSION = 1
 WORK_SECONDS = 600.0
@@ -100,8 +100,9 @@ async def stats(request: ApiRequest, served: Served) -> Answer:
 
 
 async def metrics(request: ApiRequest, served: Served) -> Answer:
-    """The same for Prometheus."""
-    content, kind = await served.read(partial(render, served.log))
+    """The same and more for Prometheus: every metric of the log that this process has."""
+    accept = request.header(b"accept") or ""
+    content, kind = await served.read(partial(render, [served.log], accept=accept))
     return Answer(content, kind)
 
 

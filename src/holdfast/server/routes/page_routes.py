@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from holdfast.server.answers import JSON, Answer, encode
+from holdfast.server.api_answers import JSON, Answer, encode
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.openapi import openapi, openapi_page
 from holdfast.server.served import Served

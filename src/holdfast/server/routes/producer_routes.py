@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Denied
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.served import Served
 
@@ -22,6 +22,4 @@ async def show_producer(request: ApiRequest, served: Served) -> Answer:
     if "append" not in request.caller.scopes:
         raise Denied("this token does not allow append")
     name = request.params["producer"]
-    producer = getattr(served.log, "producer", None)
-    last = None if producer is None else await served.read(lambda: producer(name).last)
-    return json_answer(ProducerAnswer(name, last))
+    return json_answer(ProducerAnswer(name, await served.read(lambda: served.log.producer(name).last)))

@@ -13,7 +13,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Receipt
 from holdfast.model.record_json import Encoding, GivenRecord, decoded, encoded
 from holdfast.model.row_json import Row, typed_rows
-from holdfast.server.answers import Answer, json_answer
+from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.api_request import decoded as decoded_body
 from holdfast.server.http_errors import Refusal

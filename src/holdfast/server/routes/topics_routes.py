@@ -12,7 +12,7 @@ import msgspec
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Marks, Watermark
-from holdfast.server.answers import ARROW, JSON, Answer, json_answer
+from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.given_records import given_schema
 from holdfast.server.http_errors import Refusal

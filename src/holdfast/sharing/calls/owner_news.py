@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
@@ -56,7 +57,7 @@ class OwnerNews:
         """Called when the members of some consumer have changed, or the owner has."""
         journal.shipping_state.expect = self._watch_shipping
         link.on_event("marks", lambda body: self._soon(lambda: self._take(body)))
-        link.on_event("members", lambda body: self._soon(lambda: self.on_members()))
+        link.on_event("members", lambda body: self._soon(self._members_changed))
         link.on_event(MET, lambda body: self._soon(self._watch_again))
 
     def watch(self, topic: str) -> None:
@@ -76,6 +77,9 @@ class OwnerNews:
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it; as it is written down if nobody answers."""
         if self._journal.shipping_state.ships:
+            if in_coroutine():  # asking would block its loop: the owner tells by itself, from the first look on
+                self._watch_shipping()
+                return
             try:
                 self._take_shipments(self._link.call("marks", AskMarks(topic), Shipments, _MARKS_S))
             except HoldfastError as error:
@@ -118,6 +122,9 @@ class OwnerNews:
             topics = tuple(sorted(self._topics))
         if topics or self._shipping:
             self._asking.ask("watch", Watch(topics, self._shipping), Nothing, _ASK_S)
+        self.on_members()
+
+    def _members_changed(self) -> None:
         self.on_members()
 
     def _take(self, body: bytes) -> None:

@@ -45,7 +45,7 @@ class Answer:
 
     async def send(self, send: Send, request: str, *, close: bool = False) -> None:
         """Hand it over."""
-        headers = [(b"content-length", str(len(self.body)).encode()), *_head(self.content_type, request)]
+        headers = [(b"content-length", b"%d" % len(self.body)), *_head(self.content_type, request)]
         if self.headers:
             headers += self.headers
         if close:

@@ -15,7 +15,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
 from holdfast.model.row_json import placed, row_line
-from holdfast.server.answers import ARROW, JSON, NDJSON, Answer, Headers, encode
+from holdfast.server.api_answers import ARROW, JSON, NDJSON, Answer, Headers, encode
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.served import AnyKind
 from holdfast.server_settings import ServerSettings

@@ -1,0 +1,73 @@
+"""Producers of a server's log: what they send goes with the client's groups, each number is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.errors import NotFound
+from holdfast.journal.commit.forwarded import ProducedUnit
+from holdfast.journal.commit.group import Operation, Produced, Run
+from holdfast.journal.commit.queue import Queue
+from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, SessionInfo, check_producer
+from holdfast.remote.http.exchange import Exchange, Question
+
+
+class _Known(msgspec.Struct):
+    producer: str
+    last: int | None
+    first_known: int = 1
+    used_us: int = 0
+
+
+class _AllKnown(msgspec.Struct):
+    producers: list[_Known]
+
+
+class RemoteSessions:
+    """What a journal's sessions are to producers, at a server."""
+
+    def __init__(self, exchange: Exchange, queue: Queue, timeout: float) -> None:
+        self._exchange = exchange
+        self._queue = queue
+        self._timeout = timeout
+
+    def produce(
+        self, producer: bytes, sequence: int, item: ForwardedRows | ForwardedUnit, timeout: float, *, start: int = 1
+    ) -> ProducedUnit:
+        """Have something written once, under a producer's number."""
+        check_producer(producer, sequence, start)
+        operations: list[Operation] = []
+        if isinstance(item, ForwardedUnit):
+            operations += item.operations
+        else:
+            run = Run.unplaced(item.partition)
+            run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
+            operations.append(run)
+        records = item.records if isinstance(item, ForwardedUnit) else len(item.rows)
+        produced = Produced(producer, sequence, start)
+        return ProducedUnit(self._queue.put_unit(operations, records, item.size, timeout, produced=produced))
+
+    def last_produced(self, producer: bytes) -> int | None:
+        """The highest number of a producer that is durable; None where none is known."""
+        answer = self._exchange.ask(Question("GET", ("v1", "producers", producer.decode())), self._timeout)
+        return msgspec.json.decode(answer.body, type=_Known).last
+
+    def all(self) -> list[SessionInfo]:
+        """All producers, those that were used longest ago first."""
+        answer = self._exchange.ask(Question("GET", ("v1", "client", "producers")), self._timeout)
+        found = msgspec.json.decode(answer.body, type=_AllKnown).producers
+        return [SessionInfo(one.producer.encode(), True, one.last or 0, one.first_known, one.used_us) for one in found]
+
+    def forget(self, producers: Sequence[bytes], timeout: float) -> list[bytes]:
+        """Let go of producers, durably: those that are known, and have nothing under way."""
+        gone = []
+        for name in producers:
+            question = Question("DELETE", ("v1", "client", "producers", name.decode()), again=False)
+            try:
+                self._exchange.ask(question, timeout)
+            except NotFound:
+                continue
+            gone.append(name)
+        return gone
