@@ -87,6 +87,9 @@ class News(Protocol):
     def owned_here(self) -> object | None:
         """The owner's own log, if that is in this process; None where it is in another one."""
 
+    def own(self) -> object:
+        """The owner's own log, in this process from now on; Invalid where another one keeps it."""
+
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
 
