@@ -78,6 +78,7 @@ _HELLO_S = 10.0
 _FRAME_S = 60.0
 """How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
 _LOOK_AGAIN_S = 1.0
+_LAST_CALLS_S = 2.0
 logger = logging.getLogger("holdfast.sharing")
 
 
@@ -134,6 +135,8 @@ class Host:
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
+        self._calls_until = 0.0
+        """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
         self._thread = Thread(target=self._work, name="holdfast-host", daemon=True)
 
@@ -172,6 +175,7 @@ class Host:
 
     def drain(self, timeout: float) -> bool:
         """Stop listening and reading, answer all that was taken, and end; False when that takes longer."""
+        self._calls_until = self._clock.monotonic() + _LAST_CALLS_S
         self._ending = "drain"
         self.wake()
         self._thread.join(timeout)
@@ -230,7 +234,12 @@ class Host:
             return True
         self._answer()
         self._send_told()
-        return not self._waiting and not any(one.calls for one in self._connections.values())
+        if self._waiting:
+            return False
+        is_late = (
+            self._clock.monotonic() > self._calls_until
+        )  # whoever called learns that nobody knows
+        return is_late or not any(one.calls for one in self._connections.values())
 
     def _stop_listening(self) -> None:
         assert self._listener is not None
