@@ -74,10 +74,11 @@ class CuttingProxy:
 
     def _serve(self, client: socket.socket) -> None:
         server: socket.socket | None = None
+        outgoing = None
         with self._lock:
             self._open.add(client)
+        incoming = client.makefile("rb")
         try:
-            incoming = client.makefile("rb")
             while (head := _head(incoming)) is not None:
                 body = incoming.read(_length(head))
                 seen = self._note(head, body)
@@ -109,6 +110,9 @@ class CuttingProxy:
         finally:
             with self._lock:
                 self._open -= {client, server}  # type: ignore[arg-type]
+            for stream in (incoming, outgoing):
+                if stream is not None:
+                    stream.close()
             for one in (client, server):
                 if one is not None:
                     with suppress(OSError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,10 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, NotFound, Unavailable
+from holdfast.clock import SystemClock
 from holdfast.errors import Denied
 from holdfast.remote.remote_log import RemoteLog
+from holdfast.server.tokens import FILE, TokenFile, make
 from tests.remote.cutting_proxy import CuttingProxy, told
 from tests.remote.served import ServedLog
 
@@ -28,22 +28,14 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedLog
     with holdfast.open(directory) as log:
         log.topic("orders").append(b"one")
         log.topic("secret").append(b"two")
-    made = {
-        name: _token(directory, name, *options)
-        for name, options in {
-            "all": ("--scope", "admin", "--topic", "*"),
-            "writer": ("--scope", "append", "--topic", "orders"),
-            "reader": ("--scope", "read", "--topic", "orders"),
-        }.items()
-    }
+    clock, file = SystemClock(), TokenFile(directory / FILE)
+    made: dict[str, str] = {}
+    for name, scope, topic in (("all", "admin", "*"), ("writer", "append", "orders"), ("reader", "read", "orders")):
+        text, stored = make(name, (scope,), (topic,), clock)
+        file.add(stored, clock)
+        made[name] = text
     with ServedLog(directory) as server:
         yield server, made
-
-
-def _token(directory: Path, name: str, *options: str) -> str:
-    command = [sys.executable, "-m", "holdfast", "token", "create", str(directory), name, *options]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return next(word for word in done.stdout.split() if word.startswith("hft1_"))
 
 
 def test_tokens_come_from_the_environment_a_file_or_a_function(
@@ -173,9 +165,9 @@ def test_tls_is_verified_by_the_authorities_that_are_given_and_connects_again(tm
             server.restart()
             assert log.space("s").get("k") == b"found again"
         with pytest.raises(Unavailable, match="not trusted"):
-            holdfast.connect(url, timeout=0.2)
+            holdfast.connect(url)
         with pytest.raises(Unavailable, match="not trusted"):  # the right authority, another name
-            holdfast.connect(server.url, ca=certificate, timeout=0.2)
+            holdfast.connect(server.url, ca=certificate)
     with pytest.raises(Invalid, match="authorities"):
         holdfast.connect("https://localhost:1", ca=tmp_path / "nothing")
     with pytest.raises(Invalid, match="TLS"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
 import pyarrow as pa
 import pytest
 
-from holdfast import Corrupt, Full, HoldfastError, Invalid, OutcomeUnknown, Receipt, Unavailable
+from holdfast import Corrupt, Full, HoldfastError, Invalid, NotFound, OutcomeUnknown, Receipt, Unavailable
 from holdfast.errors import Denied
 from holdfast.remote.remote_log import RemoteLog
 from tests.remote.cutting_proxy import CuttingProxy, Seen, told
@@ -201,6 +202,36 @@ def test_a_refusal_after_a_lost_answer_proves_nothing(
         with pytest.raises(OutcomeUnknown if in_doubt else Denied, match="revoked"):
             topic.append(b"x")
         assert len(list(topic.read())) == (1 if in_doubt else 0)
+
+
+@pytest.mark.parametrize("status", [200, 302])
+def test_a_server_of_another_version_in_mid_life_is_no_reason_to_end(
+    served: ServedLog, proxy: CuttingProxy, name: str, status: int
+) -> None:
+    """What was on its way may have been written, what comes later goes on."""
+    other = told(status, b"{}").replace(b"holdfast-api: 1", b"holdfast-api: 9")
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        answers = iter([other])
+        proxy.plan = lambda seen: next(answers, "pass") if is_group(seen) else "pass"
+        with pytest.raises(OutcomeUnknown, match=r"another version|redirects"):
+            topic.append(b"x")
+        assert topic.append(b"y").offset == 0
+
+
+def test_a_token_that_cannot_be_read_for_a_while_fails_what_needs_it_and_nothing_else(
+    served: ServedLog, name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("hft1_anything")  # this server asks for none
+    with served.connect(token=f"file:{file}") as log:
+        topic = log.topic(name)
+        file.unlink()
+        log._exchange._bearer = None
+        with pytest.raises(NotFound, match="token cannot be read"):
+            topic.append(b"x")
+        file.write_text("hft1_anything")
+        assert topic.append(b"y").offset == 0
 
 
 def test_one_item_that_the_server_refuses_takes_no_other_with_it(

@@ -216,13 +216,13 @@ class Membership:
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
-            raise _other_version(welcome.protocol, welcome.version)
+            raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
         check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
         """Check who comes; raises what refuses it."""
         if hello.protocol != PROTOCOL:
-            raise _other_version(hello.protocol, hello.version)
+            raise _other_version(owner=(PROTOCOL, holdfast.__version__), member=(hello.protocol, hello.version))
         if hello.log != journal.log_id:
             raise Invalid("this is the socket of another log", hint="its directory was replaced: open it again")
         others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
@@ -299,12 +299,14 @@ def _close_failed(owner: Owner) -> None:
 
 _OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
 """How long callers wait is each process' own affair."""
+_OWN_SECTIONS = ("server",)
+"""And so is how one of them serves the log to others."""
 
 
 def settings_digests(settings: Settings) -> dict[str, bytes]:
     """A short digest of each section: whoever may become the owner must do the same as the present one."""
     digests = {}
-    for name in settings.__struct_fields__:
+    for name in (one for one in settings.__struct_fields__ if one not in _OWN_SECTIONS):
         values = msgspec.to_builtins(getattr(settings, name))
         agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
         digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
@@ -316,9 +318,10 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _other_version(protocol: int, version: str) -> HoldfastError:
+def _other_version(*, owner: tuple[int, str], member: tuple[int, str]) -> HoldfastError:
+    """Said by the owner and read by the member, or both by the member: so it names them, instead of here and there."""
     return Invalid(
-        f"the two processes speak different versions of the socket's protocol here={PROTOCOL} there={protocol}"
-        f" here_version={holdfast.__version__} there_version={version}",
+        "this process speaks another version of the socket's protocol than the log's owner"
+        f" protocol={member[0]} version={member[1]} owner_protocol={owner[0]} owner_version={owner[1]}",
         hint="run the same version of holdfast in every process that shares a log",
     )

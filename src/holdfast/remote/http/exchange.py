@@ -22,7 +22,7 @@ from holdfast.caller import in_coroutine
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.remote.http.server_address import ServerAddress
-from holdfast.remote.http.server_connections import Connections, Lost, NotSent
+from holdfast.remote.http.server_connections import Connections, Lost, NotSent, NotTrusted
 from holdfast.remote.http.token_reference import Token
 from holdfast.remote.wire.error_message import error_of
 
@@ -72,6 +72,8 @@ class Attempt(NamedTuple):
     was_sent: bool = True
     """Whether the server may have carried it out."""
     why: str = ""
+    problem: HoldfastError | None = None
+    """Why another attempt would end in the same way."""
 
 
 class Exchange:
@@ -99,6 +101,8 @@ class Exchange:
         in_doubt = False
         while True:
             attempt = self.attempt(question, deadline)
+            if attempt.problem is not None:
+                raise attempt.problem
             answer = attempt.answer
             if answer is not None and answer.status < 300:
                 return answer
@@ -129,15 +133,23 @@ class Exchange:
 
     def _once(self, question: Question, deadline: float) -> Attempt:
         self.require_open()
+        try:
+            headers = self._headers(question)
+        except HoldfastError as error:  # there is no token to be found
+            return Attempt(None, was_sent=False, problem=error)
         connection = self._connections.take()
         is_read = False
         try:
             response = connection.request(
-                question.method, question.target(self.address.prefix), self._headers(question), question.body, deadline
+                question.method, question.target(self.address.prefix), headers, question.body, deadline
             )
             answer = self._read(response)
             is_read = not response.will_close
             return Attempt(answer)
+        except HoldfastError as error:  # an answer that is not to be believed
+            return Attempt(None, problem=error)
+        except NotTrusted as error:
+            return Attempt(None, was_sent=False, problem=self._not_trusted(error))
         except NotSent as error:
             return Attempt(None, was_sent=False, why=str(error))
         except Lost as error:
@@ -190,6 +202,12 @@ class Exchange:
         return self._bearer
 
     # -- errors -------------------------------------------------------------------------------------------
+
+    def _not_trusted(self, error: NotTrusted) -> Unavailable:
+        return Unavailable(
+            f"the server at {self.address} cannot be trusted: {error}",
+            hint="give the authority that signed its certificate as ca=…, and the name in it as the address",
+        )
 
     def _unknown(self, attempt: Attempt, answer: Answer | None) -> OutcomeUnknown:
         why = attempt.why or f"status={answer.status if answer is not None else 0}"

@@ -35,6 +35,10 @@ class NotSent(Exception):
     """The server certainly did not get the request."""
 
 
+class NotTrusted(NotSent):
+    """The server is not who it should be; trying again would not change that."""
+
+
 class Lost(Exception):
     """The request may have reached the server; its answer did not come."""
 
@@ -98,7 +102,8 @@ class Connection:
                 plain = self._context.wrap_socket(plain, server_hostname=address.host)
         except OSError as error:
             plain.close()
-            raise NotSent(_words(error)) from error
+            is_trusted = not isinstance(error, ssl.SSLCertVerificationError)
+            raise (NotSent if is_trusted else NotTrusted)(_words(error)) from error
         self._socket = DeadlineSocket(plain)
         self._http = HTTPConnection(address.host, address.port)
         self._http.sock = cast("Any", self._socket)

@@ -117,6 +117,9 @@ class GroupSender:
         while True:
             attempt = self._exchange.attempt(question, monotonic() + _ATTEMPT_S)
             answer = attempt.answer
+            if attempt.problem is not None:
+                self._fail_all(items, attempt.problem, in_doubt=in_doubt or attempt.was_sent)
+                return None
             if answer is not None and answer.status == 200:
                 self._fill_in(items, answer)
                 self._note_trouble("")
@@ -146,20 +149,21 @@ class GroupSender:
 
     def _refused(self, items: Items, answer: Answer, *, in_doubt: bool) -> int | None:
         error = error_of(answer.status, answer.body, str(self._exchange.address))
-        if in_doubt and not isinstance(error, OutcomeUnknown):
-            told, error = (
-                error,
-                _unknown(f"an attempt may have been written before the server said no: {error.message}"),
-            )
-            error.__cause__ = told
         place = answer.headers.get("holdfast-item", "")
         index = int(place) if place.isascii() and place.isdigit() and len(place) < 10 else -1
         if in_doubt or not 0 <= index < len(items):
-            for item in items:
-                fail(item, error)
+            self._fail_all(items, error, in_doubt=in_doubt)
             return None
         fail(items[index], error)
         return index
+
+    def _fail_all(self, items: Items, error: HoldfastError, *, in_doubt: bool) -> None:
+        """Nothing of these was written; or, in doubt, nobody knows."""
+        if in_doubt and not isinstance(error, OutcomeUnknown):
+            told, error = error, _unknown(f"it may have been written before this: {error.message}")
+            error.__cause__ = told
+        for item in items:
+            fail(item, error)
 
     def _note_trouble(self, why: str) -> None:
         """Say once that the server does not answer, and once that it does again."""
