@@ -72,7 +72,7 @@ def open_log(
 def _open_shared(asked: alone.Asked) -> Log:
     how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
     membership = Membership(
-        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership)
+        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership, link)
     )
     link = SocketLink(membership, asked.clock)
     try:
@@ -100,10 +100,10 @@ class _Ownership:
         return owner.log if isinstance(owner, _Owned) else None
 
 
-def _set_calls(host: Host, owner: Owner, membership: Membership) -> None:
+def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
     set_calls(host, owner)
     assert isinstance(owner, _Owned)
-    owner.stop_answering = answer_members(host, owner.log, membership.hand_over)
+    owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 
 
 class _Owned(Owner):
