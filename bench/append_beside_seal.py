@@ -12,8 +12,8 @@ slices of the journal that it removes in between not counted), and whether it st
 Sealing is in the thread, as it is unless told; beside it, large segments that a child process encodes.
 
 What p99 shows here is the processor, not the disk: with the roller busy the writer waits for a core (and for the
-interpreter's lock) ten times as long as without, while its syncs hardly get longer. So p99 is to be read beside the
-number of cores, and on a machine that does nothing else.
+interpreter's lock) 25 to 30 times as long as without, while its syncs hardly get longer. So p99 is to be read beside
+the number of cores, and on a machine that does nothing else.
 """
 
 from __future__ import annotations

@@ -34,13 +34,11 @@ Measure = Callable[[Path, Options], Part]
 
 def main(options: Options) -> None:
     """Run all parts, or those that were asked for, and print all bars."""
-    unknown = [name for name in options.only if name not in PARTS]
-    if unknown:
-        raise SystemExit(f"there is no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    names = measure.wanted(PARTS, options)
     done: list[Part] = []
     with measure.workspace(options) as scratch:
         facts = measure.machine(scratch)
-        for name in options.only or PARTS:
+        for name in names:
             run = found(*PARTS[name])
             if run is None:
                 print(f"not measured: there is no {PARTS[name][1]} in {PARTS[name][0]}")

@@ -36,7 +36,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -77,6 +77,15 @@ class Options:
             raise ValueError(f"a median needs at least {ROUNDS_MIN} rounds; rounds={self.rounds}")
         if self.seconds <= 0:
             raise ValueError(f"a sample needs time; seconds={self.seconds}")
+
+
+def wanted(parts: Iterable[str], options: Options) -> Sequence[str]:
+    """The parts that are asked for, or all of them; ends the program where there is no such part."""
+    names = list(parts)
+    unknown = [name for name in options.only if name not in names]
+    if unknown:
+        raise SystemExit(f"there is no part {', '.join(unknown)}; there are: {', '.join(names)}")
+    return options.only or names
 
 
 @dataclass(frozen=True, slots=True)

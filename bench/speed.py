@@ -28,13 +28,11 @@ PARTS = {
 
 def main(options: Options) -> None:
     """Run the parts that are asked for, print tables and verdicts, keep the samples."""
-    unknown = [name for name in options.only if name not in PARTS]
-    if unknown:
-        raise SystemExit(f"there is no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+    names = measure.wanted(PARTS, options)
     done: list[Part] = []
     with measure.workspace(options) as directory:
         facts = {**measure.machine(directory), "pyarrow": pa.__version__, "arrow_threads": pa.cpu_count()}
-        for name in options.only or PARTS:
+        for name in names:
             part = PARTS[name](directory, options)
             print(measure.report(part), "", sep="\n", flush=True)
             done.append(part)

@@ -102,7 +102,7 @@ class Closed(HoldfastError):
 _REOPEN: dict[ClosedReason, str] = {
     "clean": "open the log again with holdfast.open(path)",
     "fenced": "another process owns this log now; open it there",
-    "forked": "open the log after the fork, in the process that uses it",
+    "forked": "open the log after the fork, in the process that uses it; with share=True it works before and after",
     "poisoned": "close the log and open it again: recovery keeps everything that was acknowledged",
 }
 

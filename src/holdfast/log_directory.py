@@ -48,10 +48,15 @@ class Directory:
             return
         holder = self._lock.holder()
         who = "another handle in this process" if holder == os.getpid() else f"process {holder or 'unknown'}"
-        remedy = "open it with share=True, as it is open there;" if self.is_shared() else "close it there first;"
-        raise Unavailable(
-            f"the log is open in {who} path={self.path} pid={holder}",
-            hint=f"{remedy} to look at it meanwhile, open it with read_only=True",
+        raise Unavailable(f"the log is open in {who} path={self.path} pid={holder}", hint=self._remedy())
+
+    def _remedy(self) -> str:
+        """What to do where somebody else owns it: most who come here have a server with several workers."""
+        if self.is_shared():
+            return "open it with share=True, as it is open there; to look at it meanwhile, open it with read_only=True"
+        return (
+            "close it there first, or open it with share=True in every process that uses it;"
+            " to look at it meanwhile, open it with read_only=True"
         )
 
     def try_to_own(self, *, shared: bool) -> bool:

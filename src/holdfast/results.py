@@ -13,6 +13,8 @@ from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
 from holdfast.log.kept_tables import TableStats
+from holdfast.log.producers.produced_ticket import ProducedTicket
+from holdfast.log.producers.producer import Producer, ProducerStatus
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space
 from holdfast.log.transactions.transaction import Transaction
@@ -37,6 +39,9 @@ __all__ = [
     "PartitionCompaction",
     "Pending",
     "PendingBatch",
+    "ProducedTicket",
+    "Producer",
+    "ProducerStatus",
     "RebuildReport",
     "ReconcileReport",
     "RestoreReport",

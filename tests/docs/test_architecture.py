@@ -33,6 +33,7 @@ SHARED_NAMES = {
     "consumer": "a verb of the command line, and what it shows",
     "rebuild": "a verb of the command line, and what it calls",
     "restore": "a verb of the command line, and what it calls",
+    "producer": "a verb of the command line, and what it calls",
     "seal": "a verb of the command line, and what it calls",
 }
 """Base names that occur twice, and why."""

@@ -140,7 +140,7 @@ def test_tls_by_files(serve, tmp_path):
     """Requests, followers and the end work as without; whoever does not shake hands is bounded, too."""
     cert, key = certificate(tmp_path)
     files = ("--tls-certificate", str(cert), "--tls-key", str(key))
-    server = serve(tmp_path / "log", *files, headers_timeout_ms=3000, connections_max=20)
+    server = serve(tmp_path / "log", *files, headers_timeout_ms=1500, connections_max=20)
     assert server.url.startswith("https://")
     trust = ssl.create_default_context(cafile=str(cert))
 

@@ -168,6 +168,24 @@ def test_what_was_given_out_before_a_takeover_is_committed_after_it(tmp_path: Pa
         assert len(places) == len(set(places)) == 8
 
 
+def test_a_member_whose_thread_has_ended_gives_its_partitions_back(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, _), join(tmp_path / "log") as other:
+        fill(log)
+        consumer = log.topic("orders").consumer("billing")
+        thread = threading.Thread(target=consumer.poll)
+        thread.start()
+        thread.join()
+        with other.topic("orders").consumer("billing", patience=600) as next_one:
+            given: list[tuple[int, int]] = []
+            while len(given) < 4:
+                given += [(record.partition, record.offset) for record in next_one.poll(10, timeout=1)]
+            next_one.commit()
+        assert sorted(given) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+        with pytest.raises(Invalid, match="another member"):
+            consumer.commit()
+        consumer.close()
+
+
 def test_members_of_one_process_share_with_each_other_too(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (log, _):
         fill(log)

@@ -212,7 +212,9 @@ class SharedMachine(RuleBasedStateMachine):
         self.both(lambda at, log: log.seal(self.name("t")))
         if most is not None:
             self.both(lambda at, log: log.set_retention(self.name("t"), records_max=most))
-            self.both(lambda at, log: [gone for gone in log.retain().removed if gone.topic == self.name("t")])
+            self.both(lambda at, log: log.retain().dry_run)
+            self.both(lambda at, log: log.set_retention(self.name("t")))  # an owner that begins retains by itself, too
+            self.both(lambda at, log: list(self.topics[at].read(limit=1)))
 
     @rule()
     def kill(self) -> None:
@@ -235,11 +237,9 @@ def _remove(space: Any, key: str | None) -> None:
 
 
 def plain(value: Any) -> Any:
-    """An answer without what may differ: the numbers of commits, and sizes of files."""
+    """An answer without what may differ: the numbers of commits."""
     if isinstance(value, holdfast.Receipt):
         return value.topic, value.partition, value.offset, value.repeated
-    if type(value).__name__ == "Removed":
-        return value.first, value.rows
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return [plain(one) for one in value]
     return value

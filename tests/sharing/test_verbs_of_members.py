@@ -79,16 +79,35 @@ def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
             assert told(member, call) == told(alone, call), call
 
 
-def test_what_only_the_process_that_owns_can_do_says_so(member: Log) -> None:
-    for call in (
-        lambda: member.channels("alice"),
-        lambda: member.execution("import"),
-        lambda: member.worker([lambda ctx: None]),
-        lambda: member.subscribe(),
-    ):
+def test_what_only_the_process_that_ships_can_do_says_so(member: Log) -> None:
+    for call in (member.subscribe, lambda: member.rotate_key(holdfast.Keyring.generate())):
         with pytest.raises(Invalid) as caught:
             call()
         assert caught.value.hint
+
+
+def test_a_process_that_runs_executions_is_handed_the_log_and_keeps_it(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as other:
+        started = other.executions.start("double", 21)
+        topic = other.topic("orders")
+        topic.append(b"before")
+        done: list[int] = []
+        assert not log.is_owner
+        worker = log.worker({"double": lambda ctx, number: done.append(number) or 2 * number})
+        assert log.is_owner
+        running = threading.Thread(target=worker.run)
+        running.start()
+        assert other.executions.result(started, timeout=60) == 42
+        for kept in (lambda: other.execution("x"), lambda: other.worker([]), lambda: other.channels("alice")):
+            with pytest.raises(Invalid, match="runs executions or channels itself"):
+                kept()
+        assert topic.append(b"after").offset == 1
+        worker.stop()
+        running.join(60)
+        with log.channels("alice") as channels:
+            assert channels.participant_id == "alice"
+        assert owner.process.poll() is None
+    assert done == [21]
 
 
 def test_topics_schemas_and_spaces_are_seen_by_everybody_at_once(member: Log) -> None:

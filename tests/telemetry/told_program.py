@@ -104,6 +104,7 @@ def appends(place: Path) -> dict[str, Any]:
             with telemetry.continued(record, "handle"):
                 pass
         own = next(iter(typed.read())).headers
+        log.seal()
     return {"spans": told.spans(), "records": found, "own": own, "repeated": repeated}
 
 

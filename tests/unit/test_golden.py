@@ -34,7 +34,7 @@ from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.journal.session_access import ForwardedRows, Outcome, RunOutcome
-from holdfast.journal.sessions.session import Session, Staged
+from holdfast.journal.sessions.session_state import Session, Staged
 from holdfast.journal.sqlite.migrations import migrate, migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state import spaces

@@ -117,6 +117,19 @@ def open_served(directory: Path, reference: str | None, settings: Settings, *, s
         return holdfast.open(directory, settings=settings, keyring=keyring, share=share)
 
 
+def owned(log: Log) -> Log:
+    """The log of its owner: of a shared one, this process becomes that, and the others are its clients.
+
+    A server writes under the numbers of other people's sessions, which only an owner can keep with the records.
+    """
+    news = log.context.journal.news
+    if news is None:
+        return log
+    owner = news.own()
+    assert isinstance(owner, Log)
+    return owner
+
+
 def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
     """Own a log that must already exist."""
     Directory(directory.absolute()).require_log()

@@ -18,6 +18,7 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import ControlRows, Tables
 from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
+from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
     EpochRow,
@@ -96,6 +97,8 @@ class Examination:
             yield mark, self._watermark(mark)
         for space in control.spaces:
             yield space, self._stamped(space, "a space")
+        if not self._is_opening:  # whoever opens the log proves them when it takes them up
+            yield None, self._sessions()
         yield from self._shipped()
 
     # -- the whole ----------------------------------------------------------------------------------------
@@ -224,6 +227,16 @@ class Examination:
         head = self._heads.get(partition_id)
         topic = None if head is None else self._names.get(head.topic_id)
         return (None, None) if head is None or topic is None else (topic, head.number)
+
+    def _sessions(self) -> Verdict:
+        """Whether the sessions of producers are those that the log's own row vouches for."""
+        vault, row = self._proofs.vault, self._control.log
+        if vault is not None and row is not None:
+            try:
+                proved(self._tables.sessions(), row, vault, str(self._control.path))
+            except Corrupt as damage:
+                self._problems.append(damage)
+        return self._verdict()
 
     # -- the store ----------------------------------------------------------------------------------------
 

@@ -25,7 +25,14 @@ from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
 from holdfast.journal.commit.forwarder import Forwarder, Link
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
-from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
+from holdfast.journal.commit.owner_calls import (
+    AddSchemaCall,
+    CreateTopicCall,
+    Done,
+    ForgetProducersCall,
+    Forgotten,
+    SetPolicyCall,
+)
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.room_lines import RoomLines
 from holdfast.journal.commit.ticket import UnitTicket
@@ -79,6 +86,9 @@ class News(Protocol):
 
     def owned_here(self) -> object | None:
         """The owner's own log, if that is in this process; None where it is in another one."""
+
+    def own(self) -> object:
+        """The owner's own log, in this process from now on; Invalid where another one keeps it."""
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
@@ -315,6 +325,13 @@ class Journal:
             self._ask("add_schema", AddSchemaCall(topic, version, fingerprint, definition))
             return
         self.perform(AddSchema(topic, version, fingerprint, definition))
+
+    def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
+        """Let go of what is known about producers, durably; those that were known, and had nothing under way."""
+        timeout = self.settings.ack_timeout_ms / 1000
+        if self._link is not None:
+            return self._link.call("forget_producers", ForgetProducersCall(tuple(names)), Forgotten, timeout).names
+        return self.sessions.forget(names, timeout)
 
     def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
         """Give a topic its own retention policy, durably."""

@@ -24,7 +24,7 @@ from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
 from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
-from holdfast.journal.sessions.session import Session
+from holdfast.journal.sessions.session_state import Session
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics

@@ -1,7 +1,7 @@
 """Sessions as the journal's users see them: what is sent under a number is written once, however often it is sent.
 
 Whoever sends again what was not answered, in order and under the same numbers, gets the original answer: while this
-process lives, after it was killed, and from whoever owns the log next. What a session is stands in `sessions.session`.
+process lives, after it was killed, and from whoever owns the log next. What a session is stands in `session_state`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
-from holdfast.journal.sessions.session import MEMBER, PRODUCER, Session
+from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, Session
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ForgetSessions

@@ -238,12 +238,8 @@ class Log:
         if self.read_only:
             raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
         if self._journal.news is not None:
-            owner = self._journal.news.owned_here()
-            if not isinstance(owner, Log):
-                raise Invalid(
-                    "another process owns this log at the moment, and only there channels can be used",
-                    hint="log.is_owner says where; kept_channels() and kept_channel() look at them from anywhere",
-                )
+            owner = self._journal.news.own()
+            assert isinstance(owner, Log)
             return owner.channels(
                 participant_id, topic=topic, retrieval_hint=retrieval_hint, recover=recover, keys=keys,
                 migrations=migrations,

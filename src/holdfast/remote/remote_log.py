@@ -107,6 +107,11 @@ class RemoteLog(Log):
         return self._info.read_only
 
     @property
+    def is_owner(self) -> bool:
+        """Never: the server's process does, or one that it shares the log with."""
+        return False
+
+    @property
     def is_open(self) -> bool:
         """Whether it was not closed yet."""
         return self._ending.is_open

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, Done, SetPolicyCall
+from holdfast.journal.commit.owner_calls import (
+    AddSchemaCall,
+    CreateTopicCall,
+    Done,
+    ForgetProducersCall,
+    Forgotten,
+    SetPolicyCall,
+)
 from holdfast.sharing.client_connection import Caller
 from holdfast.sharing.host import CallHandler, Host
 
@@ -39,6 +46,7 @@ def set_calls(host: Host, owner: Owner) -> None:
     host.calls["create_topic"] = handler(CreateTopicCall, lambda _, asked: _create_topic(journal, asked))
     host.calls["add_schema"] = handler(AddSchemaCall, lambda _, asked: _add_schema(journal, asked))
     host.calls["set_policy"] = handler(SetPolicyCall, lambda _, asked: _set_policy(journal, asked))
+    host.calls["forget_producers"] = handler(ForgetProducersCall, lambda _, asked: _forget_producers(journal, asked))
 
 
 def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
@@ -57,3 +65,7 @@ def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
 def _set_policy(journal: Journal, asked: SetPolicyCall) -> Done:
     journal.set_policy(asked.topic, asked.bytes_max, asked.age_max_us, asked.records_max)
     return Done()
+
+
+def _forget_producers(journal: Journal, asked: ForgetProducersCall) -> Forgotten:
+    return Forgotten(tuple(journal.forget_producers(asked.names)))

@@ -15,9 +15,10 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from threading import Event as Flag
-from threading import Lock
+from threading import Lock, Thread
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -39,6 +40,8 @@ from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004
+HAND_OVER_S = 2.0
+"""How long everybody else leaves the log to the one that asked for it."""
 _DIGEST_BYTES = 8
 
 logger = logging.getLogger("holdfast.sharing")
@@ -87,6 +90,8 @@ class Membership:
         self._host: Host | None = None
         self._lock = Lock()
         self._is_over = False
+        self._keeps = False
+        self._held_off_until = -inf
         self._is_paused = False
         """Nobody becomes the owner here at the moment: the process is about to fork."""
         self.log_id = b""
@@ -96,6 +101,27 @@ class Membership:
     def owner(self) -> Owner | None:
         """The log that this member owns for all; None where another one does."""
         return self._owner
+
+    def keep(self) -> None:
+        """Do not hand over on request any more: something runs here that needs the owner's own log."""
+        self._keeps = True
+
+    def hold_off(self, seconds: float) -> None:
+        """Leave the log to somebody else for so long, if it becomes free."""
+        self._held_off_until = self._clock.monotonic() + seconds
+
+    def hand_over(self) -> None:
+        """Stop being the owner on request, soon, and go on as a client; Invalid where that cannot be."""
+        if self._keeps:
+            raise Invalid(
+                f"the process that owns this log runs executions or channels itself pid={os.getpid()}",
+                hint="run them all in one process, or try again when that one has ended",
+            )
+        Thread(target=self._hand_over, name="holdfast-hand-over", daemon=True).start()
+
+    def _hand_over(self) -> None:
+        self.hold_off(HAND_OVER_S)
+        self._let_go(_CONNECT_S, lambda host: True)
 
     @property
     def is_host(self) -> bool:
@@ -153,7 +179,9 @@ class Membership:
         with self._lock:
             if self._host is not None and not self._host.is_alive:
                 self._give_up()
-            if self._is_over or self._is_paused or self._host is not None or not directory.try_to_own(shared=True):
+            if self._is_over or self._is_paused or self._host is not None:
+                return False
+            if self._clock.monotonic() < self._held_off_until or not directory.try_to_own(shared=True):
                 return False
             owner = self._open_owner(directory)
             host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
@@ -188,13 +216,13 @@ class Membership:
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
-            raise _other_version(welcome.protocol, welcome.version)
+            raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
         check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
         """Check who comes; raises what refuses it."""
         if hello.protocol != PROTOCOL:
-            raise _other_version(hello.protocol, hello.version)
+            raise _other_version(owner=(PROTOCOL, holdfast.__version__), member=(hello.protocol, hello.version))
         if hello.log != journal.log_id:
             raise Invalid("this is the socket of another log", hint="its directory was replaced: open it again")
         others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
@@ -271,12 +299,14 @@ def _close_failed(owner: Owner) -> None:
 
 _OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
 """How long callers wait is each process' own affair."""
+_OWN_SECTIONS = ("server",)
+"""And so is how one of them serves the log to others."""
 
 
 def settings_digests(settings: Settings) -> dict[str, bytes]:
     """A short digest of each section: whoever may become the owner must do the same as the present one."""
     digests = {}
-    for name in settings.__struct_fields__:
+    for name in (one for one in settings.__struct_fields__ if one not in _OWN_SECTIONS):
         values = msgspec.to_builtins(getattr(settings, name))
         agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
         digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
@@ -288,9 +318,10 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _other_version(protocol: int, version: str) -> HoldfastError:
+def _other_version(*, owner: tuple[int, str], member: tuple[int, str]) -> HoldfastError:
+    """Said by the owner and read by the member, or both by the member: so it names them, instead of here and there."""
     return Invalid(
-        f"the two processes speak different versions of the socket's protocol here={PROTOCOL} there={protocol}"
-        f" here_version={holdfast.__version__} there_version={version}",
+        "this process speaks another version of the socket's protocol than the log's owner"
+        f" protocol={member[0]} version={member[1]} owner_protocol={owner[0]} owner_version={owner[1]}",
         hint="run the same version of holdfast in every process that shares a log",
     )

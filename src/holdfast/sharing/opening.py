@@ -70,7 +70,9 @@ def open_log(
 
 def _open_shared(asked: alone.Asked) -> Log:
     how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
-    membership = Membership(how, lambda directory: _Owned(asked, directory), _set_calls)
+    membership = Membership(
+        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership)
+    )
     link = SocketLink(membership, asked.clock)
     try:
         link.join(_JOIN_S)
@@ -78,21 +80,29 @@ def _open_shared(asked: alone.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    log = compose_member(asked, journal, link, lambda: _owned_by(membership))
+    log = compose_member(asked, journal, link, _Ownership(membership))
     log.lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
     return log
 
 
-def _owned_by(membership: Membership) -> Log | None:
-    """The log that a member owns for all, if it does."""
-    owner = membership.owner
-    return owner.log if isinstance(owner, _Owned) else None
+class _Ownership:
+    """What a member knows of who owns its log."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.keep = membership.keep
+        self.hold_off = membership.hold_off
+        self._membership = membership
+
+    def log(self) -> Log | None:
+        """The log that this member owns for all, if it does."""
+        owner = self._membership.owner
+        return owner.log if isinstance(owner, _Owned) else None
 
 
-def _set_calls(host: Host, owner: Owner) -> None:
+def _set_calls(host: Host, owner: Owner, membership: Membership) -> None:
     set_calls(host, owner)
     assert isinstance(owner, _Owned)
-    owner.stop_answering = answer_members(host, owner.log)
+    owner.stop_answering = answer_members(host, owner.log, membership.hand_over)
 
 
 class _Owned(Owner):

@@ -1,9 +1,11 @@
 """The same metrics as instruments of OpenTelemetry, where a program has loaded it; else nothing at all.
 
 Levels and totals are observed when a reader collects: all logs of the process are looked at once for all instruments.
-Durations are recorded where they are measured, once per group commit, seal or object: OpenTelemetry has no histograms
-that are observed. Instruments are made once; until a MeterProvider is set up they are OpenTelemetry's own proxies,
-which do nothing.
+Durations are recorded where they are measured, per group commit, seal or object: OpenTelemetry has no histograms that
+are observed. A recording costs as much as an append or two, so of thousands a second about a hundred are recorded,
+every so many of them: quantiles hold, and how many there were is told by counters.
+
+Instruments are made once; until a MeterProvider is set up they are OpenTelemetry's own proxies, which do nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from holdfast.clock import SystemClock
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import Metric, Point
 from holdfast.telemetry.metric_list import METRICS
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Observation
 
 NAME = "holdfast"
+_GAP_S, _EVERY_MAX = 0.01, 4096
+"""Between two recordings of one histogram, about; and how many may go unrecorded between them."""
 
 Record = Callable[[float], None]
 
@@ -83,8 +88,33 @@ def recorders(log_id: str, role: str) -> dict[str, Record]:
         if not _made:
             _made.append(_Instruments())
     attributes = {"holdfast.log": log_id, "holdfast.role": role}
-    return {name: partial(_record, made, attributes) for name, made in _made[0].durations.items()}
+    return {name: Recorder(made, attributes) for name, made in _made[0].durations.items()}
 
 
-def _record(histogram: Histogram, attributes: dict[str, str], seconds: float) -> None:
-    histogram.record(seconds, attributes)
+class Recorder:
+    """Records every one of few durations, and every so many of many; used by one thread."""
+
+    __slots__ = ("_at", "_attributes", "_every", "_histogram", "_left", "_monotonic")
+
+    def __init__(
+        self, histogram: Histogram, attributes: dict[str, str], monotonic: Callable[[], float] | None = None
+    ) -> None:
+        self._histogram = histogram
+        self._attributes = attributes
+        self._monotonic = monotonic or SystemClock().monotonic
+        self._every = self._left = 1
+        self._at = float("-inf")
+
+    def __call__(self, seconds: float) -> None:
+        """Something took so long. By count, not by the clock: slow ones are not more likely to be recorded."""
+        self._left -= 1
+        if self._left:
+            return
+        now = self._monotonic()
+        gap, self._at = now - self._at, now
+        if gap < _GAP_S:
+            self._every = min(2 * self._every, _EVERY_MAX)
+        elif gap > 4 * _GAP_S:
+            self._every = max(1, self._every // 2)
+        self._left = self._every
+        self._histogram.record(seconds, self._attributes)

@@ -6,7 +6,7 @@ Spans have names, ids and counts as attributes, and the type of what was raised;
 error, because traces leave the machine.
 
 A span of something that is durable later ends when that is known: a thread that lives as long as there are such spans
-waits for them, in order. There are at most so many; beyond that they end at once, and say so.
+waits for them, in order, and a moment longer. There are at most so many; beyond that they end at once, and say so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, Thread
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 PENDING_MAX = 10_000
 SETTLED_SECONDS_MAX = 60.0
+_LINGER_S = 1.0
+"""How long the thread waits for another span: to start one for each would cost more than the spans."""
 
 Item = TypeVar("Item")
 Attributes = Mapping[str, str | int | bool]
@@ -183,7 +185,7 @@ class OpenSpans:
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Span, Settles]] = deque()
-        self._lock = Lock()
+        self._news = Condition()
         self._thread: Thread | None = None
 
     def end_with(self, span: Span, ticket: Settles) -> None:
@@ -192,11 +194,13 @@ class OpenSpans:
             span.set_attribute("durable.settled", False)
             span.end()
             return
-        with self._lock:
+        with self._news:
             self._waiting.append((span, ticket))
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="holdfast-spans", daemon=True)
                 self._thread.start()
+            elif len(self._waiting) == 1:
+                self._news.notify()
 
     def forget(self) -> None:
         """In a forked child: the thread is the parent's, and so are the spans."""
@@ -204,8 +208,8 @@ class OpenSpans:
 
     def _run(self) -> None:
         while True:
-            with self._lock:
-                if not self._waiting:
+            with self._news:
+                if not self._waiting and not self._news.wait_for(lambda: self._waiting, _LINGER_S):
                     self._thread = None
                     return
                 span, ticket = self._waiting[0]

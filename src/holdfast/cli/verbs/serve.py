@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import Settings
 from holdfast.cli.exit_codes import FINE
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_served
+from holdfast.cli.options import directory_argument, json_option, keyring_option, open_served, owned
 from holdfast.cli.output import emit_json, flush, say
 from holdfast.errors import Invalid
 
@@ -38,7 +38,7 @@ class ServingLine(msgspec.Struct, frozen=True):
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
-@click.option("--share", is_flag=True, help="Share the log with other processes that open it with share=True.")
+@click.option("--share/--no-share", default=True, help="Share the log with processes that open it with share=True.")
 @keyring_option
 @json_option
 def serve_command(
@@ -61,9 +61,10 @@ def serve_command(
         "tls_certificate": tls_certificate and str(tls_certificate), "tls_key": tls_key and str(tls_key),
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
-    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, **chosen))
-    with open_served(directory, reference, settings, share=share) as log:
-        server = HttpServer(log, settings.server)
+    own = msgspec.structs.replace(settings.server, **chosen)
+    with open_served(directory, reference, settings, share=share) as opened:
+        log = owned(opened)
+        server = HttpServer(log, own)
 
         def started() -> None:
             if as_json:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.commit.group import Group, Operation, Run, Unit
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
-from holdfast.journal.sessions.session import Session, refused_all
+from holdfast.journal.sessions.session_state import Session, refused_all
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Row
 

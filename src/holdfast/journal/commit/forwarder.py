@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit, Item, fill
+from holdfast.journal.commit.forwarded import ForwardedRows, Item, fill, forwarded_unit
 from holdfast.journal.commit.group import Group, Run, Unit
 from holdfast.journal.commit.queue import Queue, Wake
 from holdfast.journal.journal_stats import Counters
@@ -220,7 +220,7 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     return unknown
 
 
-def _forwarded(unit: Unit) -> ForwardedUnit:
+def _forwarded(unit: Unit) -> Item:
     records = size = 0
     for operation in unit.operations:
         if isinstance(operation, Run):
@@ -228,7 +228,7 @@ def _forwarded(unit: Unit) -> ForwardedUnit:
             size += _size(operation)
         elif isinstance(operation, ChangeSpace):
             size += sum(len(key) + len(body) for key, _, body in operation.puts) + sum(map(len, operation.deletes))
-    return ForwardedUnit(unit.operations, records, size, unit.scope, unit.reissue, unit.alone)
+    return forwarded_unit(unit, records, size)
 
 
 def _size(run: Run) -> int:

@@ -33,5 +33,17 @@ class SetPolicyCall(msgspec.Struct, frozen=True, array_like=True):
     records_max: int
 
 
+class ForgetProducersCall(msgspec.Struct, frozen=True, array_like=True):
+    """Let go of producers."""
+
+    names: tuple[bytes, ...]
+
+
+class Forgotten(msgspec.Struct, frozen=True, array_like=True):
+    """Those that were known, and had nothing under way."""
+
+    names: tuple[bytes, ...]
+
+
 class Done(msgspec.Struct, frozen=True, array_like=True):
     """It was done, durably; there is nothing else to say."""

@@ -223,12 +223,10 @@ class Queue:
         with self._lock:
             known = sending.known()  # before it waits for room …
             if known is None:
-                try:
-                    group = self._admit(sending.records, sending.size, timeout)
-                except (Full, Closed):
-                    raise
-                except HoldfastError as error:
-                    return sending.refused(error)
+                admitted = self._admitted(sending, timeout)
+                if isinstance(admitted, HoldfastError):
+                    return sending.refused(admitted)
+                group = admitted
                 known = sending.known()  # … and after: somebody else may have sent it meanwhile
             if known is not None:
                 return known
@@ -239,6 +237,16 @@ class Queue:
             if self._asleep:
                 self._rouse()
             return forwarded
+
+    def _admitted(self, sending: Sending, timeout: float) -> Group | HoldfastError:
+        """A group with room; or why its records are refused, which is an answer to what was sent."""
+        # Not inside the `with` above: an interrupt at the very line of a `try` would leave the lock held.
+        try:
+            return self._admit(sending.records, sending.size, timeout)
+        except (Full, Closed):
+            raise
+        except HoldfastError as error:
+            return error
 
     def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
         """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded, ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.commit.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session import PRODUCER, Session, refused_all
+from holdfast.journal.sessions.session_state import PRODUCER, Session, refused_all
 from holdfast.journal.sessions.session_table import SessionChanges, SessionTable
 
 

@@ -38,7 +38,8 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
             for name, value in vars(error).items()
             if name not in ("message", "hint") and isinstance(value, (int, str))
         }
-        return cls(type(error).__name__, error.message[:_TEXT_MAX], error.hint[:_TEXT_MAX], fields)
+        known = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        return cls(next(known), error.message[:_TEXT_MAX], error.hint[:_TEXT_MAX], fields)
 
     def error(self) -> HoldfastError:
         """The error again; one of a kind that this version does not know is a plain HoldfastError."""

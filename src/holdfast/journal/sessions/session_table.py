@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Full, HoldfastError
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session import Session, Staged, restored
+from holdfast.journal.sessions.session_state import Session, Staged, restored
 from holdfast.model.control_rows import LogRow, SessionRow
 
 SUM_BYTES = 32

@@ -140,9 +140,18 @@ class SharedMembers(Members):
             self._look_at = now + LOOK_FOR_DEAD_S
             for member_id, member in self._alive():
                 self._sync(member_id, member)
+                self._bury_dead(member_id, member)
             self._is_refused = False
             if any(here.is_waiting for here in self._here.values()):
                 self._look_at = now + LOOK_AGAIN_S
+
+    def _bury_dead(self, member_id: int, member: Member) -> None:
+        """Let go of what a member has that another one waits for, if nobody here can use it any more."""
+        held = [share for share in self._shares.values() if share.holder == member_id]
+        if any(share.wanted_since is not None for share in held) and member.is_dead():
+            here = self._here.pop(member_id)
+            self._bury(member_id, member)
+            self._leave(here.token)
 
     def changed(self) -> None:
         """The owner says that something has changed, or there is another owner."""

@@ -315,5 +315,5 @@ def producers_of(journal: Journal) -> list[ProducerStatus]:
 
 def forget(journal: Journal, name: str) -> None:
     """Let go of what is known about a producer; what it sends again is written again."""
-    if not journal.sessions.forget([producer_key(name)], journal.settings.ack_timeout_ms / 1000):
+    if not journal.forget_producers([producer_key(name)]):
         raise NotFound(f"no producer {name!r} is known and idle", hint="log.producers() lists those that are known")

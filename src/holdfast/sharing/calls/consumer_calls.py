@@ -234,9 +234,10 @@ class ConsumerCalls:
         try:
             for operation in unit.operations:
                 if isinstance(operation, ChangeSpace) and operation.name == _SPACE:
-                    if operation.deletes or operation.drop:
-                        raise Invalid("positions are let go of by forget_consumer", hint="this is a defect in holdfast")
-                    for place, positions in read_items(operation.puts).positions.items():
+                    known = read_items(operation.puts)
+                    if operation.deletes or operation.drop or known.waits:
+                        raise Invalid("members commit positions, and nothing else", hint="this is a defect in holdfast")
+                    for place, positions in known.positions.items():
                         taken.append(self._take(place, dict(positions), tokens))
         except BaseException:
             for committing in taken:

@@ -12,23 +12,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from holdfast.caller import in_coroutine
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.sharing.membership import HAND_OVER_S
 from holdfast.sharing.owner_link import MET
 
 if TYPE_CHECKING:
     from holdfast.log.log import Log
     from holdfast.sharing.owner_link import SocketLink
 
+HOLD_OFF = "hold_off"
+"""The event that another member is about to own the log."""
+_OWN_S = 10.0
 _ASK_S = 5.0
 _MARKS_S = 1.0
 """How long `marks()` waits for the owner's word before it gives what is written down."""
@@ -37,14 +41,30 @@ logger = logging.getLogger("holdfast.sharing")
 _moved = msgspec.msgpack.Decoder(Moved).decode
 
 
+class Ownership(Protocol):
+    """Who owns the log, as far as this process knows."""
+
+    def log(self) -> Log | None:
+        """The owner's own log, if that is in this process."""
+
+    def keep(self) -> None:
+        """Do not hand it over on request any more."""
+
+    def hold_off(self, seconds: float) -> None:
+        """Leave the log to somebody else for so long."""
+
+
 class OwnerNews:
     """Hears for one member."""
 
     def __init__(
-        self, journal: Journal, link: SocketLink, asking: Asking, owned: Callable[[], Log | None]
+        self, journal: Journal, link: SocketLink, asking: Asking, ownership: Ownership
     ) -> None:  # fmt: skip
-        """`owned` gives the owner's own log, if that is in this process."""
-        self._owned = owned
+        self._ownership = ownership
+        self._clock = journal.clock
+        self._met = Event()
+        link.on_event(MET, lambda body: self._met.set())
+        link.on_event(HOLD_OFF, lambda body: ownership.hold_off(HAND_OVER_S))
         self._journal = journal
         self._asking = asking
         self._link = link
@@ -87,7 +107,22 @@ class OwnerNews:
 
     def owned_here(self) -> Log | None:
         """The owner's own log, if that is in this process; None where it is in another one."""
-        return self._owned()
+        return self._ownership.log()
+
+    def own(self) -> Log:
+        """The owner's own log, in this process from now on: another one that owns it is asked to hand it over."""
+        deadline = self._clock.monotonic() + _OWN_S
+        log = self._ownership.log()
+        if log is None:
+            self._asking.ask("own", Nothing(), Nothing, _OWN_S)
+        while log is None and self._clock.monotonic() < deadline:
+            self._met.wait(0.05)
+            self._met.clear()
+            log = self._ownership.log()
+        if log is None:
+            raise Unavailable("the log was not handed over to this process in time", hint="try again")
+        self._ownership.keep()
+        return log
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""

@@ -11,12 +11,15 @@ from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.segments.manifest.local_manifest import Manifest
+from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.asked_maintenance import AskedMaintenance, AskedTables
 from holdfast.sharing.calls.asked_store import AskedStore
+from holdfast.sharing.calls.call_messages import Nothing
 from holdfast.sharing.calls.consumer_calls import ConsumerCalls
 from holdfast.sharing.calls.mark_events import MarkEvents
-from holdfast.sharing.calls.owner_news import OwnerNews
+from holdfast.sharing.calls.owner_news import HOLD_OFF, OwnerNews, Ownership
 from holdfast.sharing.calls.verb_calls import VerbCalls
+from holdfast.sharing.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.log.open_log import Asked
@@ -24,13 +27,13 @@ if TYPE_CHECKING:
     from holdfast.sharing.owner_link import SocketLink
 
 
-def compose_member(asked: Asked, journal: Journal, link: SocketLink, owned: Callable[[], Log | None]) -> Log:
+def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership) -> Log:
     """A log whose owner, at the other end of the link, does what only an owner can do."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
-    news = journal.news = OwnerNews(journal, link, asking, owned)
+    news = journal.news = OwnerNews(journal, link, asking, ownership)
     log = Log(
         context, AskedMaintenance(journal, asking), AskedStore(context, asking), AskedTables(journal, asking),
         KeptPositions(context),
@@ -39,8 +42,16 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink, owned: Call
     return log
 
 
-def answer_members(host: Host, log: Log) -> Callable[[], None]:
+def answer_members(host: Host, log: Log, hand_over: Callable[[], None]) -> Callable[[], None]:
     """Let the members that share a log with its owner ask for what only an owner can do; returns how that ends."""
+
+    def own(caller: Caller, _: Nothing) -> Nothing:
+        """A member wants to own the log: the others leave it to that one."""
+        hand_over()
+        host.publish(HOLD_OFF, b"", lambda other: other.session != caller.session)
+        return Nothing()
+
+    host.calls["own"] = handler(Nothing, own)
     marks, consumers = MarkEvents(log.context.journal), ConsumerCalls(log)
     for calls in (VerbCalls(log), marks, consumers):
         host.calls.update(calls.handlers())

@@ -1,0 +1,96 @@
+"""Calls of a client that breaks the rules: each is refused, and the log goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import HoldfastError, Invalid, Log
+from holdfast.journal.commit.forwarded import ForwardedUnit
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.sharing.calls.consumer_calls import ConsumerCalls
+from holdfast.sharing.calls.mark_events import MarkEvents
+from holdfast.sharing.calls.verb_calls import VerbCalls
+from holdfast.sharing.client_connection import Caller
+
+pytestmark = pytest.mark.disk
+
+plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=8)
+given_values = plain | st.binary(max_size=20) | st.sampled_from(["orders", "nothing", bytes(16), 0, 1])
+keys = st.integers(0, 5) | st.text(max_size=3)
+values = st.recursive(
+    given_values,
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=12,
+)
+WAIT = b'{"consumers":["x"],"age_max_us":1,"bytes_max":1,"at":9999999999999999}'
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with holdfast.open(tmp_path_factory.mktemp("owner") / "log") as log:
+        log.topic("orders", partitions=2).append(b"one", partition=0)
+        yield log
+
+
+def caller() -> Caller:
+    return Caller(bytes(16), 1, lambda name, body: None)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(which=st.integers(0, 1000), request_=values, raw=st.none() | st.binary(max_size=40))
+def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
+    owner: Log, which: int, request_: Any, raw: bytes | None
+) -> None:
+    consumers, marks = ConsumerCalls(owner), MarkEvents(owner.context.journal)
+    handlers = {**VerbCalls(owner).handlers(), **marks.handlers(), **consumers.handlers()}
+    name = sorted(handlers)[which % len(handlers)]
+    try:
+        body = raw if raw is not None else msgspec.msgpack.encode(request_)
+    except (OverflowError, ValueError):
+        return
+    try:
+        handlers[name](caller(), body)
+    except HoldfastError:
+        pass
+    finally:
+        consumers.stop()
+        marks.stop()
+    assert owner.topic("orders").marks()[0].durable >= 1
+    assert owner.stats().journal.poisoned is None
+
+
+def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> None:
+    consumers = ConsumerCalls(owner)
+    with owner.topic("orders").consumer("billing"):
+        for puts, deletes, drop, scope in (
+            ([(b"position\0billing\0orders\x000", 0, b'{"next":1,"at":9999999999999999}')], (), False, None),
+            ([(b"position\0billing\0orders\x000", 0, b'{"next":1,"at":1}')], (), False, "member:00:1"),
+            ([(b"position\0billing\0nothing\x000", 0, b'{"next":1,"at":9}')], (), False, "member:zz"),
+            ([(b"\xff", 0, b"")], (), False, None),
+            ([(b"wait\0orders", 1, b"{}")], (), False, None),
+            ([(b"wait\0orders", 1, WAIT)], (), False, None),
+            ([], [b"position\0billing\0orders\x000"], False, None),
+            ([], [], True, None),
+        ):
+            unit = ForwardedUnit([ChangeSpace(b"consumers", tuple(puts), tuple(deletes), drop)], 0, 10, scope)
+            guarded, queued = consumers.guard([unit])
+            assert isinstance(guarded[0], ForwardedUnit)
+            assert guarded[0].refusal is not None, (puts, deletes, drop)
+            queued()
+    assert owner.consumers()[0].partitions[0].committed == 0
+
+
+def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
+    handlers, no_limit = VerbCalls(owner).handlers(), [None, None, None]
+    with pytest.raises(HoldfastError):
+        handlers["set_retention"](caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
+    with pytest.raises(Invalid):
+        handlers["seal"](caller(), b"\xc1")
+    owner.topic("orders").append(b"two")
