@@ -236,9 +236,7 @@ class Host:
         self._send_told()
         if self._waiting:
             return False
-        is_late = (
-            self._clock.monotonic() > self._calls_until
-        )  # whoever called learns that nobody knows
+        is_late = self._clock.monotonic() > self._calls_until  # whoever called learns that nobody knows
         return is_late or not any(one.calls for one in self._connections.values())
 
     def _stop_listening(self) -> None:
