@@ -116,7 +116,7 @@ def test_the_hello_of_a_version_to_come_is_understood_far_enough_to_refuse_it(op
     found = frames.next()
     assert found is not None
     assert found[0] == wire.REFUSED
-    assert "there_version=9.9" in str(wire.decoded(*found[:2]))
+    assert "version=9.9" in str(wire.decoded(*found[:2]))
     sock.close()
 
 
