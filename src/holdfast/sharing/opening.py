@@ -13,6 +13,7 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.journal.journal import Journal
+from holdfast.journal.open_journal import open_shared
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
@@ -76,7 +77,7 @@ def _open_shared(asked: alone.Asked) -> Log:
     link = SocketLink(membership, asked.clock)
     try:
         link.join(_JOIN_S)
-        journal = Journal.open_shared(asked.directory.database, membership.log_id, asked.journal, link)
+        journal = open_shared(asked.directory.database, membership.log_id, asked.journal, link)
     except BaseException:
         link.close(_JOIN_S)
         raise
