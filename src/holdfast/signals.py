@@ -23,8 +23,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
 from itertools import chain
 from math import inf
+from typing import Protocol
 
 import msgspec
+
+
+class Wake(Protocol):
+    """What the thread that takes groups sleeps on: a lock, or something that wakes for other reasons, too."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Sleep until `release`, or the time-out; whether it was released."""
+
+    def release(self) -> None:
+        """Wake whoever sleeps, or will; a RuntimeError where that was done already does not matter."""
 
 
 class Signal:

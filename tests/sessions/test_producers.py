@@ -213,4 +213,4 @@ def test_sessions_that_were_changed_are_found(tmp_path, keyring):
             log.producers()
     if keyring is None:
         inspected = holdfast_cli("inspect", tmp_path / "log")
-        assert (inspected.returncode, "vouches for" in inspected.stderr) == (3, True)
+        assert (inspected.returncode, "vouches for" in inspected.stdout + inspected.stderr) == (3, True)

@@ -250,7 +250,7 @@ def test_connections_leave_descriptors_to_the_owner(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:
-        assert host.connections_max() == 200
+        assert socket_place.connections_max() == 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert holdfast.__version__

@@ -91,6 +91,9 @@ def test_a_process_that_runs_executions_is_handed_the_log_and_keeps_it(tmp_path:
         started = other.executions.start("double", 21)
         topic = other.topic("orders")
         topic.append(b"before")
+        with topic.consumer("billing") as consumer:  # threads of the owner that are to end when it hands over
+            consumer.poll(1)
+            consumer.commit()
         done: list[int] = []
         assert not log.is_owner
         worker = log.worker({"double": lambda ctx, number: done.append(number) or 2 * number})

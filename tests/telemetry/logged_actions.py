@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).parents[2] / "src"
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
-LOGGERS = ("logger", "_LOGGERS")
+LOGGERS = ("logger", "_log", "_LOGGERS")
 
 
 class Logged(NamedTuple):

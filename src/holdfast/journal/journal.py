@@ -9,37 +9,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import msgspec
 
-from holdfast import disk
-from holdfast.clock import Clock
-from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
-from holdfast.journal.backend import Backend, open_backend
+from holdfast.journal.backend import Backend
+from holdfast.journal.commit import owner_calls
 from holdfast.journal.commit.forwarder import Forwarder, Link
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
-from holdfast.journal.commit.owner_calls import (
-    AddSchemaCall,
-    CreateTopicCall,
-    Done,
-    ForgetProducersCall,
-    Forgotten,
-    SetPolicyCall,
-)
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.room_lines import RoomLines
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import Reader, entries_after
-from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.journal_context import JournalContext, News
 from holdfast.journal.journal_stats import Counters, JournalStats
+from holdfast.journal.manifest_rows import ManifestRows
 from holdfast.journal.remembered_keys import RememberedKeys
 from holdfast.journal.session_access import SessionAccess
 from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
@@ -51,7 +40,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.journal.state.spaces import Spaces
 from holdfast.journal.taking_up import TakingUp
-from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, SegmentRow, ShipmentRow, ShippingRow
+from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.signals import Signal
@@ -63,39 +52,8 @@ _FIRST_MAX = 2**53
 logger = logging.getLogger("holdfast.journal")
 
 
-class JournalContext(NamedTuple):
-    """What a journal works with, whichever file it is in."""
-
-    settings: JournalSettings
-    clock: Clock
-    keyring: Keyring | None = None
-    cipher: PayloadCipher | None = None
-
-
-class News(Protocol):
-    """What the owner of a shared log tells the others."""
-
-    def watch(self, topic: str) -> None:
-        """Have everybody who waits for a topic's partitions be woken when they move."""
-
-    def ask_marks(self, topic: str) -> None:
-        """Take up how far a topic is on the store, as the owner knows it."""
-
-    def stop(self) -> None:
-        """The log is closed."""
-
-    def owned_here(self) -> object | None:
-        """The owner's own log, if that is in this process; None where it is in another one."""
-
-    def own(self) -> object:
-        """The owner's own log, in this process from now on; Invalid where another one keeps it."""
-
-    def make_salt(self) -> None:
-        """Have the owner draw the salt that hides keys of items, if there is none yet."""
-
-
 class Journal:
-    """One open journal: owned (`open_owned`), shared with its owner (`open_shared`) or only read (`open_read_only`)."""
+    """One open journal: owned, shared with its owner, or only read."""
 
     def __init__(
         self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
@@ -103,17 +61,14 @@ class Journal:
     ) -> None:  # fmt: skip
         settings, clock = context.settings, context.clock
         self.path = backend.path
-        self.settings = settings
-        self.clock = clock
+        self.settings, self.clock = settings, clock
         self.problems = tuple(recovered.problems)
         self._backend = backend
-        limits = SessionLimits(
-            settings.sessions_max, settings.session_answers_max, round(settings.session_expiry_ms * 1000)
-        )
-        sessions = SessionTable(recovered.vault, limits)
+        sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
+        self.manifest_rows = ManifestRows(backend, recovered.vault)
         self._closed: Closed | None = None
         self.news: News | None = None
         """Of a log that is shared with its owner: who hears from it."""
@@ -139,78 +94,16 @@ class Journal:
         self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self.owned)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
-    @classmethod
-    def open_owned(cls, path: Path, log_id: bytes | None, context: JournalContext) -> Journal:
-        """Recover the journal in this file, take ownership and start the writer."""
-        try:
-            backend = open_backend(path)
-            try:
-                backend.filed.take_over(context.clock.random_bytes)
-                recovered = recovery.recover(
-                    backend, log_id, context.keyring, context.cipher, context.clock, sessions=True
-                )
-                if recovered.problems:
-                    raise recovered.problems[0]
-                files = context.settings.group_file_bytes > 0
-                recovered.row = recovery.take_ownership(backend, recovered, context.clock, files=files)
-                backend.filed.own(recovered.row, context.clock.random_bytes, context.settings.group_file_bytes)
-            except BaseException:
-                backend.close_quietly()
-                raise
-        except DiskFailed as error:
-            raise Unavailable(
-                f"the disk failed while opening path={path}",
-                hint=disk.remedy_at(path.parent, "check the disk, then reopen"),
-            ) from error
-        journal = cls(backend, recovered, context, owned=True)
-        assert journal._writer is not None
-        journal._writer.start()
-        return journal
+    def start(self) -> None:
+        """Begin to take records."""
+        assert self._writer is not None
+        self._writer.start()
 
-    @classmethod
-    def open_read_only(cls, path: Path, log_id: bytes, context: JournalContext) -> Journal:
-        """Read the journal in this file, which another process may own; damage is reported, not refused."""
-        try:
-            backend = open_backend(path, read_only=True)
-            try:
-                backend.has_changed()  # from here on: what is recovered now need not be recovered again
-                recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
-            except BaseException:
-                backend.close_quietly()
-                raise
-        except DiskFailed as error:
-            raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
-        for problem in recovered.problems:
-            logger.warning("damaged log: %s", problem.message, extra={"action": "damage", "path": str(path)})
-        journal = cls(backend, recovered, context, owned=False)
-        journal._queue.refuse(
+    def refuse_writes(self) -> None:
+        """Take none: this handle only reads."""
+        self._queue.refuse(
             Invalid("this log is open for reading only", hint="open it without read_only=True to append"), finish=True
         )
-        return journal
-
-    @classmethod
-    def open_shared(cls, path: Path, log_id: bytes, context: JournalContext, link: Link) -> Journal:
-        """Read the journal in this file, and have its owner, at the other end of the link, write to it.
-
-        All verbs are there. What is appended goes through a queue of this process to the owner, in groups; what is
-        read is read from the files, whether there is an owner at the moment or not.
-        """
-        try:
-            backend = open_backend(path, read_only=True, beside=True)
-            try:
-                backend.has_changed()
-                recovered = recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock)
-                if recovered.problems:
-                    raise recovered.problems[0]
-            except BaseException:
-                backend.close_quietly()
-                raise
-        except DiskFailed as error:
-            raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
-        journal = cls(backend, recovered, context, owned=False, link=link)
-        assert journal._writer is not None
-        journal._writer.start()
-        return journal
 
     # -- what it is ---------------------------------------------------------------------------------------
 
@@ -306,7 +199,7 @@ class Journal:
         if not 0 <= first <= _FIRST_MAX:
             raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
         if self._link is not None:
-            self._ask("create_topic", CreateTopicCall(name, partitions, first, fingerprint, definition))
+            self._ask("create_topic", owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition))
             return
         try:
             self.perform(CreateTopic(name, partitions, first, fingerprint, definition))
@@ -316,13 +209,13 @@ class Journal:
 
     def _ask(self, call: str, request: msgspec.Struct) -> None:
         """Of a shared log: have the owner change something, durably, and take up what it did."""
-        self.link.call(call, request, Done, self.settings.ack_timeout_ms / 1000)
+        self.link.call(call, request, owner_calls.Done, self.settings.ack_timeout_ms / 1000)
         self.refresh()
 
     def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
         """Start a version of a typed topic's schema, durably."""
         if self._link is not None:
-            self._ask("add_schema", AddSchemaCall(topic, version, fingerprint, definition))
+            self._ask("add_schema", owner_calls.AddSchemaCall(topic, version, fingerprint, definition))
             return
         self.perform(AddSchema(topic, version, fingerprint, definition))
 
@@ -330,13 +223,14 @@ class Journal:
         """Let go of what is known about producers, durably; those that were known, and had nothing under way."""
         timeout = self.settings.ack_timeout_ms / 1000
         if self._link is not None:
-            return self._link.call("forget_producers", ForgetProducersCall(tuple(names)), Forgotten, timeout).names
+            request = owner_calls.ForgetProducersCall(tuple(names))
+            return self._link.call("forget_producers", request, owner_calls.Forgotten, timeout).names
         return self.sessions.forget(names, timeout)
 
     def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
         """Give a topic its own retention policy, durably."""
         if self._link is not None:
-            self._ask("set_policy", SetPolicyCall(topic, bytes_max, age_max_us, records_max))
+            self._ask("set_policy", owner_calls.SetPolicyCall(topic, bytes_max, age_max_us, records_max))
             return
         self.perform(SetPolicy(topic, bytes_max, age_max_us, records_max))
 
@@ -482,14 +376,14 @@ class Journal:
 
     def tail_is_long(self) -> bool:
         """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return self._queue.tail_is_long()
+        return self._queue.tail.is_long
 
     def measure_tail(self, partition: Partition) -> None:
         """Count the bytes of a tail that was there when the log was opened."""
         with self._backend.reading() as rows:
             found = rows.tail_bytes(partition.id, partition.sealed.sealed_offset, partition.durable)
         before = max(0, found - partition.tail_bytes)
-        self._queue.tail_bytes_found += before
+        self._queue.tail.bytes_found += before
         partition.tail_bytes_found = before
 
     def sealed_entries(self, partition: Partition, limit: int) -> int:
@@ -514,32 +408,6 @@ class Journal:
     def disk_bytes(self) -> int:
         """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
         return self._backend.filed.disk_bytes()
-
-    # -- the manifest -------------------------------------------------------------------------------------
-
-    def segment(self, partition: Partition, number: int) -> SegmentRow | None:
-        """One row of the manifest, not proved yet."""
-        with self._backend.reading() as rows:
-            return rows.segment(partition.id, number)
-
-    def segment_holding(self, partition: Partition, offset: int) -> SegmentRow | None:
-        """The row of the last segment that begins at or before an offset, not proved yet."""
-        with self._backend.reading() as rows:
-            return rows.segment_holding(partition.id, offset)
-
-    def segments(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
-        """Rows start..stop by number, not proved yet; of a damaged one the damage is raised."""
-        with self._backend.reading() as rows:
-            return rows.segments(partition.id, start, stop)
-
-    def segments_in_state(self, state: int) -> list[SegmentRow]:
-        """All rows in a state other than live, not proved yet; of a damaged one the damage is raised."""
-        with self._backend.reading() as rows:
-            return rows.segments_in_state(state)
-
-    def proves(self, row: SegmentRow) -> bool:
-        """Whether a row has the stamp that it should have; raises Corrupt where its key epoch is gone."""
-        return self._state.vault.verify(row.key_epoch, row.message(), row.stamp)
 
     # -- shipping -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,9 @@ from holdfast.clock import Clock, SystemClock, check_clock
 from holdfast.crypto.cipher import PayloadCipher, check_cipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.journal import Journal, JournalContext
+from holdfast.journal.journal import Journal
+from holdfast.journal.journal_context import JournalContext
+from holdfast.journal.open_journal import open_owned, open_read_only
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log import Log
@@ -113,7 +115,7 @@ def _own(asked: Asked) -> Journal:
         log_id = directory.log_id()
         directory.create_database()
         with spans.span(spans.RECOVER, {}) as span:
-            journal = Journal.open_owned(directory.database, log_id, asked.journal)
+            journal = open_owned(directory.database, log_id, asked.journal)
             span.set_attribute("holdfast.topics", len(journal.topics))
             span.set_attribute("holdfast.epoch", journal.epoch)
         if log_id is None:
@@ -130,7 +132,7 @@ def _own(asked: Asked) -> Journal:
 
 def _read(asked: Asked) -> Journal:
     log_id = asked.directory.require_log()
-    return Journal.open_read_only(asked.directory.database, log_id, asked.journal)
+    return open_read_only(asked.directory.database, log_id, asked.journal)
 
 
 def compose(asked: Asked, journal: Journal) -> Log:

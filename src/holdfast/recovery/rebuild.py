@@ -28,8 +28,10 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.journal.create import KnownPartition, KnownTopic, create_database
-from holdfast.journal.journal import Journal, JournalContext
+from holdfast.journal.journal import Journal
+from holdfast.journal.journal_context import JournalContext
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.open_journal import open_read_only
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
 from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
@@ -192,7 +194,7 @@ class _Rebuild:
         """The damaged database, as far as it can be read."""
         for database in self._directory.databases():
             try:
-                return Journal.open_read_only(
+                return open_read_only(
                     database, log_id, JournalContext(JournalSettings(), self._clock, self._keyring, self._cipher)
                 )
             except Invalid:

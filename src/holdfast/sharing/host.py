@@ -15,7 +15,6 @@ sent and was not read they send again to the next owner.
 from __future__ import annotations
 
 import logging
-import resource
 import selectors
 import socket
 from collections import deque
@@ -26,8 +25,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.clock import Clock
-from holdfast.errors import Closed, Full, HoldfastError, Unavailable
-from holdfast.journal.sessions.outcomes import Refusal
+from holdfast.errors import Closed, Full, HoldfastError
 from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
 from holdfast.sharing.client_connection import Caller, Connection
@@ -54,6 +52,7 @@ from holdfast.sharing.wire import (
     decoded,
     frame,
     from_client,
+    refusal,
 )
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import Point
@@ -69,7 +68,6 @@ Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
-CONNECTIONS_MAX = 4096
 _ACCEPTED_AT_ONCE = 64
 _CALLS_MAX = 64
 """Calls of one client at once; of all together, as many as there are threads run and the others wait."""
@@ -78,20 +76,9 @@ _HELLO_S = 10.0
 _FRAME_S = 60.0
 """How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
 _LOOK_AGAIN_S = 1.0
+_LAST_CALLS_S = 2.0
+
 logger = logging.getLogger("holdfast.sharing")
-
-
-def connections_max() -> int:
-    """So many clients at once, that the owner keeps enough descriptors for its own files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
-
-
-def refusal(error: BaseException) -> Refusal:
-    """An error as a value; of a defect only its kind is told, because its text may hold anything."""
-    if isinstance(error, HoldfastError):
-        return Refusal.of(error)
-    return Refusal.of(Unavailable(f"the owner of the log failed: {type(error).__name__}", hint="see what it logged"))
 
 
 class _Parked(NamedTuple):
@@ -120,7 +107,7 @@ class Host:
         self.guard: Guard = lambda items: (items, lambda: None)
         """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
-        self._connections_max = connections_max()
+        self._connections_max = socket_place.connections_max()
         self._looked_at = 0.0
         self._numbers = 0
         self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
@@ -134,6 +121,8 @@ class Host:
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
+        self._calls_until = 0.0
+        """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
         self._thread = Thread(target=self._work, name="holdfast-host", daemon=True)
 
@@ -172,6 +161,7 @@ class Host:
 
     def drain(self, timeout: float) -> bool:
         """Stop listening and reading, answer all that was taken, and end; False when that takes longer."""
+        self._calls_until = self._clock.monotonic() + _LAST_CALLS_S
         self._ending = "drain"
         self.wake()
         self._thread.join(timeout)
@@ -230,7 +220,10 @@ class Host:
             return True
         self._answer()
         self._send_told()
-        return not self._waiting and not any(one.calls for one in self._connections.values())
+        if self._waiting:
+            return False
+        is_late = self._clock.monotonic() > self._calls_until  # whoever called learns that nobody knows
+        return is_late or not any(one.calls for one in self._connections.values())
 
     def _stop_listening(self) -> None:
         assert self._listener is not None

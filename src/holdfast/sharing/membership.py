@@ -43,6 +43,8 @@ _NEXT_TRY_S = 0.004
 HAND_OVER_S = 2.0
 """How long everybody else leaves the log to the one that asked for it."""
 _DIGEST_BYTES = 8
+_NAMED_MAX = 5
+"""Settings that a refusal names."""
 
 logger = logging.getLogger("holdfast.sharing")
 
@@ -228,7 +230,7 @@ class Membership:
         others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
         if others:
             raise Invalid(
-                f"this process has other settings than the log's owner: {', '.join(others)}",
+                f"this process has other settings than the log's owner: {', '.join(others[:_NAMED_MAX])}",
                 hint="open a shared log with the same settings, store and keys in every process; restart all of them"
                 " to change one",
             )
@@ -297,19 +299,24 @@ def _close_failed(owner: Owner) -> None:
         logger.warning("the owner has failed, and lets go: %s", error.message, extra={"action": "owner_failed"})
 
 
-_OWN_PATIENCE = {"journal": ("ack_timeout_ms", "close_timeout_ms"), "shipping": ("shipped_timeout_ms",)}
-"""How long callers wait is each process' own affair."""
-_OWN_SECTIONS = ("server",)
-"""And so is how one of them serves the log to others."""
+_OWN_AFFAIRS = {
+    "server",
+    "telemetry",
+    "journal.ack_timeout_ms",
+    "journal.close_timeout_ms",
+    "shipping.shipped_timeout_ms",
+}
+"""What each process does for itself: how it serves, what it tells, how long its callers wait."""
 
 
 def settings_digests(settings: Settings) -> dict[str, bytes]:
-    """A short digest of each section: whoever may become the owner must do the same as the present one."""
+    """A short digest of each setting: whoever may become the owner must do the same as the present one."""
     digests = {}
-    for name in (one for one in settings.__struct_fields__ if one not in _OWN_SECTIONS):
-        values = msgspec.to_builtins(getattr(settings, name))
-        agreed = {key: _plain(value) for key, value in values.items() if key not in _OWN_PATIENCE.get(name, ())}
-        digests[name] = blake3(msgspec.msgpack.encode(agreed, order="sorted")).digest(_DIGEST_BYTES)
+    for section in settings.__struct_fields__:
+        for setting, value in msgspec.to_builtins(getattr(settings, section)).items():
+            name = f"{section}.{setting}"
+            if not {section, name} & _OWN_AFFAIRS:
+                digests[name] = blake3(msgspec.msgpack.encode(_plain(value), order="sorted")).digest(_DIGEST_BYTES)
     return digests
 
 

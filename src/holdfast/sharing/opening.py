@@ -13,6 +13,7 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.journal.journal import Journal
+from holdfast.journal.open_journal import open_shared
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
@@ -71,12 +72,12 @@ def open_log(
 def _open_shared(asked: alone.Asked) -> Log:
     how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
     membership = Membership(
-        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership)
+        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership, link)
     )
     link = SocketLink(membership, asked.clock)
     try:
         link.join(_JOIN_S)
-        journal = Journal.open_shared(asked.directory.database, membership.log_id, asked.journal, link)
+        journal = open_shared(asked.directory.database, membership.log_id, asked.journal, link)
     except BaseException:
         link.close(_JOIN_S)
         raise
@@ -99,10 +100,10 @@ class _Ownership:
         return owner.log if isinstance(owner, _Owned) else None
 
 
-def _set_calls(host: Host, owner: Owner, membership: Membership) -> None:
+def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
     set_calls(host, owner)
     assert isinstance(owner, _Owned)
-    owner.stop_answering = answer_members(host, owner.log, membership.hand_over)
+    owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 
 
 class _Owned(Owner):

@@ -8,6 +8,7 @@ left when it died is replaced by the next, who holds the directory's lock.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from holdfast.errors import Unavailable
 NAME = "SOCKET"
 _ADDRESS_BYTES_MAX = 100
 _BACKLOG = 1024
+_CONNECTIONS_MAX = 4096
 _CREDENTIALS = Struct("3i")
 _BUFFER_BYTES = 1024 * 1024
 
@@ -60,6 +62,12 @@ def connect(directory: Path, timeout: float) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def connections_max() -> int:
+    """So many clients at once, that the owner keeps enough descriptors for its own files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(_CONNECTIONS_MAX, soft // 2)
 
 
 def withdraw(directory: Path) -> None:

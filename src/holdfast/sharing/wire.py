@@ -15,6 +15,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Outcomes, Refusal
 
 PROTOCOL = 1
@@ -115,6 +116,13 @@ _error = msgspec.msgpack.Decoder(Refusal).decode
 _DECODERS = {
     HELLO: _hello, WELCOME: _welcome, REFUSED: _error, ANSWER: _answer, CALL: _call, RESULT: _result, EVENT: _event,
 }  # fmt: skip
+
+
+def refusal(error: BaseException) -> Refusal:
+    """An error as a value; of a defect only its kind is told, because its text may hold anything."""
+    if isinstance(error, HoldfastError):
+        return Refusal.of(error)
+    return Refusal.of(Unavailable(f"the owner of the log failed: {type(error).__name__}", hint="see what it logged"))
 
 
 def frame(kind: int, head: msgspec.Struct | None = None, body: bytes | memoryview = b"") -> list[bytes | memoryview]:

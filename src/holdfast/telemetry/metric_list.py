@@ -118,6 +118,11 @@ def _writing(seen: Seen) -> Seen | None:
     return None if seen.role == "reader" else seen
 
 
+def _looking(seen: Seen) -> Seen | None:
+    """Whoever sees the log as a whole: a client would have to ask its owner, which tells it itself."""
+    return None if seen.role == "client" else seen
+
+
 def _by(values: Mapping[str, int], known: tuple[str, ...]) -> dict[Labels, Value]:
     """Counts by a closed set: all of it, so that a series is there before its first event."""
     found: dict[Labels, Value] = {(name,): 0 for name in known}
@@ -214,7 +219,7 @@ SECTIONS = (
         _gauge("holdfast.disk.floor", "By", "Where appends are refused: disk.free_bytes_min.",
                lambda seen: seen.settings.disk.free_bytes_min),
     )),
-    Section("Tail and segments", lambda seen: None if seen.role == "client" else seen.stats.segments, (
+    Section("Tail and segments", lambda seen: seen.stats.segments if _looking(seen) else None, (
         _gauge("holdfast.segments", "{segment}", "Segments that are there, of all partitions.",
                lambda segments: segments.segments),
         _gauge("holdfast.tail.records", "{record}", "Records that are durable and not sealed.",
@@ -251,7 +256,7 @@ SECTIONS = (
         _gauge("holdfast.disk.free", "By", "Free space on the log's disk when it was looked at last.",
                lambda segments: segments.free_bytes),
     )),
-    Section("Shipping", lambda seen: seen.stats.shipping, (
+    Section("Shipping", lambda seen: seen.stats.shipping if _owned(seen) else None, (
         _duration("holdfast.ship.put.duration", "How long the store took for an object.",
                   lambda shipping: shipping.put_seconds),
         _counter("holdfast.ship.batches", "{batch}", "Commit batches that were acknowledged, in order.",
@@ -297,7 +302,7 @@ SECTIONS = (
         _gauge("holdfast.ship.subscribers", "{subscription}", "Open subscriptions to events.",
                lambda shipping: shipping.events_subscribers),
     )),
-    Section("Consumers", lambda seen: seen, (
+    Section("Consumers", _looking, (
         _gauge("holdfast.consumer.lag", "{record}", "Records that are durable and that a consumer has not committed.",
                _consumer_lags, CONSUMER, CONSUMED),
         _gauge("holdfast.consumers", "{consumer}", "Consumers, counted per topic.",

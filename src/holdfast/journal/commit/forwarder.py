@@ -24,12 +24,13 @@ from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.commit.forwarded import ForwardedRows, Item, fill, forwarded_unit
 from holdfast.journal.commit.group import Group, Run, Unit
-from holdfast.journal.commit.queue import Queue, Wake
+from holdfast.journal.commit.queue import Queue
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
+from holdfast.signals import Wake
 
 Told = TypeVar("Told")
 Answered = Callable[[Outcomes | HoldfastError], None]

@@ -16,7 +16,6 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
@@ -26,22 +25,13 @@ from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Pro
 from holdfast.journal.commit.offered_drops import OfferedDrops
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
+from holdfast.journal.commit.unsealed_tail import UnsealedTail
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra
-from holdfast.signals import Signal
+from holdfast.signals import Signal, Wake
 
 AWAKE, IDLE, LINGERING = 0, 1, 2
-
-
-class Wake(Protocol):
-    """What the thread that takes groups sleeps on: a lock, or something that wakes for other reasons, too."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Sleep until `release`, or the time-out; whether it was released."""
-
-    def release(self) -> None:
-        """Wake whoever sleeps, or will; a RuntimeError where that was done already does not matter."""
 
 
 class Queue:
@@ -71,10 +61,7 @@ class Queue:
         """Why no record is taken at the moment …"""
         self._holds: dict[str, HoldfastError] = {}
         """… and all such reasons, by whoever gave them and will withdraw them."""
-        self.tail_bytes = 0
-        """Bytes that are durable and not sealed: the writer's count since the log was opened …"""
-        self.tail_bytes_found = 0
-        """… and what was there before, measured by the roller."""
+        self.tail = UnsealedTail(settings.tail_bytes_max)
         self.drops = OfferedDrops()
         self.refused = 0
 
@@ -325,7 +312,7 @@ class Queue:
 
     def tail_moved(self, size: int) -> None:
         """By the writer, who alone counts them: so many bytes were added to the tail, or (negative) left it."""
-        self.tail_bytes += size
+        self.tail.bytes_since += size
         if size < 0:
             self.room.notify()
 
@@ -449,12 +436,12 @@ class Queue:
                 self._rouse()
             if timeout <= 0 or in_coroutine():
                 self.refused += timeout > 0
-                raise self.full("the queue to the journal is full; nothing was written")
+                raise self.tail.full("the queue to the journal is full; nothing was written")
             now = self._clock.monotonic()
             deadline = now + timeout if deadline < 0 else deadline
             if now >= deadline:
                 self.refused += 1
-                raise self.full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
+                raise self.tail.full(f"no room in the queue to the journal within {timeout:g} s; nothing was written")
             self._lock.release()
             try:
                 self.room.sleep(lambda: self._may_go_on(records, size), deadline - now)
@@ -464,29 +451,8 @@ class Queue:
     def _may_go_on(self, records: int, size: int) -> bool:
         return self._refusal is not None or self._hold is not None or self._fits(records, size)
 
-    def tail_is_long(self) -> bool:
-        """Whether the tail is on its way to its limit, so that something should be sealed."""
-        return 2 * self.tail_size >= self._settings.tail_bytes_max
-
-    @property
-    def tail_size(self) -> int:
-        """Bytes that are durable and not sealed."""
-        return self.tail_bytes + self.tail_bytes_found
-
-    def _tail_is_full(self) -> bool:
-        return self.tail_size >= self._settings.tail_bytes_max
-
-    def full(self, message: str) -> Full:
-        """Why there is no room."""
-        if not self._tail_is_full():
-            return Full(message)
-        return Full(
-            "sealing does not keep up: the unsealed tail is at its limit; nothing was written",
-            hint="see stats().segments for why; raise journal.tail_bytes_max to allow a longer tail",
-        )
-
     def _fits(self, records: int, size: int) -> bool:
-        if self._tail_is_full():
+        if self.tail.is_full:
             return False
         total_records = self._pending_records + self._open.records
         total_bytes = self._pending_bytes + self._open.bytes

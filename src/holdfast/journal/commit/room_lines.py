@@ -56,7 +56,9 @@ class RoomLines:
                 return await self._first_in_line(put, loop, deadline)
         except TimeoutError:
             queue.refused += 1
-            raise queue.full(f"no room in the queue to the journal within {timeout:g} s; nothing was written") from None
+            raise queue.tail.full(
+                f"no room in the queue to the journal within {timeout:g} s; nothing was written"
+            ) from None
         finally:
             line.length -= 1
             if not line.length:

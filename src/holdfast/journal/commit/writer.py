@@ -255,11 +255,11 @@ class Writer:
             is_due = is_due or begins or full
             added += size
         self._queue.tail_moved(added)
-        is_long = self._queue.tail_is_long()
+        is_long = self._queue.tail.is_long
         if is_due or is_long:
             self.due.notify()
         if is_long or self._alarms.is_tail_long:
-            self._alarms.tail(self._queue.tail_size)
+            self._alarms.tail(self._queue.tail.size)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):

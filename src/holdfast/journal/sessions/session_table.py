@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Full, HoldfastError
+from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.sessions.session_state import Session, Staged, restored
 from holdfast.model.control_rows import LogRow, SessionRow
@@ -33,6 +34,11 @@ class SessionLimits(NamedTuple):
     sessions_max: int
     answers_max: int
     expiry_us: int
+
+    @classmethod
+    def of(cls, settings: JournalSettings) -> SessionLimits:
+        """The limits in the settings."""
+        return cls(settings.sessions_max, settings.session_answers_max, round(settings.session_expiry_ms * 1000))
 
 
 class SessionChanges(NamedTuple):

@@ -7,8 +7,11 @@ must.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
+
+from holdfast.arguments import several, whole
+from holdfast.errors import Invalid
 
 Named = Collection[int] | None
 """The partitions that a member named; None for one that takes its share."""
@@ -41,3 +44,17 @@ def _shared(partitions: Sequence[int], members: Sequence[int], held: Mapping[int
         for number in islice(left, max(0, quota[member] - len(holding[member]))):
             wanted[number] = member
     return wanted
+
+
+def numbers_of(partitions: int | Iterable[int] | None, count: int) -> tuple[int, ...] | None:
+    """The partitions that a member named, checked."""
+    if partitions is None:
+        return None
+    given = (partitions,) if isinstance(partitions, int) else several(partitions, "partitions", "partitions=[0, 1]")
+    numbers = sorted({whole(number, "a partition") for number in given})
+    if not numbers or numbers[0] < 0 or numbers[-1] >= count:
+        raise Invalid(
+            f"not partitions of this topic: {numbers}",
+            hint=f"its partitions are 0 to {count - 1}; leave it out to share",
+        )
+    return tuple(numbers)

@@ -27,7 +27,7 @@ from weakref import ReferenceType, ref
 
 import msgspec
 
-from holdfast.arguments import seconds, several, whole
+from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Closed, Invalid, OutcomeUnknown
 from holdfast.journal.commit.ticket import UnitTicket
@@ -488,20 +488,6 @@ class Consumer(Generic[Item]):
 def lag_of(part: Partition, committed: int) -> int:
     """How many records of a partition are there and not consumed; what has expired is not there."""
     return max(0, part.durable - max(committed, part.sealed.first_offset))
-
-
-def numbers_of(partitions: int | Iterable[int] | None, count: int) -> tuple[int, ...] | None:
-    """The partitions that a member named, checked."""
-    if partitions is None:
-        return None
-    given = (partitions,) if isinstance(partitions, int) else several(partitions, "partitions", "partitions=[0, 1]")
-    numbers = sorted({whole(number, "a partition") for number in given})
-    if not numbers or numbers[0] < 0 or numbers[-1] >= count:
-        raise Invalid(
-            f"not partitions of this topic: {numbers}",
-            hint=f"its partitions are 0 to {count - 1}; leave it out to share",
-        )
-    return tuple(numbers)
 
 
 def _text(positions: Mapping[int, int]) -> str:

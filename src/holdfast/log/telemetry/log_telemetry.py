@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.log.log_context import LogContext
+from holdfast.log.log_stats import Stats
 from holdfast.log.telemetry.append_spans import AppendSpans
 from holdfast.telemetry import collecting, otel_metrics
 from holdfast.telemetry.metric import Point
@@ -56,13 +57,15 @@ class LogTelemetry:
             found |= {"holdfast.commit.duration": journal.commits, "holdfast.append.duration": journal.appends}
         if self._context.journal.owned and self._maintenance.counters is not None:
             found["holdfast.seal.duration"] = self._maintenance.counters.durations
-        if self._store.counters is not None:
+        if self._context.journal.owned and self._store.counters is not None:
             found["holdfast.ship.put.duration"] = self._store.counters.durations
         return found
 
     def seen(self, log: Log) -> Seen:
         """The log at this moment."""
-        stats, journal = log.stats(), self._context.journal
+        journal = self._context.journal
+        # A client asks nobody: what it would get is its owner's, which tells it itself, and may not answer.
+        stats = Stats(journal.stats(), None) if self.role == "client" else log.stats()  # type: ignore[arg-type]
         topics = sorted(journal.topics, key=lambda name: min(part.id for part in journal.topics[name]))
         marks = {name: log.marks(name) for name in topics}
         return Seen(log.id, self.role, stats, marks, self._context.settings)

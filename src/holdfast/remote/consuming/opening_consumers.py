@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import seconds
 from holdfast.errors import Invalid
-from holdfast.log.consumers.consumer import numbers_of
+from holdfast.log.consumers.assignment import numbers_of
 from holdfast.model.topic_name import check_name
 from holdfast.remote.consuming.member_session import MemberSession
 from holdfast.remote.consuming.remote_consumer import RemoteConsumer

@@ -40,6 +40,7 @@ class Manifest:
 
     def __init__(self, journal: Journal, root: Path, *, key_index_bytes_max: int = 0) -> None:
         self._journal = journal
+        self._rows = journal.manifest_rows
         self.root = root
         self._long_files: dict[Partition, LongFiles] = {}
         self.keys = KeyLookup(self, key_index_bytes_max)
@@ -54,11 +55,11 @@ class Manifest:
 
     def row(self, partition: Partition, number: int) -> SegmentRow:
         """One row; raises Corrupt if it is missing or not proved."""
-        return self._proved(partition, self._journal.segment(partition, number), f"number={number}")
+        return self._proved(partition, self._rows.segment(partition, number), f"number={number}")
 
     def holding(self, partition: Partition, offset: int) -> SegmentRow:
         """The row of the segment that holds a sealed offset."""
-        row = self._proved(partition, self._journal.segment_holding(partition, offset), f"offset={offset}")
+        row = self._proved(partition, self._rows.segment_holding(partition, offset), f"offset={offset}")
         if row.end <= offset:
             raise self._corrupt(partition, f"the manifest has a gap offset={offset}")
         return row
@@ -75,13 +76,13 @@ class Manifest:
 
     def page(self, partition: Partition, start: int, stop: int) -> list[SegmentRow]:
         """Rows as they are, not proved; raises Corrupt at a damaged one."""
-        return self._journal.segments(partition, start, stop)
+        return self._rows.segments(partition, start, stop)
 
     def in_state(self, state: int) -> list[SegmentRow]:
         """All rows in a state other than live, each proved: files are removed because of them."""
         partitions = self._journal.partitions
         rows = []
-        for row in self._journal.segments_in_state(state):
+        for row in self._rows.segments_in_state(state):
             if row.partition_id not in partitions:
                 raise Corrupt("a row of the manifest belongs to no partition", path=str(self._journal.path))
             rows.append(self._proved(partitions[row.partition_id], row, ""))
@@ -183,7 +184,7 @@ class Manifest:
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:
             raise self._corrupt(partition, f"a row of the manifest is missing {what}")
-        if not self._journal.proves(row):
+        if not self._rows.proves(row):
             raise self._corrupt(partition, f"a row of the manifest does not match its stamp number={row.number}")
         return row
 

@@ -61,7 +61,7 @@ class AskedMaintenance:
             request = SealTopics(self._names(partitions), 0.0, waits=False)
             self._asking.ask("seal", request, Nothing, self._timeout)
         except HoldfastError as error:
-            logger.info("a seal could not be asked for: %s", error.message)
+            logger.info("a seal could not be asked for: %s", error.message, extra={"action": "seal_not_asked"})
 
     def _names(self, partitions: Sequence[Partition]) -> tuple[str, ...] | None:
         """The topics of these partitions; None for all."""

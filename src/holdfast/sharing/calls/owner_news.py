@@ -103,7 +103,7 @@ class OwnerNews:
             try:
                 self._take_shipments(self._link.call("marks", AskMarks(topic), Shipments, _MARKS_S))
             except HoldfastError as error:
-                logger.debug("the owner did not say how far it is: %s", error.message)
+                logger.debug("the owner did not say how far it is: %s", error.message, extra={"action": "news_late"})
 
     def owned_here(self) -> Log | None:
         """The owner's own log, if that is in this process; None where it is in another one."""
@@ -150,7 +150,7 @@ class OwnerNews:
             try:
                 do()
             except HoldfastError as error:  # whoever waits looks again by itself, and is told what is wrong
-                logger.debug("news of the owner were not taken up: %s", error.message)
+                logger.debug("news of the owner were not taken up: %s", error.message, extra={"action": "news_late"})
 
     def _watch_again(self) -> None:
         with self._lock:
