@@ -43,6 +43,8 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     except ItemRefused as refused:
         return _refusal(request, refused.error, refused.index)
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
+        raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
     sent = await journal.when_room(lambda left: journal.sessions.put(session, sequence, floor, items, left), timeout)
     await _done(sent, timeout)
     outcomes = [_item(outcome.error, outcome.runs, journal.partitions) for outcome in sent.outcomes()]
