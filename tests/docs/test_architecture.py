@@ -39,8 +39,8 @@ SHARED_NAMES = {
 """Base names that occur twice, and why."""
 CHANGES = [
     "retention rule", "group commit window", "credentials", "Spark", "hash in the footer", "Spark writes", "verb",
-    "finding", "cipher", "backend", "executions", "HTTP server", "dialect", "kind of table", "compaction",
-    "layout", "mark",
+    "finding", "cipher", "backend", "executions", "HTTP server", "between processes", "dialect", "kind of table",
+    "compaction", "layout", "mark",
 ]  # fmt: skip
 
 

@@ -46,3 +46,19 @@ def test_a_server_that_owns_its_log_alone(serve, tmp_path):
     with pytest.raises(holdfast.HoldfastError):
         holdfast.open(tmp_path / "log")
     assert server.stop()[0] == 0
+
+
+def test_without_the_extra_one_line_says_which(tmp_path, monkeypatch):
+    import sys
+
+    from click.testing import CliRunner
+
+    from holdfast.cli.program import program
+
+    for name in [name for name in sys.modules if name.startswith(("holdfast.server.", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = CliRunner().invoke(program, ["serve", str(tmp_path / "log")])
+    assert result.exit_code == 1
+    assert "pip install 'holdfast-log[server]'" in result.stderr
+    assert not (tmp_path / "log").exists()

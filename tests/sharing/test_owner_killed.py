@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, check_log, owner_of, several
 
 pytestmark = pytest.mark.crash
@@ -64,4 +66,21 @@ def test_everybody_waits_for_an_owner_that_is_only_stopped(tmp_path: Path) -> No
             member.wait_for(5)
         for member in members:
             member.stop()
+        check_log(directory, members)
+
+
+def test_who_owns_the_log_alone_for_a_moment_does_not_end_those_who_share_it(tmp_path: Path) -> None:
+    """A tool without `share=True` that comes between two owners: the others wait until it has left, and go on."""
+    directory = tmp_path / "log"
+    with several(directory, 2) as members:
+        owner = next(one for one in members if one.pid == owner_of(directory))
+        other = next(one for one in members if one is not owner)
+        os.kill(other.pid, signal.SIGSTOP)
+        owner.kill()
+        with holdfast.open(directory, settings=SETTINGS) as alone:
+            os.kill(other.pid, signal.SIGCONT)
+            time.sleep(1.0)  # it looks for an owner many times
+            assert alone.topic("events").partitions == 1
+        other.wait_for(5)
+        other.stop()
         check_log(directory, members)

@@ -37,9 +37,11 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 )  # fmt: skip
 """The first that fits counts."""
 
-_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder", "expected")
+_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder")
 """What clients may learn of an error's attributes."""
 
+_GAP = re.compile(r"sequence=\d+ expected=(\d+)\Z")
+"""What is said of a producer's number that leaves a gap: values stand at the end of a message."""
 _PATH = re.compile(r" path=\S+")
 _HINT_OF_FULL = "wait as long as Retry-After says, then send it again"
 _HINT_OF_UNKNOWN = "send it again with the same producer and sequence, or the same Idempotency-Key: it is written once"
@@ -71,7 +73,7 @@ def status_of(error: HoldfastError) -> int:
     """The status of an error."""
     if isinstance(error, Refusal):
         return error.status
-    if getattr(error, "expected", None) is not None:  # a producer's sequence that leaves a gap
+    if type(error) is Invalid and _GAP.search(error.message):
         return 409
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
@@ -79,6 +81,9 @@ def status_of(error: HoldfastError) -> int:
 def body_of(error: HoldfastError, request: str) -> ErrorBody:
     """An error as a client gets it."""
     fields = {name: value for name in _FIELDS if (value := getattr(error, name, None)) is not None}
+    gap = _GAP.search(error.message) if type(error) is Invalid else None
+    if gap is not None:
+        fields["expected"] = int(gap[1])
     return ErrorBody(kind_of(error), _message(error), _hint(error), fields, request)
 
 

@@ -164,9 +164,12 @@ class Membership:
         return _NEXT_TRY_S * (1 + self._clock.random_bytes(1)[0] / 128)
 
     def _check_shared(self, foreign: int) -> int:
-        """Whoever holds the lock shares the log, or is given a moment to say so; raises Unavailable."""
+        """Whoever holds the lock shares the log, or is given a moment to say so; raises Unavailable.
+
+        A process that has shared it already is not ended by a tool that came in between two owners: it waits.
+        """
         directory = Directory(self._path)
-        if directory.is_shared() or directory.holder() is None:
+        if self.log_id or directory.is_shared() or directory.holder() is None:
             return 0
         if foreign < _LOOKS:
             return foreign + 1

@@ -34,14 +34,6 @@ _decode_answers = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_number = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
 
-class MissingSequence(Invalid):
-    """A number that leaves a gap; `expected` is the one that comes next."""
-
-    def __init__(self, message: str, *, expected: int, hint: str) -> None:
-        super().__init__(message, hint=hint)
-        self.expected = expected
-
-
 class Pending(Protocol):
     """What was put under a sequence number and is not stored yet."""
 
@@ -141,10 +133,9 @@ class Session:
         )
 
 
-def _gap(sequence: int, expected: int) -> MissingSequence:
-    return MissingSequence(
+def _gap(sequence: int, expected: int) -> Invalid:
+    return Invalid(
         f"a sequence number is missing; nothing was written sequence={sequence} expected={expected}",
-        expected=expected,
         hint=f"send sequence={expected} first: numbers of one producer follow each other without a gap",
     )
 
