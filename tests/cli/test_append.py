@@ -242,6 +242,19 @@ def test_an_owned_log_is_refused_with_its_owner(run: Run, log: Path) -> None:
     assert "hint: close it there first" in result.stderr
 
 
+def test_a_shared_log_is_joined(run: Run, log: Path) -> None:
+    """While others share the log the command line is one more of them: it appends, seals and retains."""
+    with holdfast.open(log, share=True) as shared:
+        assert run("append", log, "fresh", "x").exit_code == 0
+        assert run("seal", log).exit_code == 0
+        assert run("retain", log).exit_code == 0
+        assert [record.payload for record in shared.topic("fresh").read()] == [b"x"]
+        assert shared.marks("fresh")[0].sealed == 1
+    assert run("append", log, "fresh", "y").exit_code == 0  # nobody is there: it is owned for a moment
+    with holdfast.open(log, read_only=True) as left:
+        assert left.marks("fresh")[0].sealed == 1
+
+
 def test_stdin_that_is_closed_is_wrong_usage(spawn: Spawn) -> None:
     """Without a payload and without stdin there is nothing to append: exit code 2."""
     code = "import os; os.close(0); import sys; sys.stdin = None; from holdfast.cli import main; main()"

@@ -45,6 +45,13 @@ def test_sealing_retention_and_reconciliation_are_done_by_the_owner(member: Log)
     assert member.unshipped() == ()
 
 
+def test_who_waits_as_long_as_it_takes_may_say_so(member: Log) -> None:
+    """The owner takes no longer wait than a week; whoever has more patience asks for that."""
+    member.topic("t").append(b"one")
+    member.seal(timeout=1e12)
+    assert member.marks("t")[0].sealed == 1
+
+
 def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
         for log in (member, alone):

@@ -98,12 +98,16 @@ def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:
 
 
 def open_log(directory: Path, reference: str | None, settings: Settings, *, read_only: bool) -> Log:
-    """Open a log as the options and settings say."""
+    """Open a log as the options and settings say; one that others share, or did last, is shared with them.
+
+    Also when nobody is there at this moment: its owner may have been killed, and the next one be about to come.
+    """
     keyring = load_keyring(reference, settings)
+    share = not read_only and Directory(directory.absolute()).is_shared()
     unsealed = msgspec.structs.replace(settings.segments, seal_on_close=False)
     settings = msgspec.structs.replace(settings, segments=unsealed)
     try:
-        return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only)
+        return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only, share=share)
     except Invalid as error:
         if keyring is None and is_keyed(Directory(directory.absolute()).database):
             raise Invalid(error.message, hint=NEEDS_KEY) from error

@@ -33,6 +33,9 @@ def request(
 
     directory, clock = Directory(path.absolute()), SystemClock()
     directory.require_log()
+    if directory.is_shared():  # `own` joins it, and whoever owns it is asked over its socket
+        with own() as log:
+            return log._executions.ask(action, fields, timeout)
     asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
     for _ in range(_TRIES):
         if directory.holder() is None:

@@ -19,6 +19,7 @@ from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.sharing.calls.call_messages import (
+    SECONDS_MAX,
     Compact,
     LastReport,
     Nothing,
@@ -53,7 +54,7 @@ class AskedMaintenance:
 
     def seal(self, partitions: Sequence[Partition], timeout: float) -> None:
         """Seal what is durable now."""
-        self._asking.ask("seal", SealTopics(self._names(partitions), timeout), Nothing, timeout)
+        self._asking.ask("seal", SealTopics(self._names(partitions), min(timeout, SECONDS_MAX)), Nothing, timeout)
 
     def seal_soon(self, partitions: Sequence[Partition]) -> None:
         """Seal what is durable now, without waiting for it; if nobody does, it is sealed when it is due."""

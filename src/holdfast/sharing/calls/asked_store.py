@@ -9,6 +9,7 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.sharing.calls.call_messages import (
+    SECONDS_MAX,
     Nothing,
     RebuildStore,
     Reconcile,
@@ -54,7 +55,7 @@ class AskedStore:
 
     def ship(self, timeout: float) -> None:
         """Wait until all that is sealed now is settled."""
-        self._asking.ask("ship", Ship(timeout), Nothing, timeout)
+        self._asking.ask("ship", Ship(min(timeout, SECONDS_MAX)), Nothing, timeout)
 
     def subscribe(self) -> Subscription:
         """Not from here: the events are those of the process that ships."""
@@ -75,7 +76,8 @@ class AskedStore:
         """Bring back what the store has lost."""
         from holdfast.shipping.refill.store_loss import RebuildReport
 
-        return self._asking.ask("rebuild_store", RebuildStore(accept_loss, timeout), RebuildReport, timeout)
+        request = RebuildStore(accept_loss, min(timeout, SECONDS_MAX))
+        return self._asking.ask("rebuild_store", request, RebuildReport, timeout)
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """Compare the manifest with the store."""

@@ -19,7 +19,9 @@ from holdfast.shipping.shipping_stats import ShippingStats
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
 Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=7 * 86_400)]
+SECONDS_MAX = 7 * 86_400.0
+"""Who waits longer asks for this."""
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 
 
 class Nothing(msgspec.Struct, frozen=True, array_like=True):
