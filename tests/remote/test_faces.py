@@ -26,7 +26,7 @@ PAIRS: list[tuple[type, type]] = [
     (Log, RemoteLog), (Topic, RemoteTopic), (TypedTopic, RemoteTypedTopic), (Consumer, RemoteConsumer),
     (Executions, RemoteExecutions), (Follower, RemoteFollower), (Watch, RemoteWatch),
 ]  # fmt: skip
-INTERNAL = {"begin_again", "is_dead", "is_idle", "take", "lose", "context", "lifetime", "become", "open_consumer"}
+INTERNAL = {"begin_again", "is_dead", "is_idle", "take", "lose", "open_consumer"}
 """What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
 
 

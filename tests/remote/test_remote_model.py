@@ -40,7 +40,8 @@ def told(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except HoldfastError as error:
-        return type(error).__name__, error.message, error.hint
+        kind = next(kind for kind in type(error).__mro__ if kind.__module__ == "holdfast.errors")
+        return kind.__name__, error.message, error.hint
 
 
 def place(receipt: Any) -> tuple[int, int, bool]:

@@ -73,7 +73,7 @@ def log(open_log: Open) -> Iterator[Log]:
 
 
 def partition_of(log: Log) -> Partition:
-    return log.context.journal.topics["t"][0]
+    return log._context.journal.topics["t"][0]
 
 
 def row(payload: bytes = b"x", time: int = 1, extra: object = None, unique: bytes | None = None) -> tuple[object, ...]:

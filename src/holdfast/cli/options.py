@@ -126,7 +126,7 @@ def owned(log: Log) -> Log:
 
     A server writes under the numbers of other people's sessions, which only an owner can keep with the records.
     """
-    news = log.context.journal.news
+    news = log._context.journal.news
     if news is None:
         return log
     owner = news.own()

@@ -28,8 +28,8 @@ from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import Reader, entries_after
 from holdfast.journal.journal_context import JournalContext, News
 from holdfast.journal.journal_stats import Counters, JournalStats
-from holdfast.journal.manifest_rows import ManifestRows
 from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.segment_rows import SegmentRows
 from holdfast.journal.session_access import SessionAccess
 from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
 from holdfast.journal.space_access import SpaceAccess
@@ -68,7 +68,7 @@ class Journal:
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
-        self.manifest_rows = ManifestRows(backend, recovered.vault)
+        self.segment_rows = SegmentRows(backend, recovered.vault)
         self._closed: Closed | None = None
         self.news: News | None = None
         """Of a log that is shared with its owner: who hears from it."""

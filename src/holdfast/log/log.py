@@ -464,17 +464,7 @@ class Log:
         """
         self._lifetime.close(None if timeout is None else seconds(timeout))
 
-    @property
-    def context(self) -> LogContext:
-        """What the parts of this log share; for those who serve a log to others."""
-        return self._context
-
-    @property
-    def lifetime(self) -> Lifetime:
-        """How this log ends; for those who open it for others."""
-        return self._lifetime
-
-    def become(self, other: Log) -> None:
+    def _become(self, other: Log) -> None:
         """In a forked child: be a log that was opened there; topics that were got from this one become that one's."""
         other._topics.take_over(self._topics)
         self.__dict__ = other.__dict__

@@ -197,7 +197,7 @@ class LocalSegments:
 
     def _is_proved(self, row: SegmentRow) -> bool:
         try:
-            return self._journal.manifest_rows.proves(row)
+            return self._journal.segment_rows.proves(row)
         except Corrupt:  # a key epoch that is gone proves nothing
             return False
 

@@ -82,7 +82,7 @@ def _open_shared(asked: alone.Asked) -> Log:
         link.close(_JOIN_S)
         raise
     log = compose_member(asked, journal, link, _Ownership(membership))
-    log.lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
+    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(asked))
     return log
 
 
@@ -111,19 +111,19 @@ class _Owned(Owner):
 
     def __init__(self, asked: alone.Asked, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
-        process_lifetime.drop(self.log.lifetime)  # it ends with the member that owns it
+        process_lifetime.drop(self.log._lifetime)  # it ends with the member that owns it
         self.stop_answering: Callable[[], None] = lambda: None
 
     @property
     def journal(self) -> Journal:
         """Its journal."""
-        return self.log.context.journal
+        return self.log._context.journal
 
     def settle(self, timeout: float) -> None:
         """Make durable, seal and ship what is there, and go on."""
-        self.log.lifetime.settle_at_exit()
+        self.log._lifetime.settle_at_exit()
 
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it."""
         self.stop_answering()
-        self.log.lifetime.close(timeout, hand_over=hand_over)
+        self.log._lifetime.close(timeout, hand_over=hand_over)

@@ -56,7 +56,7 @@ class ProcessTurns:
         if log is None:
             return
         try:
-            log.become(self._open_again())
+            log._become(self._open_again())
         except HoldfastError as error:
             logger.error(
                 "a forked process could not join the shared log: %s", error.message, extra={"action": "fork_failed"}

@@ -6,6 +6,8 @@ Topics and transactions work on this as they work on a journal, up to the queue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.group import Operation
@@ -92,6 +94,10 @@ class RemoteJournal:
             raise Invalid(f"a transaction is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
         unit = self._queue.put_unit(operations, records, size, timeout)
         return UnitTicket(unit, timeout, "a transaction")
+
+    def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
+        """Let go of what is known about producers, durably; those that were known, and had nothing under way."""
+        return self.sessions.forget(names, self.settings.ack_timeout_ms / 1000)
 
     def check_durability(self, durability: str) -> None:
         """Before anything is written: what a caller wants to wait for must be something that can come."""

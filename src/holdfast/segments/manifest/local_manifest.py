@@ -40,7 +40,7 @@ class Manifest:
 
     def __init__(self, journal: Journal, root: Path, *, key_index_bytes_max: int = 0) -> None:
         self._journal = journal
-        self._rows = journal.manifest_rows
+        self._rows = journal.segment_rows
         self.root = root
         self._long_files: dict[Partition, LongFiles] = {}
         self.keys = KeyLookup(self, key_index_bytes_max)

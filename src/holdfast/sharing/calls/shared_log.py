@@ -59,7 +59,7 @@ def answer_members(
         return Nothing()
 
     host.calls["own"] = handler(Nothing, own)
-    marks, consumers = MarkEvents(log.context.journal), ConsumerCalls(log)
+    marks, consumers = MarkEvents(log._context.journal), ConsumerCalls(log)
     for calls in (VerbCalls(log), marks, consumers):
         host.calls.update(calls.handlers())
     host.guard = consumers.guard

@@ -8,7 +8,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 
 
-class ManifestRows:
+class SegmentRows:
     """The rows of one journal's manifest."""
 
     def __init__(self, backend: Backend, vault: Vault) -> None:
