@@ -68,7 +68,8 @@ def fields(*types: type[Any]) -> set[str]:
 
 def options_of(command: click.Command) -> set[str]:
     """The options of a verb, and of its actions."""
-    own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    given = [option for option in command.params if isinstance(option, click.Option)]
+    own = {name for option in given for name in (*option.opts, *option.secondary_opts)}
     actions = command.commands.values() if isinstance(command, click.Group) else []
     return own.union(*map(options_of, actions))
 

@@ -160,6 +160,8 @@ def test_every_setting_is_documented():
 
 def default_of(text: str, section: str, field: msgspec.structs.FieldInfo) -> object:
     """A default as the page shows it, read the way settings are."""
+    if text == "none":
+        return None
     plain = "" if text == "empty" else text.strip("`").replace(",", "")
     return getattr(getattr(Settings.from_mapping({section: {field.name: plain}}), section), field.name)
 
