@@ -71,6 +71,8 @@ class SessionAccess:
         below `floor` were received. Waits for room at most `timeout` seconds, and never on an event loop. Raises
         Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written.
         """
+        if not self._owned:  # it would be put here, and answered before the owner has it
+            raise Invalid("only the owner of a log puts what sessions send", hint="send it to the owner")
         if len(session) != SESSION_BYTES:
             raise Invalid(f"a session has {SESSION_BYTES} bytes, not {len(session)}", hint="give 16 random bytes")
         if not (items and 1 <= floor <= sequence <= NUMBER_MAX):

@@ -112,17 +112,19 @@ class OwnerNews:
     def own(self) -> Log:
         """The owner's own log, in this process from now on: another one that owns it is asked to hand it over."""
         deadline = self._clock.monotonic() + _OWN_S
-        log = self._ownership.log()
-        if log is None:
+        while (log := self._ownership.log()) is None:
+            if self._clock.monotonic() >= deadline:
+                raise Unavailable("the log was not handed over to this process in time", hint="try again")
             self._asking.ask("own", Nothing(), Nothing, _OWN_S)
-        while log is None and self._clock.monotonic() < deadline:
-            self._met.wait(0.05)
-            self._met.clear()
-            log = self._ownership.log()
-        if log is None:
-            raise Unavailable("the log was not handed over to this process in time", hint="try again")
+            # Others leave it to us for a while. If we were too slow for that, one of them owns it now: ask that one.
+            self._wait_to_own(min(deadline, self._clock.monotonic() + 2 * HAND_OVER_S))
         self._ownership.keep()
         return log
+
+    def _wait_to_own(self, until: float) -> None:
+        while self._ownership.log() is None and self._clock.monotonic() < until:
+            self._met.wait(0.05)
+            self._met.clear()
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
