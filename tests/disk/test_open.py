@@ -46,7 +46,7 @@ def test_the_journal_has_a_file_of_its_own(open_log, tmp_path):
     assert db.pragma("user_version") == migrations()[-1][0]
     tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
     journal = {"log", "epochs", "key_epochs", "topics", "heads", "entries", "idempotency", "shipping", "shipments"}
-    assert tables == journal | {"watermarks", "segments", "schemas", "policies", "spaces", "space_items"}
+    assert tables == journal | {"watermarks", "segments", "schemas", "policies", "spaces", "space_items", "sessions"}
     db.close()
 
 

@@ -48,7 +48,7 @@ def caller() -> Caller:
 def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
     owner: Log, which: int, request_: Any, raw: bytes | None
 ) -> None:
-    consumers, marks = ConsumerCalls(owner), MarkEvents(owner.context.journal)
+    consumers, marks = ConsumerCalls(owner), MarkEvents(owner._context.journal)
     handlers = {**VerbCalls(owner).handlers(), **marks.handlers(), **consumers.handlers()}
     name = sorted(handlers)[which % len(handlers)]
     try:
