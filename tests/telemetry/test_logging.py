@@ -56,7 +56,7 @@ def test_one_line_for_each_open_seal_batch_and_close(tmp_path: Path, caplog: pyt
     """With what a program would filter by, and no payload."""
     caplog.set_level(logging.DEBUG, "holdfast")
     with holdfast.open(tmp_path / "log", store=tmp_path / "store") as log:
-        log.topic("orders").append_batch([b"4111-1111"] * 3, partition=0)
+        log.topic("orders").append_batch([b"4111-1111"] * 3, partition=0, durability="shipped")
         log.seal()
         log.ship()
     lines = {record.action: record for record in caplog.records if hasattr(record, "action")}
