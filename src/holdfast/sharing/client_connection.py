@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.shared_number import SharedNumber
 from holdfast.sharing.wire import BEFORE_HELLO, HEADER, BadFrame, Header, Limits, header
 
 _BUFFER_BYTES = 64 * 1024
@@ -155,6 +156,16 @@ class Connection:
         """Have these sent, in order; by the host's thread."""
         self._unsent += buffers
         self._unsent_bytes += sum(map(len, buffers))
+
+    def welcome(self, buffers: list[bytes | memoryview], number: SharedNumber | None) -> bool:
+        """Send the first frame, and with it the number that both ends read from now on; False as `flush`."""
+        self.send(buffers)
+        if number is not None:
+            try:
+                self._sent(socket.send_fds(self.sock, buffers, [number.descriptor]))
+            except OSError:  # nothing waits before the first frame: there is room, or nobody to read it
+                return False
+        return self.flush()
 
     @property
     def has_unsent(self) -> bool:

@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.shared_number import SharedNumber
 from holdfast.sharing.group_frames import PackedGroup
 from holdfast.sharing.wire import (
     ANSWER,
@@ -107,6 +108,8 @@ class SocketLink:
         self._sequence = 0
         self._unanswered: dict[int, tuple[PackedGroup, Answered]] = {}
         self._sock: socket.socket | None = None
+        self.durable: SharedNumber | None = None
+        """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
         self._bell = Bell()
         self._lock = Lock()
@@ -281,13 +284,14 @@ class SocketLink:
         hello = self._meeting.hello(self.session)
         sock.settimeout(_HELLO_S)
         send(sock, frame(HELLO, hello))
-        kind, said = _receive_one(sock)
+        kind, said, number = _receive_one(sock)
         if kind == REFUSED:
             error = cast("Refusal", said).error()
             if isinstance(error, Closed):
                 return False
             raise error
         self._meeting.check(hello, cast("Welcome", said))
+        self.durable = number
         sock.settimeout(None)
         floor = next(iter(self._unanswered), 0)
         for group, _ in list(self._unanswered.values()):
@@ -410,6 +414,15 @@ class FrameReader:
         self._end += count
         return count > 0
 
+    def fill_with_descriptors(self) -> list[int] | None:
+        """The same before the first frame, and what is handed over with it, at most one; None when it has ended."""
+        assert self._sock is not None
+        room, flags = len(self._buffer) - self._end, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        data, descriptors, _, _ = socket.recv_fds(self._sock, room, 1, flags)
+        self._view[self._end : self._end + len(data)] = data
+        self._end += len(data)
+        return descriptors if data else None
+
     def next(self) -> tuple[int, memoryview, memoryview] | None:
         """The next frame; None when it is not here as a whole. It is valid until the next `fill`."""
         here = self._end - self._begin
@@ -434,12 +447,16 @@ class FrameReader:
         self._begin, self._end = 0, len(here)
 
 
-def _receive_one(sock: socket.socket) -> tuple[int, msgspec.Struct]:
-    frames = FrameReader(sock, BEFORE_WELCOME)
+def _receive_one(sock: socket.socket) -> tuple[int, msgspec.Struct, SharedNumber | None]:
+    """The owner's first frame, and the number that came with it."""
+    frames, number = FrameReader(sock, BEFORE_WELCOME), None
     while (found := frames.next()) is None:
-        if not frames.fill():
+        descriptors = frames.fill_with_descriptors()
+        if descriptors is None:
             raise BadFrame("the owner hung up")
-    return found[0], decoded(found[0], found[1])
+        for descriptor in descriptors:
+            number = SharedNumber.received(descriptor)
+    return found[0], decoded(found[0], found[1]), number
 
 
 def _no_answer(name: str, timeout: float, *, is_sent: bool) -> HoldfastError:

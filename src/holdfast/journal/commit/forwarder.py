@@ -30,6 +30,7 @@ from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
+from holdfast.shared_number import SharedNumber
 from holdfast.signals import Wake
 
 Told = TypeVar("Told")
@@ -47,6 +48,10 @@ class Link(Protocol):
     @property
     def wake(self) -> Wake:
         """What the forwarder sleeps on; while it sleeps, what comes from the owner is taken."""
+
+    @property
+    def durable(self) -> SharedNumber | None:
+        """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
     def forward(self, items: list[Item], answered: Answered) -> None:
         """Have these committed together, once; `answered` is called when that is known, by this same thread.

@@ -100,11 +100,12 @@ class SqliteBackend:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
             late = self.filed.late  # before the transaction begins: what is not here any more is in the database then
+            durable = self.filed.durable()
             connection, access = self._begin_reading()
             try:
                 with self.translated(), _untorn(access):
                     if access is not None:
-                        late = self.filed.found(connection)
+                        late = self.filed.found(connection, durable)
                     yield StoredRows(connection, self.path, self.filed.files, late)
             finally:
                 self._give_back(connection, access)
