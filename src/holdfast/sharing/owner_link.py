@@ -318,7 +318,7 @@ class SocketLink:
     def close(self, timeout: float) -> None:
         """Let go of the owner; by whoever closes the log, when the forwarder has ended."""
         self._closing.set()
-        sock, self._sock = self._sock, None
+        sock, self._sock, self.durable = self._sock, None, None
         if sock is not None:
             with suppress(OSError):
                 sock.settimeout(0.1)
@@ -336,6 +336,7 @@ class SocketLink:
         """In a forked child: close our copies; the connection is the parent's, and goes on."""
         if self._sock is not None:
             self._sock.close()
+        self.durable = None
         self._bell.close()
 
     def hang_up(self) -> None:
