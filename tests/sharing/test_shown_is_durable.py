@@ -23,6 +23,7 @@ from tests.sharing.shared_logs import join, shared
 pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
+Some = Callable[..., list[Cut[int]]]
 WRITER = "holdfast-writer"
 
 
@@ -228,7 +229,7 @@ def on_files_of_groups(cuts: list[Cut[int]]) -> list[Cut[int]]:
 
 
 @pytest.mark.crash
-def test_nothing_that_a_member_showed_is_lost_in_a_power_cut(tmp_path: Path, some: Callable[..., list[Cut[int]]]) -> None:
+def test_nothing_that_a_member_showed_is_lost_in_a_power_cut(tmp_path: Path, some: Some) -> None:
     cuts = life(tmp_path / "disk")
     ours = on_files_of_groups(cuts)
     assert max(cut.promise for cut in cuts) == 18
