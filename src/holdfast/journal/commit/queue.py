@@ -13,7 +13,7 @@ there; an acknowledged one, a full group or closing wakes it, else the flush int
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -38,16 +38,17 @@ class Queue:
     """The bounded way from callers to the writer."""
 
     def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
-        """`wake` is what whoever takes groups sleeps on; as a lock is that somebody else releases."""
+        """`wake` rouses whoever takes groups, where that is not somebody who sleeps here, in `take`."""
         self._settings = settings
         self._clock = clock
         self.lock = self._lock = allocate_lock()
-        self._wake: Wake = allocate_lock() if wake is None else wake
-        if wake is None:
-            self._wake.acquire()
+        self._sleep = allocate_lock()
+        self._sleep.acquire()
+        self._wake: Wake | LockType = self._sleep if wake is None else wake
+        self._hurry = None if wake is None else wake.hurry
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
-        self._open = Group(0, 0)
+        self._open = Group(0, 0, self._hurry)
         self._taken: list[Group] = []
         """Groups that are being committed, or are on their way to the owner; a writer has one at a time."""
         self._pending_records = 0
@@ -298,6 +299,8 @@ class Queue:
             self._finishing = self._finishing or finish
             if self._asleep:
                 self._rouse()
+        if self._hurry is not None:
+            self._hurry()
         self.room.notify()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
@@ -329,23 +332,42 @@ class Queue:
                 if done is not None:
                     self._settle(done)
                     done = None
-                if self._closed:
-                    self._taken.append(self._closed.popleft())
-                    return self._taken[-1]
-                group = self._open
-                if group.items or group.acked:
-                    if group.acked or self._finishing or lingered:
-                        self._taken.append(self._rotate())
-                        return self._taken[-1]
-                    self._asleep = LINGERING
-                elif self._finishing:
-                    return None
-                else:
-                    self._asleep = IDLE
+                group = self._next(lingered=lingered)
+                if group is not None or self._asleep == AWAKE:
+                    return group
                 timeout = self._settings.flush_interval_ms / 1000 if self._asleep == LINGERING else -1
-            lingered = not self._wake.acquire(timeout=timeout)
+            lingered = not self._sleep.acquire(timeout=timeout)
             if lingered:
                 self._end_linger()
+
+    def poll(self, *, lingered: bool = False) -> Group | None:
+        """The next group if one is due; for whoever is roused by the wake and sleeps elsewhere.
+
+        With `lingered`, what is in no hurry is due, too. Where there is none, see `is_lingering` and `is_finished`.
+        """
+        with self._lock:
+            return self._next(lingered=lingered)
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether there is something that is in no hurry, and nothing else."""
+        return self._asleep == LINGERING
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to take, and nothing will come."""
+        with self._lock:
+            return self._finishing and not (self._closed or self._open.items or self._open.acked)
+
+    def put_back(self, taken: Sequence[Group]) -> None:
+        """Only these were taken: a signal struck whoever took another one. It comes again, before all others."""
+        with self._lock:
+            lost = [one for one in self._taken if one not in taken and one is not self._open and not one.done]
+            self._closed.extendleft(reversed([one for one in lost if one not in self._closed]))
+            self._taken = [*taken]
+            pending = [*self._closed, *taken]
+            self._pending_records = sum(group.records for group in pending)
+            self._pending_bytes = sum(group.bytes for group in pending)
 
     def complete(self, group: Group) -> None:
         """The group is settled: what it held makes room."""
@@ -353,6 +375,8 @@ class Queue:
             self._settle(group)
 
     def _settle(self, group: Group) -> None:
+        if group not in self._taken:  # a signal struck whoever said so before
+            return
         self._taken.remove(group)
         self._pending_records -= group.records
         self._pending_bytes -= group.bytes
@@ -364,11 +388,27 @@ class Queue:
             self._refusal = refusal
             groups = [*self._closed, self._open]
             self._closed.clear()
-            self._open = Group(0, 0)
+            self._open = Group(0, 0, self._hurry)
         self.room.notify()
         return groups
 
     # -- with the lock held -------------------------------------------------------------------------------
+
+    def _next(self, *, lingered: bool) -> Group | None:
+        """Take a group; where there is none, say in which way to sleep, or stay awake: nothing will come."""
+        self._asleep = AWAKE
+        if self._closed:
+            self._taken.append(self._closed[0])
+            return self._closed.popleft()
+        group = self._open
+        if group.items or group.acked:
+            if group.acked or self._finishing or lingered:
+                self._taken.append(group)
+                return self._rotate()
+            self._asleep = LINGERING
+        elif not self._finishing:
+            self._asleep = IDLE
+        return None
 
     def _put(
         self,
@@ -408,7 +448,7 @@ class Queue:
         """The flush interval is over; a caller may have woken us at that very moment."""
         with self._lock:
             self._asleep = AWAKE
-            self._wake.acquire(blocking=False)
+            self._sleep.acquire(blocking=False)
 
     def _place(self, group: Group, unit: Unit) -> None:
         group.add(unit)
@@ -420,7 +460,7 @@ class Queue:
         group = self._open
         self._pending_records += group.records
         self._pending_bytes += group.bytes
-        self._open = Group(0, 0)
+        self._open = Group(0, 0, self._hurry)
         return group
 
     def _admit(self, records: int, size: int, timeout: float) -> Group:
