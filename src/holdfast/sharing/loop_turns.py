@@ -9,6 +9,7 @@ for a while gets no more turns.
 
 from __future__ import annotations
 
+import os
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
@@ -27,25 +28,23 @@ class LoopTurns:
         """On the loop's thread. Raises NotImplementedError where the loop cannot watch a socket."""
         self.loop = loop
         self._turn = turn
-        self._sock = sock.dup()  # it is the loop's: whoever ends the connection must not close what is watched
-        self._is_scheduled = False
+        self._descriptor = os.dup(sock.fileno())
+        """The loop's own: whoever ends the connection must not close what is watched."""
+        self.is_scheduled = False
+        """A turn will come; a signal may have ended it before it began, so nobody relies on that for long."""
         self.count = 0
         """Turns so far."""
         self.is_over = False
-        try:
-            loop.add_reader(self._sock, self._run, True)
-        except BaseException:
-            self._sock.close()
-            raise
+        loop.add_reader(self._descriptor, self._run, True)
 
     def schedule(self) -> None:
         """Have a turn soon; on the loop's thread."""
-        if not self._is_scheduled:
+        if not self.is_scheduled:
             self.loop.call_soon(self._run, False)
-            self._is_scheduled = True  # in this order: a signal in between makes two turns, not none
+            self.is_scheduled = True  # in this order: a signal in between makes two turns, not none
 
     def _run(self, has_news: bool) -> None:
-        self._is_scheduled = self._is_scheduled and has_news
+        self.is_scheduled = self.is_scheduled and has_news
         if not self.is_over:
             self.count += 1
             with suppress(Closed):  # the link has ended: the forwarder's thread tells everybody
@@ -59,13 +58,23 @@ class LoopTurns:
         try:
             self.loop.call_soon_threadsafe(self._let_go)
         except RuntimeError:  # the loop was closed, and watches nothing any more
-            self._sock.close()
+            self._close()
 
     def _let_go(self) -> None:
-        self.loop.remove_reader(self._sock)
-        self._sock.close()
+        self.loop.remove_reader(self._descriptor)
+        self._close()
 
     def forget(self) -> None:
         """In a forked child: the loop is the parent's, and goes on to watch."""
         self.is_over = True
-        self._sock.close()
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        """A loop that is closed before it ran again lets go of this without a word."""
+        if hasattr(self, "_descriptor"):
+            self._close()

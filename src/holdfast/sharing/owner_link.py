@@ -216,6 +216,7 @@ class SocketLink:
             if turns is None or rang or has_news:
                 return has_news
             if turns.count == seen:
+                turns.is_scheduled = False
                 self._idle_looks += 1
                 if self._idle_looks > _IDLE_LOOKS_MAX or turns.loop.is_closed():
                     self._end_loop_turns()
