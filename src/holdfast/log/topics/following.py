@@ -124,6 +124,9 @@ class Follower(Generic[Item]):
         if self._journal.end is not None:
             return False
         self._journal.refresh(self._topic)
+        return self._read_page()
+
+    def _read_page(self) -> bool:
         try:
             for part, at in self._positions.items():
                 end = min(part.durable, at + _PAGE_RECORDS)
