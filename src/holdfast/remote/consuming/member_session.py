@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound, Unavailable
-from holdfast.log.topics.reading import parse_position
+from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.remote.http.exchange import ARROW, JSON, Answer, Exchange, Question
 
 if TYPE_CHECKING:
@@ -124,11 +124,6 @@ class MemberSession:
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
         content = None if body is None else msgspec.json.encode(body)
         return self._exchange.ask(Question(method, place, body=content, headers=headers, again=again), timeout)
-
-
-def position_text(position: Mapping[int, int]) -> str:
-    """A position as text."""
-    return msgspec.json.encode({str(number): at for number, at in sorted(position.items())}).decode()
 
 
 def _decoded(answer: Answer) -> MemberState:
