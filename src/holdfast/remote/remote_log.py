@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 import msgspec
@@ -26,7 +25,7 @@ from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.log import Log
+from holdfast.log.log import Log, patience
 from holdfast.log.log_stats import Stats
 from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.transactions.space import Space, space_names
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from holdfast.log.topics.typed_topic import TypedTopic
     from holdfast.shipping.shipper import Unshipped
 
-_PATIENCE_S = 60.0
 _SLACK_S = 10.0
 """What an answer may take beside the waiting that was asked for."""
 
@@ -215,12 +213,12 @@ class RemoteLog(Log):
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
         """Seal everything that is durable now, of one topic or of all; returns when it is in segments."""
-        wait = _wait_seconds(timeout)
+        wait = patience(timeout)
         self._post("seal", {"topic": None if topic is None else check_name(topic), "timeout": wait}, wait)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
-        body = self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, _PATIENCE_S)
+        body = self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, patience(None))
         return _decoded(body, RetentionReport)
 
     def compact(
@@ -262,7 +260,7 @@ class RemoteLog(Log):
 
     def ship(self, timeout: float | None = None) -> None:
         """Wait until all that is sealed now is settled on the store."""
-        wait = _wait_seconds(timeout)
+        wait = patience(timeout)
         self._post("ship", {"timeout": wait}, wait)
 
     def unshipped(self) -> tuple[Unshipped, ...]:
@@ -297,31 +295,8 @@ class RemoteLog(Log):
         )
         return self._exchange.ask(question, wait + _SLACK_S).body
 
-    # -- asyncio ------------------------------------------------------------------------------------------
-
-    async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:
-        """What `seal` does, for coroutines."""
-        await awaited(lambda: self.seal(topic, timeout=timeout))
-
-    async def ship_async(self, timeout: float | None = None) -> None:
-        """What `ship` does, for coroutines."""
-        await awaited(lambda: self.ship(timeout))
-
-    async def flush_async(self, timeout: float | None = None) -> None:
-        """What `flush` does, for coroutines."""
-        await awaited(lambda: self.flush(timeout))
-
-    async def close_async(self, timeout: float | None = None) -> None:
-        """What `close` does, for coroutines."""
-        await awaited(lambda: self.close(timeout))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await awaited(lambda: self.__exit__(kind, error, trace))
+    async def _in_thread(self, call: Callable[[], Report]) -> Report:
+        return await awaited(call)
 
     def __enter__(self) -> Self:
         return self
@@ -446,7 +421,3 @@ def _decoded(body: bytes, kind: type[Report]) -> Report:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
-
-
-def _wait_seconds(timeout: float | None) -> float:
-    return _PATIENCE_S if timeout is None else seconds(timeout)
