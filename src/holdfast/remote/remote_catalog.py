@@ -54,7 +54,7 @@ class RemoteCatalog:
     def names(self) -> list[str]:
         """The names of all topics that this client may see, sorted."""
         answer = self._exchange.ask(Question("GET", ("v1", "topics")), self._timeout)
-        return sorted(topic.name for topic in msgspec.json.decode(answer.body, type=_Names).topics)
+        return sorted(topic.name for topic in answer.decoded(_Names).topics)
 
     def known(self, name: str) -> AnyRemoteTopic:
         """A topic that is there, of either kind."""
@@ -107,7 +107,7 @@ class RemoteCatalog:
 
     def _state(self, name: str) -> TopicState:
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
-        return TopicState.parse(answer.body)
+        return TopicState.parse(answer)
 
     def _put(
         self, name: str, schema: pa.Schema | None, partitions: int | None, key: str | None, first_offset: int

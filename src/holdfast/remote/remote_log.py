@@ -23,7 +23,7 @@ from holdfast import process_lifetime
 from holdfast.arguments import flag, seconds, whole
 from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
-from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.log import Log, patience
 from holdfast.log.log_stats import Stats
@@ -34,7 +34,7 @@ from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.remote.consuming.opening_consumers import ConsumerOpening
-from holdfast.remote.http.exchange import JSON, Exchange, Question
+from holdfast.remote.http.exchange import JSON, Answer, Exchange, Question
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse
 from holdfast.remote.remote_catalog import RemoteCatalog
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _SLACK_S = 10.0
 """What an answer may take beside the waiting that was asked for."""
 
-Report = TypeVar("Report")
+Result = TypeVar("Result")
 
 logger = logging.getLogger("holdfast.remote")
 
@@ -191,8 +191,8 @@ class RemoteLog(Log):
     def consumers(self, topic: str | None = None) -> list[ConsumerStatus]:
         """How far all consumers are, or those of one topic: what is committed, and how many records they lag behind."""
         query = () if topic is None else (("topic", check_name(topic)),)
-        body = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout).body
-        return _decoded(body, _Consumers).consumers
+        answer = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout)
+        return answer.decoded(_Consumers).consumers
 
     def forget_consumer(self, name: str, topic: str) -> None:
         """Let go of a consumer's position in a topic, durably; NotFound where there is none, Invalid while it is used.
@@ -218,8 +218,7 @@ class RemoteLog(Log):
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
-        body = self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, patience(None))
-        return _decoded(body, RetentionReport)
+        return self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, patience(None)).decoded(RetentionReport)
 
     def compact(
         self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
@@ -231,7 +230,7 @@ class RemoteLog(Log):
         if progress is not None:
             raise Invalid("progress cannot be watched over HTTP", hint="leave progress=… out")
         asked = {"topic": topic, "target_size": target_size, "dry_run": flag(dry_run, "dry_run")}
-        return _decoded(self._post("compact", asked, 3600), CompactionReport)
+        return self._post("compact", asked, 3600).decoded(CompactionReport)
 
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
@@ -256,7 +255,7 @@ class RemoteLog(Log):
             "remote": flag(remote, "remote"), "fix": flag(fix, "fix"), "deep": flag(deep, "deep"),
             "limit": None if limit is None else whole(limit, "limit"),
         }  # fmt: skip
-        return _decoded(self._post("reconcile", asked, 3600), ReconcileReport)
+        return self._post("reconcile", asked, 3600).decoded(ReconcileReport)
 
     def ship(self, timeout: float | None = None) -> None:
         """Wait until all that is sealed now is settled on the store."""
@@ -265,11 +264,10 @@ class RemoteLog(Log):
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable at the server and not known to be on the store, by partition."""
-        body = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout).body
         from holdfast.shipping.shipper import Unshipped
 
-        found = _decoded(body, dict[str, Any]).get("unshipped", [])
-        return msgspec.convert(found, tuple[Unshipped, ...])
+        answer = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout)
+        return answer.decoded(dict[str, tuple[Unshipped, ...]]).get("unshipped", ())
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -279,7 +277,7 @@ class RemoteLog(Log):
 
     def stats(self) -> Stats:
         """Counters and levels of the server's log, as one frozen snapshot."""
-        return _decoded(self._exchange.ask(Question("GET", ("v1", "stats")), self._timeout).body, Stats)
+        return self._exchange.ask(Question("GET", ("v1", "stats")), self._timeout).decoded(Stats)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until the server has everything queued here, and let go of it; closing again does nothing.
@@ -289,13 +287,13 @@ class RemoteLog(Log):
         """
         self._ending.close(None if timeout is None else seconds(timeout))
 
-    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> bytes:
+    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> Answer:
         question = Question(
             "POST", ("v1", verb), body=msgspec.json.encode(body), headers={"Content-Type": JSON}, again=False
         )
-        return self._exchange.ask(question, wait + _SLACK_S).body
+        return self._exchange.ask(question, wait + _SLACK_S)
 
-    async def _in_thread(self, call: Callable[[], Report]) -> Report:
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await awaited(call)
 
     def __enter__(self) -> Self:
@@ -414,10 +412,3 @@ class _Ending:
 
 class _Consumers(msgspec.Struct):
     consumers: list[ConsumerStatus]
-
-
-def _decoded(body: bytes, kind: type[Report]) -> Report:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
