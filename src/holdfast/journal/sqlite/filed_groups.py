@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
+_USED = "SELECT group_file FROM log WHERE id=1 AND typeof(group_file) = 'integer'"
 _LOOKS_MAX = 8
 _FIRST_MAX = NUMBER_MAX // 2
 _MOVED_MAX = 2**20
@@ -106,10 +107,14 @@ class FiledGroups:
             self.late = self._look(backend.connection)
 
     def next_number(self) -> int:
-        """The number of the next file: higher than any there is, or was when its entries were stored."""
+        """The number of the next file: higher than any that ever was.
+
+        A reader keeps files open. One that was removed, and whose number another file got, it would take for that.
+        """
         with self._backend.translated():
             stored = self._backend.connection.execute(f"SELECT max(file) FROM entries WHERE {_FILED}").get
-        number = max([*self.files.numbers(), int(stored or 0)]) + 1
+            used = self._backend.connection.execute(_USED).get
+        number = max([*self.files.numbers(), int(stored or 0), int(used or 0)]) + 1
         if number > _FIRST_MAX:  # beyond what is looked for after a crash, soon
             raise Corrupt(f"no log has so many files of groups number={number - 1}", path=str(self.files.folder))
         return number
