@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast import Log
-from holdfast.journal.commit import forwarder, group, queue
+from holdfast.journal.commit import forwarder, group, queue, queued_groups
 from holdfast.sharing import frame_reader, loop_turns, owner_link, unsent
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.owner_link import SocketLink
@@ -26,7 +26,9 @@ from tests.sharing.shared_logs import OwnerProcess, join, shared
 pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
-OURS = {module.__file__ for module in (forwarder, queue, group, owner_link, loop_turns, unsent, frame_reader)}
+OURS = {
+    module.__file__ for module in (forwarder, queue, queued_groups, group, owner_link, loop_turns, unsent, frame_reader)
+}
 _TURN = LoopTurns._run.__code__
 
 
