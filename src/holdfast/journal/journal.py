@@ -59,11 +59,11 @@ class Journal:
         self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
         link: Link | None = None,
     ) -> None:  # fmt: skip
-        settings, clock = context.settings, context.clock
-        self.path = backend.path
-        self.settings, self.clock = settings, clock
-        self.problems = tuple(recovered.problems)
+        settings, clock = self.settings, self.clock = context.settings, context.clock
+        self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend = backend
+        self.durable_groups = backend.filed.told
+        """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.shared_number import SharedNumber
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import BEFORE_HELLO, HEADER, BadFrame, Header, Limits, header
 
@@ -152,6 +153,16 @@ class Connection:
     def send(self, buffers: list[bytes | memoryview]) -> None:
         """Have these sent, in order; by the host's thread."""
         self._unsent.add(buffers)
+
+    def welcome(self, buffers: list[bytes | memoryview], number: SharedNumber | None) -> bool:
+        """Send the first frame, and with it the number that both ends read from now on; False as `flush`."""
+        self.send(buffers)
+        if number is not None:
+            try:
+                self._unsent.sent(socket.send_fds(self.sock, buffers, [number.descriptor]))
+            except OSError:  # nothing waits before the first frame: there is room, or nobody to read it
+                return False
+        return self.flush()
 
     @property
     def has_unsent(self) -> bool:

@@ -6,6 +6,7 @@ import socket
 
 import msgspec
 
+from holdfast.shared_number import SharedNumber
 from holdfast.sharing.wire import BEFORE_WELCOME, HEADER, BadFrame, Limits, decoded, header
 
 _BUFFER_BYTES = 64 * 1024
@@ -33,6 +34,15 @@ class FrameReader:
         self._end += count
         return count > 0
 
+    def fill_with_descriptors(self) -> list[int] | None:
+        """The same before the first frame, and what is handed over with it, at most one; None when it has ended."""
+        assert self._sock is not None
+        room, flags = len(self._buffer) - self._end, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        data, descriptors, _, _ = socket.recv_fds(self._sock, room, 1, flags)
+        self._view[self._end : self._end + len(data)] = data
+        self._end += len(data)
+        return descriptors if data else None
+
     def next(self) -> tuple[int, memoryview, memoryview] | None:
         """The next frame; None when it is not here as a whole. It is valid until the next `fill`."""
         here = self._end - self._begin
@@ -57,13 +67,16 @@ class FrameReader:
         self._begin, self._end = 0, len(here)
 
 
-def receive_one(sock: socket.socket) -> tuple[int, msgspec.Struct]:
-    """The first frame of an owner, waiting for it; raises BadFrame where there is none."""
-    frames = FrameReader(sock, BEFORE_WELCOME)
+def receive_one(sock: socket.socket) -> tuple[int, msgspec.Struct, SharedNumber | None]:
+    """The owner's first frame, waiting for it, and the number that came with it; raises BadFrame."""
+    frames, number = FrameReader(sock, BEFORE_WELCOME), None
     while (found := frames.next()) is None:
-        if not frames.fill():
+        descriptors = frames.fill_with_descriptors()
+        if descriptors is None:
             raise BadFrame("the owner hung up")
-    return found[0], decoded(found[0], found[1])
+        for descriptor in descriptors:
+            number = SharedNumber.received(descriptor)
+    return found[0], decoded(found[0], found[1]), number
 
 
 def send(sock: socket.socket, buffers: list[bytes | memoryview]) -> None:

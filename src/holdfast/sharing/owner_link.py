@@ -30,6 +30,7 @@ import msgspec
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 from holdfast.sharing.group_frames import PackedGroup
@@ -116,6 +117,8 @@ class SocketLink:
         self._sock: socket.socket | None = None
         self._met: socket.socket | None = None
         """A connection to an owner that has welcomed us, to be used from the next turn on."""
+        self.durable: SharedNumber | None = None
+        """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
         self._unsent = Unsent()
         self._bell = Bell()
@@ -369,13 +372,14 @@ class SocketLink:
         hello = self._meeting.hello(self.session)
         sock.settimeout(_HELLO_S)
         send(sock, frame(HELLO, hello))
-        kind, said = receive_one(sock)
+        kind, said, number = receive_one(sock)
         if kind == REFUSED:
             error = cast("Refusal", said).error()
             if isinstance(error, Closed):
                 return False
             raise error
         self._meeting.check(hello, cast("Welcome", said))
+        self.durable = number
         sock.settimeout(None)
         self._met = sock
         return True
@@ -418,7 +422,7 @@ class SocketLink:
                     sock.settimeout(0.1)
                     send(sock, frame(BYE))
                 _hang_up(sock)
-        self._sock = self._met = None
+        self._sock = self._met = self.durable = None
         with self._lock:
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
@@ -434,6 +438,7 @@ class SocketLink:
                 copy.close()
         if self._loop_turns is not None:
             self._loop_turns.forget()
+        self.durable = None
         self._bell.close()
 
 

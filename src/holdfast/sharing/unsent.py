@@ -34,12 +34,13 @@ class Unsent:
         try:
             while buffers:
                 some = [buffers[at] for at in range(min(_BUFFERS_AT_ONCE, len(buffers)))]
-                self._sent(sock.sendmsg(some, (), socket.MSG_DONTWAIT))
+                self.sent(sock.sendmsg(some, (), socket.MSG_DONTWAIT))
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
-    def _sent(self, count: int) -> None:
+    def sent(self, count: int) -> None:
+        """So many bytes of it were sent."""
         self.size -= count
         while count:
             first = self._buffers.popleft()

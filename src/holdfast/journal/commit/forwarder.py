@@ -37,6 +37,7 @@ from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
+from holdfast.shared_number import SharedNumber
 from holdfast.signals import Wake
 
 Told = TypeVar("Told")
@@ -60,6 +61,10 @@ class Link(Protocol):
     @property
     def wake(self) -> Wake:
         """What says that there may be a group to forward."""
+
+    @property
+    def durable(self) -> SharedNumber | None:
+        """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
     def begin(self, turn: Callable[[bool], object]) -> None:
         """Let turns be taken by this, from now on, also by others than this thread."""

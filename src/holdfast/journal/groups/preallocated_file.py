@@ -168,8 +168,11 @@ class GroupFile:
         return os.pread(self._descriptor, size, position)
 
     def is_still(self, log_id: bytes) -> bool:
-        """Whether this is the same file still: what was read of it before this was asked counts."""
-        return self._identity(log_id) == self.salt
+        """Whether this is the same file still: what was read of it before this was asked counts.
+
+        One that was removed is not: an owner that finds no file begins to count anew, and another one has its number.
+        """
+        return self._identity(log_id) == self.salt and os.fstat(self._descriptor).st_nlink > 0
 
 
 def _write_slowly(descriptor: int, size: int, hurry: Event) -> int:

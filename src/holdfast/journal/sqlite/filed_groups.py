@@ -29,6 +29,7 @@ from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.shared_number import SharedNumber
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
@@ -54,35 +55,52 @@ class FiledGroups:
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
         self._epoch = 0
+        self._durable = 0
+        """Of an owner: the newest group that is durable in a file, or was found when the log was opened."""
+        self._told: SharedNumber | None = None
+        """The same, for processes that share the log."""
+        self._telling = Lock()
+        self.heard: Callable[[], SharedNumber | None] = lambda: None
+        """Of whoever reads beside an owner: what that tells, if it does."""
         self.remains: int | None = None
         """A file with so little left in it that this is better moved into the database."""
 
-    def found(self, connection: apsw.Connection) -> LateRows:
+    def durable(self) -> tuple[int, int]:
+        """For whoever only reads: an epoch, and how many groups its owner says are durable; (0, 0): nobody says.
+
+        To be asked before a transaction begins: then each of them is in the database that it sees, or in a file.
+        """
+        heard = self.heard()
+        return (0, 0) if heard is None else (heard.of, heard.value)
+
+    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> LateRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
 
         The owner may have given a file away after that began. So where something is missing it begins anew.
         """
-        late = self._look(connection)
+        late = self._look(connection, durable)
         for _ in range(_LOOKS_MAX):
             if late.damage is None:
                 break
             connection.execute("COMMIT")
+            durable = self.durable()
             connection.execute("BEGIN")
-            before, late = late, self._look(connection)
+            before, late = late, self._look(connection, durable)
             if late is before:  # the database is as it was, and so are its files
                 break
         return late
 
-    def _look(self, connection: apsw.Connection) -> LateRows:
+    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
             return LateRows()
-        if row is None or [type(value) for value in row] != [bytes, int, int, int]:
+        if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
             return LateRows()
         with self._scanning:
-            self.files.log_id, *place = row
-            return self._scan.late(*place)
+            self.files.log_id, epoch, groups, file, position = row
+            # Groups that the database does not have are of the owner that it names: the next one begins with a commit.
+            return self._scan.late(groups, file, position, durable[1] if durable[0] == epoch else None)
 
     def disk_bytes(self) -> int:
         """The size of the files, the database and its write-ahead log."""
@@ -124,7 +142,7 @@ class FiledGroups:
         with self._backend.translated():
             sql = f"SELECT file, count(*), sum(size) FROM entries WHERE {_FILED} GROUP BY file"
             live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
-        self._epoch, self.files.log_id = row.epoch, row.log_id
+        self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
         self.writer = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
         self.writer.remove_unused()
 
@@ -180,6 +198,21 @@ class FiledGroups:
         else:
             self.late.add(frame.row, frame.heads, filed, frame.sessions.rows, frame.sessions.gone)
         self.writer.add(len(filed), frame.body_bytes)
+        self._tell(frame.row.groups)
+
+    def _tell(self, groups: int) -> None:
+        """So many groups are durable: before anybody is told anything about them."""
+        with self._telling:
+            self._durable = groups
+            if self._told is not None:
+                self._told.raise_to(groups)
+
+    def told(self) -> SharedNumber | None:
+        """Of an owner: how many groups are durable, for other processes to read; None where the system has no way."""
+        with self._telling:
+            if self._told is None:
+                self._told = SharedNumber.create(self._epoch, self._durable)
+            return self._told
 
     # -- into the database --------------------------------------------------------------------------------
 

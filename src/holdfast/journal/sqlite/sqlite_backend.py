@@ -92,9 +92,10 @@ class SqliteBackend:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
             late = self.filed.late  # before the transaction begins: what is not here any more is in the database then
+            durable = self.filed.durable()
             with self.translated(), self._connections.lent() as connection:
                 if self._read_only:
-                    late = self.filed.found(connection)
+                    late = self.filed.found(connection, durable)
                 yield StoredRows(connection, self.path, self.filed.files, late)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
