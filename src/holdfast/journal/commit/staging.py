@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from holdfast.crypto import digests
+from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
@@ -204,8 +205,7 @@ class Staging:
         """The head rows to store, stamped."""
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
-            values = (partition.id, topics[partition.topic], partition.number, next_offset, link, self.key_epoch)
-            rows.append(HeadRow(*values, self._vault.stamp(HeadRow.covered(*values))))
+            rows.append(head_row(partition, topics[partition.topic], next_offset, link, self._vault))
         return rows
 
     def encrypt(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
@@ -270,6 +270,12 @@ class Staging:
             digest = encrypted[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
             rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
         return rows
+
+
+def head_row(partition: Partition, topic_id: int, next_offset: int, link: bytes, vault: Vault) -> HeadRow:
+    """A head as the database has it, stamped."""
+    values = (partition.id, topic_id, partition.number, next_offset, link, vault.epoch)
+    return HeadRow(*values, vault.stamp(HeadRow.covered(*values)))
 
 
 def _is_same(known: Keyed, digest: bytes) -> bool:
