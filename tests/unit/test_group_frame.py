@@ -34,8 +34,11 @@ def framed(seq: int, body: bytes) -> FramedEntry:
 
 def frame(bodies: list[bytes]) -> bytes:
     entries = [framed(seq, body) for seq, body in enumerate(bodies)]
-    start, _ = encoded(SALT, GROUP, FOLLOWS, entries, sum(map(len, bodies)), lambda digest: digest[::-1])
-    return start + b"".join(bodies)
+    encoded_frame = encoded(SALT, GROUP, FOLLOWS, entries, bodies, lambda digest: digest[::-1])
+    data = b"".join(encoded_frame.buffers)
+    assert len(data) == encoded_frame.length
+    assert data[encoded_frame.start :] == b"".join(bodies)
+    return data
 
 
 def is_taken(data: bytes) -> bool:

@@ -266,7 +266,7 @@ class Writer:
             return None
         filed.check_owned()
         self._in_doubt = True
-        filed.append_group(frame)
+        filed.append_group(row.groups, frame, staging.entries, staging.sessions)
         return row
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:

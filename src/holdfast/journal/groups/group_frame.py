@@ -49,6 +49,8 @@ _DIGEST_BYTES = 32
 _CHECKSUM = struct.Struct("<I")
 _EARLIER_DIGEST_BYTES = 16
 _NUMBERS_END = 2**63
+_JOINED_MAX = 2**16
+"""Bodies of so many bytes are copied into one buffer: cheaper than a write of many."""
 
 
 class FramedEntry(NamedTuple):
@@ -156,6 +158,16 @@ class FrameProof(NamedTuple):
     proof: bytes
 
 
+class EncodedFrame(NamedTuple):
+    """A frame as bytes."""
+
+    buffers: Sequence[bytes | memoryview]
+    start: int
+    """Where its bodies begin."""
+    length: int
+    proof: bytes
+
+
 class FrameHead(NamedTuple):
     """The first bytes of a frame."""
 
@@ -197,15 +209,16 @@ def encoded(
     group: int,
     follows: tuple[int, bytes, bytes],
     entries: Sequence[Sequence[object]],
-    body_bytes: int,
+    bodies: Sequence[bytes],
     prove: Callable[[bytes], bytes],
     sessions: FramedSessions | None = None,
-) -> tuple[bytes, bytes]:
-    """A frame up to its bodies, which have so many bytes; and its proof.
+) -> EncodedFrame:
+    """A frame as it is written.
 
     `follows` is the key epoch, the proof of the frame before and the stamp of the database's row, as `Control` has
     them; entries have the columns of `FramedEntry`.
     """
+    body_bytes = sum(map(len, bodies))
     if sessions is None:
         control = _encode((*follows, entries))
     else:
@@ -213,7 +226,11 @@ def encoded(
     head = _HEAD.pack(_MAGIC, len(control), group, body_bytes, salt)
     digest = blake3(head + control).digest()
     proof = prove(digest)
-    return b"".join((head, digest, proof, _CHECKSUM.pack(crc32(proof)), control)), proof
+    parts = (head, digest, proof, _CHECKSUM.pack(crc32(proof)), control)
+    start = HEAD_BYTES + len(control)
+    if body_bytes > _JOINED_MAX:
+        return EncodedFrame([b"".join(parts), *bodies], start, start + body_bytes, proof)
+    return EncodedFrame([b"".join((*parts, *bodies))], start, start + body_bytes, proof)
 
 
 def head_of(data: bytes, salt: bytes) -> FrameHead | None:

@@ -16,19 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import apsw
 
 from holdfast import disk
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.group_frame import FramedEntry, FramedSessions, encoded, padded
+from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.entry import Entry, FiledEntry
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
@@ -38,19 +39,6 @@ _LOOKS_MAX = 8
 _FIRST_MAX = NUMBER_MAX // 2
 _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
-
-
-class Frame(NamedTuple):
-    """A group ready to be written."""
-
-    group: int
-    entries: Sequence[FramedEntry]
-    buffers: Sequence[bytes | memoryview]
-    """The first is all that comes before the bodies."""
-    size: int
-    body_bytes: int
-    proof: bytes
-    sessions: FramedSessions | None = None
 
 
 class FiledGroups:
@@ -162,43 +150,43 @@ class FiledGroups:
         self,
         group: int,
         key_epoch: int,
-        entries: Sequence[FramedEntry],
+        entries: Sequence[Sequence[object]],
         bodies: Sequence[bytes],
         prove: Callable[[bytes], bytes],
         sessions: FramedSessions | None = None,
-    ) -> Frame | None:
+    ) -> EncodedFrame | None:
         """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
-        assert self.writer is not None
+        writer = self.writer
+        assert writer is not None
         if not entries:
             return None
-        body_bytes = sum(map(len, bodies))
         follows = (key_epoch, self._proof if self._proved_group == group - 1 else b"", self._base)
-        start, proof = encoded(self.writer.salt, group, follows, entries, body_bytes, prove, sessions)
-        whole = padded(len(start) + body_bytes)
-        if whole > self.writer.room:
-            return None
-        return Frame(group, entries, [start, *bodies], whole, body_bytes, proof, sessions)
+        frame = encoded(writer.salt, group, follows, entries, bodies, prove, sessions)
+        return frame if padded(frame.length) <= writer.room else None
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
         assert self.writer is not None
         self.writer.check_owned()
 
-    def append_group(self, frame: Frame) -> None:
+    def append_group(
+        self, group: int, frame: EncodedFrame, entries: Sequence[Entry], sessions: FramedSessions | None = None
+    ) -> None:
         """Make a group durable in the file that is being written: this is the fsync."""
         writer = self.writer
         assert writer is not None
-        file, at = writer.number, writer.used + len(frame.buffers[0])
-        writer.write(frame.buffers, frame.size)
+        file, at = writer.number, writer.used + frame.start
+        writer.write(frame.buffers, padded(frame.length))
         filed = []
-        for framed in frame.entries:
-            filed.append(framed.filed(file, at))
-            at += framed.size
-        self.late.add(frame.group, filed)
-        if (sessions := frame.sessions) is not None:
+        for entry in entries:
+            size = len(entry.body)
+            filed.append(FiledEntry(*entry[:12], entry.schema, file, at, size))
+            at += size
+        self.late.add(group, filed)
+        if sessions is not None:
             self.late.add_sessions(sessions.rows, sessions.gone, (sessions.count, sessions.sum))
-        writer.add(len(filed), frame.body_bytes)
-        self._proved_group, self._proof, self._base = frame.group, frame.proof, b""
+        writer.add(len(filed), frame.length - frame.start)
+        self._proved_group, self._proof, self._base = group, frame.proof, b""
 
     # -- into the database --------------------------------------------------------------------------------
 
