@@ -21,7 +21,6 @@ import apsw
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, Unavailable
-from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
@@ -92,9 +91,10 @@ class SqliteBackend:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
             late = self.filed.late  # before the transaction begins: what is not here any more is in the database then
+            durable = self.filed.durable()
             with self.translated(), self._connections.lent() as connection:
                 if self._read_only:
-                    late = self.filed.found(connection)
+                    late = self.filed.found(connection, durable)
                 yield StoredRows(connection, self.path, self.filed.files, late)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
@@ -114,7 +114,7 @@ class SqliteBackend:
         groups = 0
         if self._read_only:
             with self.reading() as rows:
-                groups = 0 if rows.late.row is None else rows.late.row.groups
+                groups = rows.late.groups
         before, self._seen = self._seen, (version, groups)
         return self._seen != before
 
@@ -166,14 +166,12 @@ class SqliteBackend:
     def begin(self) -> None:
         """Start a group's transaction; what is in files alone becomes part of it."""
         self.run("BEGIN IMMEDIATE")
-        if self.filed.late.row is not None:
-            self.filed.join()
+        self.filed.begun()
 
     def commit(self) -> None:
         """Make the transaction durable: this is the fsync."""
         self.run("COMMIT")
-        if self.filed.late.row is not None:
-            self.filed.late = LateRows()
+        self.filed.committed()
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open."""
@@ -250,6 +248,7 @@ class SqliteBackend:
         self.run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
         if self.connection.changes() != 1:
             raise Closed("another process has taken this log over", reason="fenced")
+        self.filed.stored(row)
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from asyncio import AbstractEventLoop, get_running_loop, to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Lock, Thread, current_thread
 from typing import Generic, TypeVar
@@ -32,6 +32,7 @@ from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
+from holdfast.log.consumers.consumer_status import lag_of
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read
@@ -379,24 +380,37 @@ class Consumer(AnyConsumer, Generic[Item]):
 
     def commit_operations(self) -> Committing | None:
         """The position as it is now, to be committed with something else; None where nothing has changed."""
+        return self._take_position(None)
+
+    def consumed_at(self, at: Mapping[int, int]) -> Committing | None:
+        """The same for whoever gave records on, and says how far they were consumed; other partitions stay as they are.
+
+        It goes on giving out where it is. Raises where it has one of these partitions no more.
+        """
+        return self._take_position(at)
+
+    def _take_position(self, at: Mapping[int, int] | None) -> Committing | None:
         with self._lock:
-            committing = self._begin()
+            committing = self._begin(at)
             if committing is not None:
                 self._newest = self._unmade = None  # a later commit must not join one that comes before this
             return committing
 
-    def _begin(self) -> Committing | None:
+    def _begin(self, at: Mapping[int, int] | None = None) -> Committing | None:
         self._require_open()
         if self._loop is None:
             self._used_by_thread()
         with self._members.lock:
             self._members.balance()
-            if self._lost:
-                refused, self._lost = sorted(self._lost), set()
+            gone = self._lost | (set() if at is None else at.keys() - self._slots.keys())
+            if gone:
+                refused, self._lost = sorted(gone), set()
                 # Nobody can tell apart what was made of these records and of others: all of it comes again.
                 for number, slot in self._slots.items():
                     self._put_back(slot, self._members.submitted(number))
                 raise lost(self._members.place, refused)
+            if at is not None:
+                return self._members.begin(self._id, {number: self._find(number, to) for number, to in at.items()})
             given = {number: self.given(number) for number in self._slots}
             for number, slot in self._slots.items():
                 if self._members.is_wanted(number):  # it goes as soon as this is durable
@@ -459,8 +473,3 @@ class Consumer(AnyConsumer, Generic[Item]):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"partitions={sorted(self._slots)}"
         return f"Consumer({self.name!r}, topic={self.topic!r}, {state})"
-
-
-def lag_of(part: Partition, committed: int) -> int:
-    """How many records of a partition are there and not consumed; what has expired is not there."""
-    return max(0, part.durable - max(committed, part.sealed.first_offset))

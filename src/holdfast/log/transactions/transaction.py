@@ -30,7 +30,7 @@ from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.commit.ticket import ShippedTicket, UnitTicket
-from holdfast.journal.journal import Journal, Operation, Run
+from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch
@@ -179,9 +179,8 @@ class Transaction:
                 raise
 
     def _take_position(self, consumer: Consuming, committing: Committing) -> None:
-        for operation in committing.operations:
-            if isinstance(operation, Run) and not self._journal.owns(operation.partition):
-                raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
+        if not committing.is_of(self._journal):
+            raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
         with self._lock:
             self._check_open()
             self._consumed[id(consumer)] = (consumer, committing)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.remote.http.exchange import ARROW, JSON, Answer, Exchange, Question
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WAIT_S_MAX = 20.0
+_ID_BYTES = 16
 
 
 class MemberState(msgspec.Struct):
@@ -65,8 +67,9 @@ class MemberSession:
         return self.state.member
 
     def join(self) -> None:
-        """Become a member."""
-        answer = self._ask("POST", (), self._options, self._timeout, again=True)
+        """Become a member, under an id of our own: asking again after a lost answer makes no second one."""
+        body = {**self._options, "member": SystemClock().random_bytes(_ID_BYTES).hex()}
+        answer = self._ask("POST", (), body, self._timeout, again=True)
         self.state = answer.decoded(MemberState)
         self.generation += 1
         self._options["start"] = self._options.get("start", "first")
