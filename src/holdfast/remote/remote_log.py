@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.execution.journal.journal_loss import OnJournalLoss
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
-    from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import Unshipped
 
 _PATIENCE_S = 60.0
 _SLACK_S = 10.0
@@ -268,7 +268,7 @@ class RemoteLog(Log):
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable at the server and not known to be on the store, by partition."""
         body = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout).body
-        from holdfast.shipping.shipper import Unshipped
+        from holdfast.shipping.shipping_stats import Unshipped
 
         found = _decoded(body, dict[str, Any]).get("unshipped", [])
         return msgspec.convert(found, tuple[Unshipped, ...])
