@@ -36,6 +36,8 @@ from holdfast.errors import Corrupt, Invalid
 
 PLAIN = 0
 """The key epoch of a log without keys."""
+_PROOF = b"holdfast 1 group|"
+"""No row begins like this: a stamp never passes for a proof."""
 
 
 class KeyEpoch(msgspec.Struct, frozen=True):
@@ -141,6 +143,16 @@ class Vault:
     def stamp(self, message: bytes) -> bytes:
         """Stamp a control row under the present epoch."""
         return digests.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
+
+    def prove(self, digest: bytes) -> bytes:
+        """Vouch for what has this digest, under the present epoch; without keys the digest says all that can be."""
+        return digest if self.epoch == PLAIN else self._ciphers[self.epoch].mac(_PROOF + digest)
+
+    def is_proof(self, number: int, digest: bytes, proof: bytes) -> bool:
+        """Whether epoch `number` vouched for this digest."""
+        if number == PLAIN:
+            return not self.keyed and digests.same(digest, proof)
+        return digests.same(self.cipher(number).mac(_PROOF + digest), proof)
 
     def stamp_under(self, number: int) -> Callable[[bytes], bytes]:
         """How epoch `number` stamps."""

@@ -59,11 +59,11 @@ class Journal:
         self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
         link: Link | None = None,
     ) -> None:  # fmt: skip
-        settings, clock = context.settings, context.clock
-        self.path = backend.path
-        self.settings, self.clock = settings, clock
-        self.problems = tuple(recovered.problems)
+        settings, clock = self.settings, self.clock = context.settings, context.clock
+        self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend = backend
+        self.durable_groups = backend.filed.told
+        """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
@@ -80,7 +80,7 @@ class Journal:
         if owned:
             self._writer = Writer(backend, self._state, queue, settings, clock)
         elif link is not None:
-            self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
+            self._writer = Forwarder(queue, link, self._state.topics.by_id, settings, clock)
         self._taking_up = TakingUp(
             backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
         )
@@ -271,10 +271,7 @@ class Journal:
 
     def rotate(self, keyring: Keyring) -> None:
         """Encrypt under the keyring's current key from now on, durably; where another handle writes, know its keys."""
-        if self.shared:
-            self._state.vault.learn(keyring)
-        else:
-            self.perform(RotateKey(keyring))
+        self._state.vault.learn(keyring) if self.shared else self.perform(RotateKey(keyring))
 
     def settle(self, ticket: UnitTicket) -> None:
         """Wait for a unit and raise what became of it."""
@@ -292,7 +289,7 @@ class Journal:
         if writer.poison is not None:
             raise writer.poison.again()
         group = self._queue.barrier()
-        if not group.signal.sleep(group.is_done, seconds):
+        if not group.wait(seconds):
             raise Unavailable(f"the journal did not flush within {seconds:g} s", hint="the disk may be stalled")
         failure, writer.failure = writer.failure, writer.poison
         if failure is not None:
@@ -481,7 +478,7 @@ class Journal:
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
         group = self._queue.barrier()
-        return group.signal.sleep(group.is_done, timeout)
+        return group.wait(timeout)
 
     def suspend(self, timeout: float) -> None:
         """Before the process forks: let go of the database, which no child may inherit; `resume` goes on.

@@ -382,8 +382,7 @@ class Host:
         )
         connection.limits = self._limits
         connection.since = 0.0
-        connection.send(frame(WELCOME, welcome))
-        if not connection.flush():
+        if not connection.welcome(frame(WELCOME, welcome), self._journal.durable_groups()):
             self._close(connection)
 
     def _put(self, connection: Connection, group: _Parked) -> None:

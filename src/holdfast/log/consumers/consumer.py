@@ -21,16 +21,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Lock, Thread, current_thread
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Invalid, OutcomeUnknown
+from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer_status import lag_of
 from holdfast.log.consumers.kept_positions import KeptPositions
@@ -44,10 +44,8 @@ Item = TypeVar("Item")
 Find = Callable[[int, int | str | datetime], int]
 """The offset of a partition that is meant by an offset, a name, a position or a time."""
 
-_PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
 
-
-class Consumer(Generic[Item]):
+class Consumer(AnyConsumer, Generic[Item]):
     """A named reader of one topic; get it with `topic.consumer(name)`.
 
     >>> import holdfast, tempfile
@@ -61,6 +59,8 @@ class Consumer(Generic[Item]):
     ([b'one', b'two'], 3)
     b'three'
     """
+
+    _journal: Journal
 
     def __init__(
         self, journal: Journal, kept: KeptPositions, members: Members, read: Read[Item], find: Find, *,
@@ -78,7 +78,7 @@ class Consumer(Generic[Item]):
         self._lost: set[int] = set()
         """Partitions of which something was given out that another member gives out again."""
         self._page: deque[Item] = deque()
-        self._page_records = _PAGE_RECORDS
+        self._page_records = PAGE_RECORDS
         self._paged: PartitionPages[Item] | None = None
         """Whose records are in the page."""
         self._filling: PartitionPages[Item] | None = None
@@ -151,10 +151,9 @@ class Consumer(Generic[Item]):
         return taken
 
     def _asked_for(self, limit: int) -> int:
-        if whole(limit, "limit") < 1:
-            raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
-        self._page_records = min(max(_PAGE_RECORDS, whole(limit, "limit")), _PAGE_RECORDS_MAX)
-        return whole(limit, "limit")
+        limit = checked_limit(limit)
+        self._page_records = page_records(limit)
+        return limit
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else self._journal.clock.monotonic() + seconds(timeout)
@@ -470,28 +469,6 @@ class Consumer(Generic[Item]):
                 self._slots.clear()
                 self._page.clear()
             self._members.signal.notify()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("this consumer is closed", hint="make another one: topic.consumer(name)")
-        if self._journal.end is not None:
-            raise self._journal.end.again()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"partitions={sorted(self._slots)}"

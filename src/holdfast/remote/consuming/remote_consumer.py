@@ -15,12 +15,13 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Closed, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.remote.consuming.member_session import MemberSession, MemberState
@@ -37,15 +38,16 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-_PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
 _WAIT_S = 20.0
 
 Items = Callable[["pa.RecordBatch"], Iterator[Item]]
 Place = Callable[[Item], tuple[int, int]]
 
 
-class RemoteConsumer(Generic[Item]):
+class RemoteConsumer(AnyConsumer, Generic[Item]):
     """A named reader of one topic; get it with `topic.consumer(name)`."""
+
+    _journal: RemoteJournal
 
     def __init__(
         self, journal: RemoteJournal, session: MemberSession, items: Items[Item], place: Place[Item], named: Any
@@ -91,7 +93,7 @@ class RemoteConsumer(Generic[Item]):
             found = self._taken(1)
             if found:
                 return found[0]
-            if not self._more(None, _PAGE_RECORDS):
+            if not self._more(None, PAGE_RECORDS):
                 raise StopIteration
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -102,7 +104,7 @@ class RemoteConsumer(Generic[Item]):
             found = self._taken(1)
             if found:
                 return found[0]
-            if not await awaited(lambda: self._more(None, _PAGE_RECORDS), "holdfast-poll"):
+            if not await awaited(lambda: self._more(None, PAGE_RECORDS), "holdfast-poll"):
                 raise StopAsyncIteration
 
     def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
@@ -113,11 +115,11 @@ class RemoteConsumer(Generic[Item]):
         """
         if in_coroutine():
             warnings.warn("poll() blocks the event loop; use: await consumer.poll_async(…)", RuntimeWarning, 2)
-        return self._poll(_checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout))
+        return self._poll(checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout))
 
     async def poll_async(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """What `poll` does, for coroutines."""
-        limit, deadline = _checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout)
+        limit, deadline = checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout)
         while not self._is_ready and await awaited(lambda: self._more(deadline, limit), "holdfast-poll"):
             pass
         return self._taken(limit)
@@ -146,12 +148,12 @@ class RemoteConsumer(Generic[Item]):
     def _more(self, deadline: float | None, limit: int) -> bool:
         """Fetch a page, waiting at the server for one; False when nothing more comes, or the time is over."""
         pauses = Pauses()
-        records = min(max(_PAGE_RECORDS, limit), _PAGE_RECORDS_MAX)
+        records = page_records(limit)
         while True:
             with self._lock:
                 if self._is_ready:  # a cancelled task left it
                     return True
-                if self._closed or has_ended(self._journal):  # type: ignore[arg-type]
+                if self._closed or has_ended(self._journal):
                     return False
                 left = _WAIT_S if deadline is None else max(0.0, min(_WAIT_S, deadline - monotonic()))
                 try:
@@ -384,23 +386,6 @@ class RemoteConsumer(Generic[Item]):
             else:
                 self._session.leave()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("this consumer is closed", hint="make another one: topic.consumer(name)")
-        if self._journal.end is not None:
-            raise self._journal.end.again()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -443,9 +428,3 @@ class RemoteCommitTicket:
 
     def __repr__(self) -> str:
         return f"RemoteCommitTicket(done={self.done})"
-
-
-def _checked_limit(limit: int) -> int:
-    if whole(limit, "limit") < 1:
-        raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
-    return whole(limit, "limit")
