@@ -25,7 +25,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.sharing.group_frames import PackedGroup
+from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.wire import (
     ANSWER,
     BEFORE_WELCOME,
@@ -104,8 +104,7 @@ class SocketLink:
         self._meeting = meeting
         self._clock = clock
         self.session = clock.random_bytes(SESSION_BYTES)
-        self._sequence = 0
-        self._unanswered: dict[int, tuple[PackedGroup, Answered]] = {}
+        self._unanswered = UnansweredGroups()
         self._sock: socket.socket | None = None
         self._frames = FrameReader(None, FROM_OWNER)
         self._bell = Bell()
@@ -158,12 +157,10 @@ class SocketLink:
 
     def forward(self, items: list[Item], answered: Answered) -> None:
         """Have these committed together, once; see `journal.commit.forwarder.Link`."""
-        self._sequence += 1
-        group = PackedGroup(self._sequence, items)
-        self._unanswered[self._sequence] = (group, answered)
+        group = self._unanswered.add(items, answered)
         if self._sock is not None:
             try:
-                send(self._sock, group.buffers(next(iter(self._unanswered))))
+                send(self._sock, self._unanswered.frame(group))
             except OSError:
                 self._lose()
 
@@ -241,10 +238,7 @@ class SocketLink:
 
     def _take(self, kind: int, head: memoryview, body: memoryview) -> None:
         if kind == ANSWER:
-            answer = cast("Answer", decoded(ANSWER, head))
-            waiting = self._unanswered.pop(answer.sequence, None)
-            if waiting is not None:
-                waiting[1](answer.outcomes if answer.error is None else answer.error.error())
+            self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             with self._lock:
@@ -287,11 +281,11 @@ class SocketLink:
             if isinstance(error, Closed):
                 return False
             raise error
-        self._meeting.check(hello, cast("Welcome", said))
+        welcome = cast("Welcome", said)
+        self._meeting.check(hello, welcome)
         sock.settimeout(None)
-        floor = next(iter(self._unanswered), 0)
-        for group, _ in list(self._unanswered.values()):
-            send(sock, group.buffers(floor))
+        for group in self._unanswered.again(welcome.last):
+            send(sock, self._unanswered.frame(group))
         self._frames = FrameReader(sock, FROM_OWNER)
         self._sock = sock
         for listener in self._listeners.get(MET, ()):

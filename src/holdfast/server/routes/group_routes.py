@@ -45,10 +45,20 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
+    _check_known(request, journal.sessions.last(session) or 0)
     sent = await journal.when_room(lambda left: journal.sessions.put(session, sequence, floor, items, left), timeout)
     await _done(sent, timeout)
     outcomes = [_item(outcome.error, outcome.runs, journal.partitions) for outcome in sent.outcomes()]
     return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
+
+
+def _check_known(request: ApiRequest, last: int) -> None:
+    """What may have been written before is not written again by a log that has forgotten who sent it."""
+    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
+        raise HttpRefusal(
+            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
+            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
+        )  # fmt: skip
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:
