@@ -30,8 +30,8 @@ from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16
-_MAGIC, _VERSION = b"hfgroups", 2
-_READABLE = (1, 2)
+_MAGIC, _VERSION = b"hfgroups", 3
+_READABLE = (1, 2, 3)
 """Versions of files that this code reads: frames say of which they are."""
 _HEAD = struct.Struct("<8sIQ16s16s")
 _DIGEST_BYTES = 16
