@@ -25,7 +25,18 @@ pytestmark = pytest.mark.disk
 
 def open_with(path: Path, clock: ManualClock | None = None, **executions: int) -> Log:
     settings = Settings.from_mapping({"executions": executions, "segments": {"seal_on_close": False}})
-    return holdfast.open(path / "log", settings=settings, clock=clock or ManualClock(seed=1))
+    log = holdfast.open(path / "log", settings=settings, clock=clock or ManualClock(seed=1))
+    wait_for_first_look(log)
+    return log
+
+
+def wait_for_first_look(log: Log) -> None:
+    """The log looks at once for what it can prune, an hour later again: from now on only the test prunes."""
+    looked = threading.Event()
+    attendant = room_of(log).attendant
+    attendant.every(3_600_000, "looked", looked.set)  # tasks run in one thread, in the order in which they were given
+    assert looked.wait(60)
+    attendant.drop("looked")
 
 
 def ended(log: Log, status: str = "completed") -> UUID:

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Unavailable
 from holdfast.sharing import membership, socket_place, wire
-from holdfast.sharing.owner_link import FrameReader, send
+from holdfast.sharing.frame_reader import FrameReader, send
 
 pytestmark = pytest.mark.disk
 

@@ -21,12 +21,6 @@ REFUSED: dict[str, str] = {
 }
 """Verbs of the log."""
 
-REFUSED_CONSUMERS: dict[str, str] = {
-    "consumed": "tx.consumed(consumer) needs the log itself (open it, or share it with share=True); over HTTP give"
-    " records idempotency keys, and commit() after the transaction",
-}
-"""Verbs that have to do with consumers."""
-
 REFUSED_EXECUTIONS: dict[str, str] = {
     "journal": "the journal's own verbs need the log itself: open it, or share it with share=True",
     "prune": "the server's log prunes by itself, as its settings say",
@@ -44,5 +38,5 @@ REFUSED_EXECUTIONS: dict[str, str] = {
 
 def refuse(verb: str) -> NoReturn:
     """Say that this does not work over HTTP, and what does."""
-    reason = {**REFUSED, **REFUSED_CONSUMERS, **REFUSED_EXECUTIONS}[verb]
+    reason = {**REFUSED, **REFUSED_EXECUTIONS}[verb]
     raise Invalid(f"{verb} does not work over HTTP", hint=reason)

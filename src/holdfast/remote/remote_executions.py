@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.signal_wait import signal_name
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.executions import Executions, _moment, _priority, _statuses
-from holdfast.remote.http.exchange import JSON, Exchange, Question, monotonic
+from holdfast.remote.http.exchange import JSON, Answer, Exchange, Question, monotonic
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse
 
@@ -28,11 +28,21 @@ _WAIT_S = 20.0
 _LIMIT = 1_000
 _DEFAULT = "default"
 
-Told = TypeVar("Told")
-
 
 class _List(msgspec.Struct):
     executions: list[ExecutionSummary]
+
+
+class _Status(msgspec.Struct):
+    status: str
+
+
+class _Settled(msgspec.Struct):
+    settled: bool
+
+
+class _Sent(msgspec.Struct):
+    sent: bool
 
 
 class RemoteExecutions(Executions):
@@ -55,7 +65,7 @@ class RemoteExecutions(Executions):
         if kind is not None:
             query.append(("kind", kind))
         answer = self._exchange.ask(Question("GET", ("v1", "executions"), tuple(query)), self._timeout)
-        return _decoded(answer.body, _List).executions
+        return answer.decoded(_List).executions
 
     def summary(self, execution: ExecutionId | str) -> ExecutionSummary:
         """One execution, without what happened in it."""
@@ -65,10 +75,8 @@ class RemoteExecutions(Executions):
         """All that is durable of one execution: its steps, and what happened to it. Payloads only with `reveal`."""
         query = (("reveal", "true"),) if flag(reveal, "reveal") else ()
         found = str(given_id(execution))
-        return _decoded(
-            self._exchange.ask(Question("GET", ("v1", "executions", found), query), self._timeout).body,
-            ExecutionDetails,
-        )
+        answer = self._exchange.ask(Question("GET", ("v1", "executions", found), query), self._timeout)
+        return answer.decoded(ExecutionDetails)
 
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
@@ -114,14 +122,14 @@ class RemoteExecutions(Executions):
             left = _WAIT_S if deadline is None else max(0.0, min(_WAIT_S, deadline - monotonic()))
             question = Question("GET", ("v1", "executions", str(found), "result"), (("timeout", f"{left:g}"),))
             attempt = self._exchange.attempt(question, monotonic() + left + self._timeout)
-            if attempt.answer is not None and attempt.answer.status not in (408, 429, 502, 503, 504):
+            if attempt.answer is not None and not attempt.answer.is_passing:
                 return self._value(self._exchange.checked(attempt.answer), returns)
             if deadline is not None and monotonic() >= deadline:
                 raise Unavailable(f"the execution has not ended in time execution={found}", hint="wait longer")
             self._exchange.pause(0.05)
 
-    def _value(self, body: bytes, returns: Any) -> Any:
-        value = msgspec.json.decode(body).get("value")
+    def _value(self, answer: Answer, returns: Any) -> Any:
+        value = answer.decoded(dict[str, Any]).get("value")
         try:
             return msgspec.convert(value, returns, strict=False)
         except msgspec.ValidationError as error:
@@ -138,7 +146,7 @@ class RemoteExecutions(Executions):
     def cancel(self, execution: ExecutionId | str, reason: str = "canceled by hand") -> str:
         """End an execution as canceled, for good; its program, if it runs, stops before its next step."""
         body = {"reason": text(reason, "reason", "no longer wanted")}
-        return str(self._post(("executions", str(given_id(execution)), "cancel"), body)["status"])
+        return self._post(("executions", str(given_id(execution)), "cancel"), body).decoded(_Status).status
 
     def resume(self, execution: ExecutionId | str, *, queue: str = _DEFAULT) -> None:
         """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
@@ -149,13 +157,13 @@ class RemoteExecutions(Executions):
         """Settle a promise with a value, for good; False if it was settled before, which changes nothing."""
         parse_token(token)
         body = {"token": token, "value": _plain(value)}
-        return bool(self._post(("promises", "resolve"), body, again=False)["settled"])
+        return self._post(("promises", "resolve"), body, again=False).decoded(_Settled).settled
 
     def reject(self, token: str, reason: str = "") -> bool:
         """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
         parse_token(token)
         body = {"token": token, "reason": text(reason, "reason", "too expensive")}
-        return bool(self._post(("promises", "reject"), body, again=False)["settled"])
+        return self._post(("promises", "reject"), body, again=False).decoded(_Settled).settled
 
     def signal(
         self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
@@ -166,7 +174,7 @@ class RemoteExecutions(Executions):
         """
         number = given_id(signal_id) if signal_id is not None else fresh_id(SystemClock())
         body = {"name": signal_name(name), "value": _plain(value), "signal_id": str(number)}
-        sent = bool(self._post(("executions", str(given_id(execution)), "signal"), body)["sent"])
+        sent = self._post(("executions", str(given_id(execution)), "signal"), body).decoded(_Sent).sent
         return (
             sent or signal_id is None
         )  # an id of our own that was known: it was this very call, whose answer was lost
@@ -185,11 +193,11 @@ class RemoteExecutions(Executions):
         """What `signal` does, for coroutines."""
         return await awaited(lambda: self.signal(execution, name, value, signal_id=signal_id))
 
-    def _post(self, path: tuple[str, ...], body: object, *, again: bool = True) -> dict[str, Any]:
+    def _post(self, path: tuple[str, ...], body: object, *, again: bool = True) -> Answer:
         question = Question(
             "POST", ("v1", *path), body=msgspec.json.encode(body), headers={"Content-Type": JSON}, again=again
         )
-        return _decoded(self._exchange.ask(question, self._timeout).body, dict[str, Any])
+        return self._exchange.ask(question, self._timeout)
 
     # -- what needs the log itself ----------------------------------------------------------------------------
 
@@ -255,10 +263,3 @@ def _plain(value: Any) -> Any:
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
         pass
     raise Invalid("a value cannot be said in JSON", hint="over HTTP give numbers, text, lists and maps with text keys")
-
-
-def _decoded(body: bytes, kind: type[Told]) -> Told:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import OutcomeUnknown
+from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sharing.group_frames import Buffer, PackedGroup
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Item
-    from holdfast.journal.commit.forwarder import Answered
+    from holdfast.journal.commit.forwarder import Waiting
+    from holdfast.journal.sessions.outcomes import Outcomes
     from holdfast.sharing.wire import Answer
 
 
@@ -25,40 +26,53 @@ class UnansweredGroups:
 
     def __init__(self) -> None:
         self._newest = 0
-        self._groups: dict[int, tuple[PackedGroup, Answered]] = {}
+        self._groups: dict[int, tuple[PackedGroup, Waiting]] = {}
         self._sent: set[int] = set()
         """Those of them that an owner may have written."""
         self._stored = 0
         """The newest number that is known to be in the log."""
 
-    def add(self, items: list[Item], answered: Answered) -> PackedGroup:
+    @property
+    def first(self) -> int:
+        """The number of the oldest; 0: there is none."""
+        return next(iter(self._groups), 0)
+
+    def add(self, items: list[Item], waiting: Waiting) -> PackedGroup:
         """One more group, under the next number."""
-        self._newest += 1
-        group = PackedGroup(self._newest, items)
-        self._groups[self._newest] = (group, answered)
+        sequence = max(self._newest, next(reversed(self._groups), 0)) + 1
+        group = PackedGroup(sequence, items)
+        self._groups[sequence] = (group, waiting)
+        self._newest = sequence
         return group
+
+    def has(self, waiting: Waiting) -> bool:
+        """Whether this waits for an answer."""
+        return any(one is waiting for _, one in self._groups.values())
 
     def frame(self, group: PackedGroup) -> list[Buffer]:
         """A group as it is about to be sent: from now on it may be written."""
         self._sent.add(group.sequence)
-        return group.buffers(next(iter(self._groups)))
+        return group.buffers(self.first)
 
     def take(self, answer: Answer) -> None:
         """This is what became of a group."""
-        waiting = self._groups.pop(answer.sequence, None)
-        self._sent.discard(answer.sequence)
         if any(outcome.error is None for outcome in answer.outcomes):
             self._stored = max(self._stored, answer.sequence)
-        if waiting is not None:
-            waiting[1](answer.outcomes if answer.error is None else answer.error.error())
+        self._answer(answer.sequence, answer.outcomes if answer.error is None else answer.error.error())
+
+    def _answer(self, number: int, told: Outcomes | HoldfastError) -> None:
+        found = self._groups.get(number)
+        if found is not None:  # in this order: after a signal in between it is asked for again
+            found[1].answered(told)
+            self._groups.pop(number, None)
+        self._sent.discard(number)
 
     def again(self, last: int) -> list[PackedGroup]:
         """What to send to an owner that knows this session up to the number `last`; 0: it does not know it."""
         if last < self._stored:
-            self._stored = 0
             for number in sorted(self._sent):
-                self._groups.pop(number)[1](_forgotten(number))
-            self._sent.clear()
+                self._answer(number, _forgotten(number))
+            self._stored = 0
         return [group for group, _ in self._groups.values()]
 
 

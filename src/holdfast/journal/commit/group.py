@@ -250,6 +250,7 @@ class Group:
         "done",
         "error",
         "forwarded",
+        "hurry",
         "is_plain",
         "items",
         "offered",
@@ -260,7 +261,7 @@ class Group:
         "since",
     )  # fmt: skip
 
-    def __init__(self, records_cap: int, bytes_cap: int) -> None:
+    def __init__(self, records_cap: int, bytes_cap: int, hurry: Callable[[], None] | None = None) -> None:
         self.items: list[Run | Unit] = []
         self.runs: dict[Partition, Run] = {}
         """The run of each partition that still takes records."""
@@ -282,6 +283,14 @@ class Group:
         self.error: HoldfastError | None = None
         """Why nothing of this group was stored, or is known to be."""
         self.signal = Signal()
+        self.hurry = hurry
+        """Says that a thread is about to block until this is done, where that matters."""
+
+    def wait(self, timeout: float) -> bool:
+        """Block this thread until it is done or the time is up; whether it is done."""
+        if self.hurry is not None:
+            self.hurry()
+        return self.signal.sleep(self.is_done, timeout)
 
     def run_for(self, partition: Partition) -> Run:
         """The run that takes this partition's next record."""

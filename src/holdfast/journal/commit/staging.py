@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from holdfast.crypto import digests
+from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
-from holdfast.journal.groups.group_frame import FramedEntry
 from holdfast.journal.sessions.session_table import SessionChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
@@ -47,6 +47,12 @@ class Snapshot(NamedTuple):
 
 class Staging:
     """The changes of one group."""
+
+    __slots__ = (
+        "_backend", "_gathered", "_group", "_keys_before", "_keys_stored", "_partitions", "_spaces", "_state", "_vault",
+        "bytes", "entries", "forgets_sessions", "heads", "is_full", "key_epoch", "keys", "next_seq", "records",
+        "repeats", "sessions", "units",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend, state: JournalState) -> None:
         before = state.row
@@ -192,20 +198,19 @@ class Staging:
             self._backend.insert_keys(self._key_rows(fresh))
         self._keys_stored = len(self.keys)
 
-    def framed(self) -> tuple[list[FramedEntry], list[bytes]]:
-        """The entries as a file of groups has them, and their bodies."""
-        framed = []
+    def framed(self) -> tuple[list[tuple[object, ...]], list[bytes]]:
+        """The entries as a file of groups has them (the columns of `FramedEntry`), and their bodies."""
+        framed: list[tuple[object, ...]] = []
         for entry in self.entries:
             at = self._partitions[entry.partition_id]
-            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
+            framed.append((*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
         return framed, [entry.body for entry in self.entries]
 
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
         """The head rows to store, stamped."""
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
-            values = (partition.id, topics[partition.topic], partition.number, next_offset, link, self.key_epoch)
-            rows.append(HeadRow(*values, self._vault.stamp(HeadRow.covered(*values))))
+            rows.append(head_row(partition, topics[partition.topic], next_offset, link, self._vault))
         return rows
 
     def encrypt(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:
@@ -270,6 +275,12 @@ class Staging:
             digest = encrypted[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
             rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
         return rows
+
+
+def head_row(partition: Partition, topic_id: int, next_offset: int, link: bytes, vault: Vault) -> HeadRow:
+    """A head as the database has it, stamped."""
+    values = (partition.id, topic_id, partition.number, next_offset, link, vault.epoch)
+    return HeadRow(*values, vault.stamp(HeadRow.covered(*values)))
 
 
 def _is_same(known: Keyed, digest: bytes) -> bool:
