@@ -99,7 +99,7 @@ class Vault:
     def begin(self, number: int, salt: bytes, keyring: Keyring | None = None) -> KeyEpoch:
         """A new key epoch, to be stored durably before `enter`; with another keyring, a rotation."""
         if keyring is not None:
-            self._check_rotation(keyring)
+            keyring.check_follows(self._keyring)
         ring = keyring or self._keyring
         key_id = ring.current if ring is not None else ""
         cipher: AnyCipher | None = self._injected
@@ -115,14 +115,9 @@ class Vault:
         self._keyring = keyring or self._keyring
         self.epoch = epoch.number
 
-    def _check_rotation(self, keyring: Keyring) -> None:
-        if self._keyring is None:
-            raise Invalid("this log has no keyring to rotate", hint="keys are chosen when a log is created")
-        if self._keyring.current not in keyring:
-            raise Invalid(
-                f"the new keyring lacks the present key {self._keyring.current!r}",
-                hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
-            )
+    def learn(self, keyring: Keyring) -> None:
+        """Of a log that another process owns: decrypt with these keys from now on."""
+        self._keyring = keyring
 
     def encrypt(self, body: bytes | memoryview, associated: bytes) -> bytes | memoryview:
         """Encrypt a body under the present epoch; without keys, the body as it is."""

@@ -236,7 +236,7 @@ class Journal:
 
     def commit(self, *operations: Control) -> UnitTicket:
         """Have control operations committed together, soon; never refused for fullness."""
-        return self._ticket(self._queue.put_control(list(operations)))
+        return UnitTicket(self._queue.put_control(list(operations)), self.settings.ack_timeout_ms / 1000)
 
     def transact(
         self,
@@ -270,8 +270,8 @@ class Journal:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
-        """Encrypt under the keyring's current key from now on; durable when this returns."""
-        self.perform(RotateKey(keyring))
+        """Encrypt under the keyring's current key from now on, durably; where another handle writes, know its keys."""
+        self._state.vault.learn(keyring) if self.shared else self.perform(RotateKey(keyring))
 
     def settle(self, ticket: UnitTicket) -> None:
         """Wait for a unit and raise what became of it."""
@@ -279,9 +279,6 @@ class Journal:
         if not ticket.wait(timeout):
             raise Unavailable(f"the journal did not answer within {timeout:g} s", hint="the disk may be stalled")
         ticket.result()
-
-    def _ticket(self, unit: Unit) -> UnitTicket:
-        return UnitTicket(unit, self.settings.ack_timeout_ms / 1000)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything put so far is durable; raises if something since the last flush was not stored."""
@@ -427,7 +424,9 @@ class Journal:
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> UnitTicket:
         """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
-        return self._ticket(self._queue.put_lazily([MarkShipped(shipping, shipments)]))
+        return UnitTicket(
+            self._queue.put_lazily([MarkShipped(shipping, shipments)]), self.settings.ack_timeout_ms / 1000
+        )
 
     # -- lifetime -----------------------------------------------------------------------------------------
 

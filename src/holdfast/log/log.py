@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import Unshipped
 
 _PATIENCE_S = 60.0
 
@@ -432,15 +432,16 @@ class Log(AsyncVerbs):
     # -- the whole ----------------------------------------------------------------------------------------
 
     def rotate_key(self, keyring: Keyring) -> None:
-        """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
+        """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`.
+
+        All processes that share the log have the new key when this returns. Put the keyring where processes that are
+        started later find it: this does not.
+        """
         keyring = Keyring.checked(keyring)
-        if self._journal.shared:
-            raise Invalid(
-                "the key of a shared log is changed by giving all processes the new keyring",
-                hint="put keyring.rotated('new-id') where they find it, and restart them: the next owner uses its"
-                " current key",
-            )
-        self._journal.rotate(keyring)
+        if self._journal.news is not None:
+            self._journal.news.rotate_key(keyring)
+        else:
+            self._journal.rotate(keyring)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""

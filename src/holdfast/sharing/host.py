@@ -121,6 +121,8 @@ class Host:
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
+        self.is_welcoming = True
+        """Whoever comes while it is not tries again."""
         self._calls_until = 0.0
         """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
@@ -143,13 +145,11 @@ class Host:
 
     def numbers(self) -> tuple[str, int, int]:
         """The log, how many clients there are now, and how many sessions are remembered."""
-        clients = sum(one.caller is not None for one in list(self._connections.values()))
-        return self._journal.log_id.hex(), clients, self._journal.sessions.count
+        return self._journal.log_id.hex(), len(self.callers()), self._journal.sessions.count
 
-    def others(self, session: bytes) -> int:
-        """How many clients there are beside this one."""
-        callers = [one.caller for one in list(self._connections.values())]
-        return sum(one is not None and one.session != session for one in callers)
+    def callers(self) -> list[Caller]:
+        """The clients that were welcomed."""
+        return [one.caller for one in list(self._connections.values()) if one.caller is not None]
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
@@ -369,8 +369,8 @@ class Host:
 
     def _welcome(self, connection: Connection, hello: Hello) -> None:
         try:
-            if self._ending:
-                raise Closed("the owner of the log ends")
+            if self._ending or not self.is_welcoming:
+                raise Closed("the owner of the log ends, or does not welcome anybody at the moment")
             welcome = self._greet(hello)
         except HoldfastError as error:
             connection.send(frame(REFUSED, refusal(error)))

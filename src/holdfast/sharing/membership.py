@@ -27,8 +27,6 @@ from blake3 import blake3
 
 import holdfast
 from holdfast.clock import Clock
-from holdfast.crypto.cipher import PayloadCipher
-from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
@@ -37,6 +35,7 @@ from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.host import Host
 from holdfast.sharing.key_proof import check_proof, make_proof
+from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
@@ -72,8 +71,7 @@ class Asked(NamedTuple):
     path: Path
     settings: Settings
     clock: Clock
-    keyring: Keyring | None = None
-    cipher: PayloadCipher | None = None
+    keys: SharedKeys
 
 
 OpenOwner = Callable[[Directory], Owner]
@@ -221,13 +219,15 @@ class Membership:
 
     @property
     def _keys(self) -> MessageKeys:
-        return MessageKeys(self._asked.keyring, self._asked.cipher, self.log_id, self._clock.random_bytes)
+        keys = self._asked.keys
+        return MessageKeys(keys.keyring, keys.cipher, self.log_id, self._clock.random_bytes)
 
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
             raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
-        check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
+        # Another key of ours than the current one: it was rotated to while we were between two owners.
+        self._asked.keys.use(check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof))
         self._was_welcome = True
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
@@ -255,7 +255,7 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
-        is_handed_over = self._let_go(timeout, lambda host: host.others(session) > 0)
+        is_handed_over = self._let_go(timeout, lambda host: any(one.session != session for one in host.callers()))
         if is_handed_over:
             self._wait_for_an_owner()
         if is_handed_over is not False and self._was_welcome:

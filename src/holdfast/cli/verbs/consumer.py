@@ -170,7 +170,7 @@ def _place(text: str) -> int | str | datetime:
     """A place on the command line; offsets are numbers, so a time is written with its date."""
     if text in ("first", "next") or text.startswith("{"):
         return text
-    if text.lstrip("-").isdecimal():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     try:
         return _EPOCH + timedelta(microseconds=parse_time(text))

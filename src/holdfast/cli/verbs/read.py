@@ -62,7 +62,7 @@ class PositionLine(msgspec.Struct, frozen=True):
 def parse_time(text: str) -> int:
     """A time on the command line: ISO 8601 with a zone, or microseconds since 1970."""
     try:
-        if text.lstrip("-").isdecimal():
+        if text.removeprefix("-").isdecimal():
             return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
