@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import Log
 from holdfast.journal.commit import forwarder, group, queue, queued_groups
-from holdfast.sharing import frame_reader, loop_turns, owner_link, unsent
+from holdfast.sharing import frame_reader, loop_turns, owner_link, unanswered_groups, unsent
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.owner_link import SocketLink
 from tests.sharing.shared_logs import OwnerProcess, join, shared
@@ -26,9 +26,10 @@ from tests.sharing.shared_logs import OwnerProcess, join, shared
 pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
-OURS = {
-    module.__file__ for module in (forwarder, queue, queued_groups, group, owner_link, loop_turns, unsent, frame_reader)
-}
+_MODULES = (
+    forwarder, queue, queued_groups, group, owner_link, loop_turns, unanswered_groups, unsent, frame_reader,
+)  # fmt: skip
+OURS = {module.__file__ for module in _MODULES}
 _TURN = LoopTurns._run.__code__
 
 

@@ -33,8 +33,8 @@ from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.group_frames import PackedGroup
 from holdfast.sharing.loop_turns import LoopTurns, Turn
+from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import (
     ANSWER,
@@ -112,11 +112,12 @@ class SocketLink:
         self._meeting = meeting
         self._clock = clock
         self.session = clock.random_bytes(SESSION_BYTES)
-        self._sequence = 0
-        self._unanswered: dict[int, tuple[PackedGroup, Waiting]] = {}
+        self._unanswered = UnansweredGroups()
         self._sock: socket.socket | None = None
         self._met: socket.socket | None = None
         """A connection to an owner that has welcomed us, to be used from the next turn on."""
+        self._known = 0
+        """The newest number of our session that this owner knows."""
         self.durable: SharedNumber | None = None
         """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
@@ -228,26 +229,22 @@ class SocketLink:
 
     def _is_awaited(self) -> bool:
         """Whether something is on its way that no loop may ever look for."""
-        first = next(iter(self._unanswered), 0)
-        return bool(self._unsent) or bool(self._calls) or 0 < first <= self._sent_by_thread
+        return bool(self._unsent) or bool(self._calls) or 0 < self._unanswered.first <= self._sent_by_thread
 
     # -- sending ------------------------------------------------------------------------------------------
 
     def forward(self, items: list[Item], waiting: Waiting) -> None:
         """Have these committed together, once; see `journal.commit.forwarder.Link`."""
-        sequence = max(self._sequence, next(reversed(self._unanswered), 0)) + 1
-        group = PackedGroup(sequence, items)
-        self._unanswered[sequence] = (group, waiting)
-        self._sequence = sequence
+        group = self._unanswered.add(items, waiting)
         if get_ident() == self._thread:
-            self._sent_by_thread = sequence
+            self._sent_by_thread = group.sequence
         if self._sock is not None:
-            self._unsent.add(group.buffers(next(iter(self._unanswered))))
+            self._unsent.add(self._unanswered.frame(group))
             self._flush(self._sock)
 
     def has(self, waiting: Waiting) -> bool:
         """Whether this waits for an answer."""
-        return any(one is waiting for _, one in self._unanswered.values())
+        return self._unanswered.has(waiting)
 
     def _flush(self, sock: socket.socket) -> None:
         try:
@@ -331,11 +328,7 @@ class SocketLink:
 
     def _take(self, kind: int, head: memoryview, body: memoryview) -> None:
         if kind == ANSWER:
-            answer = cast("Answer", decoded(ANSWER, head))
-            found = self._unanswered.get(answer.sequence)
-            if found is not None:  # in this order: after a signal in between it is asked for again
-                found[1].answered(answer.outcomes if answer.error is None else answer.error.error())
-                self._unanswered.pop(answer.sequence, None)
+            self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             with self._lock:
@@ -379,7 +372,7 @@ class SocketLink:
                 return False
             raise error
         self._meeting.check(hello, cast("Welcome", said))
-        self.durable = number
+        self.durable, self._known = number, cast("Welcome", said).last
         sock.settimeout(None)
         self._met = sock
         return True
@@ -390,9 +383,8 @@ class SocketLink:
         self._unsent = Unsent()
         self._frames = FrameReader(sock, FROM_OWNER)
         self._sock = sock
-        floor = next(iter(self._unanswered), 0)
-        for group, _ in self._unanswered.values():
-            self._unsent.add(group.buffers(floor))
+        for group in self._unanswered.again(self._known):
+            self._unsent.add(self._unanswered.frame(group))
         self._flush(sock)
         for listener in self._listeners.get(MET, ()):
             listener(b"")
