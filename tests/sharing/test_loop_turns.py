@@ -138,7 +138,22 @@ def test_an_idle_loop_gives_its_turns_back(tmp_path: Path, loop: AbstractEventLo
         while link_of(log)._loop_turns is not None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert turns.is_over
-        give_turns(log, loop)
+        assert give_turns(log, loop) is not turns
+
+
+def test_a_loop_that_cannot_watch_a_socket_appends_all_the_same(tmp_path: Path, loop: AbstractEventLoop) -> None:
+    asked = []
+
+    def add_reader(*given: object) -> None:
+        asked.append(given)
+        raise NotImplementedError
+
+    with shared(tmp_path / "log") as (log, _):
+        loop.add_reader = add_reader  # type: ignore[assignment]
+        for number in range(10):
+            loop.run_until_complete(append(log, b"%d" % number))
+        assert payloads(log) == [b"%d" % number for number in range(10)]
+        assert len(asked) == 1
 
 
 def test_a_large_batch_of_a_coroutine_does_not_block_its_loop(tmp_path: Path, loop: AbstractEventLoop) -> None:

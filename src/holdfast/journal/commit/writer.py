@@ -329,10 +329,7 @@ class Writer:
         try:
             for operation in unit.operations:
                 self._apply(operation, staging)
-            runs = unit.runs()
-            if len(runs) > 1 or (runs and runs[0].repeats):
-                _refuse_misused(runs)
-                _refuse_half_known(runs)
+            unit.check_repeats()
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -468,26 +465,6 @@ def _is_plain(item: Run | Unit) -> bool:
     if isinstance(item, Run):
         return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
     return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
-
-
-def _refuse_misused(runs: list[Run]) -> None:
-    """A record whose idempotency key stands for something else is refused with the whole unit that it belongs to."""
-    for run in runs:
-        for repeat in run.repeats.values():
-            if isinstance(repeat, HoldfastError):
-                raise repeat.again()
-
-
-def _refuse_half_known(runs: list[Run]) -> None:
-    """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
-    known: dict[int, bool] = {}
-    for run in runs:
-        batch = run.columns.batch if isinstance(run.columns, Encoded) else None
-        if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
-            raise Invalid(
-                f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
-                hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
-            )
 
 
 def _unknown(poison: Closed) -> OutcomeUnknown:
