@@ -320,8 +320,12 @@ class NewFile:
 
 def write_at(descriptor: int, buffers: Sequence[bytes | memoryview], position: int) -> None:
     """Write all of these at a place of a file."""
-    size = sum(map(len, buffers))
-    written = syscalls.pwritev(descriptor, buffers, position)
+    if len(buffers) == 1:
+        size = len(buffers[0])
+        written = syscalls.pwrite(descriptor, buffers[0], position)
+    else:
+        size = sum(map(len, buffers))
+        written = syscalls.pwritev(descriptor, buffers, position)
     if written < size:  # rare: a signal, or a disk that is full after all
         rest = memoryview(b"".join(buffers))
         while written < size:

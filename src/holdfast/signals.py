@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from _thread import LockType, allocate_lock, get_ident
 from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop
+from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
@@ -29,13 +30,13 @@ import msgspec
 
 
 class Wake(Protocol):
-    """What the thread that takes groups sleeps on: a lock, or something that wakes for other reasons, too."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Sleep until `release`, or the time-out; whether it was released."""
+    """How whoever takes groups is told that there may be one."""
 
     def release(self) -> None:
-        """Wake whoever sleeps, or will; a RuntimeError where that was done already does not matter."""
+        """There may be one; a RuntimeError where that was said already does not matter."""
+
+    def hurry(self) -> None:
+        """Somebody is about to block its thread until that is done."""
 
 
 class Signal:
@@ -127,7 +128,10 @@ class Signal:
         waiting = self._loops.pop(loop, None)
         if waiting is not None:
             try:
-                loop.call_soon_threadsafe(self._wake, waiting)
+                if _get_running_loop() is loop:  # given by the loop itself: it need not be woken
+                    loop.call_soon(self._wake, waiting)
+                else:
+                    loop.call_soon_threadsafe(self._wake, waiting)
             except RuntimeError:  # the loop was closed: nobody is waiting there
                 pass
 

@@ -94,13 +94,21 @@ def test_a_transaction_comes_back_whole_with_its_position(tmp_path):
 
 def take_copy(store, place):
     """The store as it may be found at one moment: objects are copied oldest first, so that none is there too early."""
-    for path in sorted((path for path in store.rglob("*") if path.is_file()), key=changed):
+    for path in sorted(listed(store), key=changed):
         target = place / path.relative_to(store)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy(path, target)
         except FileNotFoundError:  # written under another name first, or no longer needed
             pass
+
+
+def listed(store):
+    """All objects of one moment: while somebody lists one folder, others are written to."""
+    before, found = None, {path for path in store.rglob("*") if path.is_file()}
+    while found != before:  # whatever is not in either of two equal lists came after all that is
+        before, found = found, {path for path in store.rglob("*") if path.is_file()}
+    return found
 
 
 def changed(path):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -225,14 +226,14 @@ def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
     """Whatever an earlier use of the file left there."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
     at, size = frames(filed(copy)[0])[-1]
-    patch(filed(copy)[0], at + size, b"hfg2" + os.urandom(4000))
+    patch(filed(copy)[0], at + size, b"hfg3" + os.urandom(4000))
     with opened(copy) as log:
         assert payloads(log) == PAYLOADS
 
 
 def test_a_payload_cannot_pass_for_a_group(tmp_path):
     """One that looks like the heads of later groups, at the edges of sectors, in a group that a power cut tore."""
-    forged = struct.pack("<4sIQQ16s16s", b"hfg2", 100, 2**40, 0, bytes(16), bytes(16))
+    forged = struct.pack("<4sIQQ16s32s32sI", b"hfg3", 100, 2**40, 0, bytes(16), bytes(32), bytes(32), 0)
     with opened(tmp_path / "log") as log:
         log.topic("t").append(b"M" * 9000)
         edge = -filed(log.path)[0].read_bytes().index(b"MMMM") % SECTOR_BYTES
@@ -244,7 +245,9 @@ def test_a_payload_cannot_pass_for_a_group(tmp_path):
         copy = crashed(log, tmp_path / "copy")
     data = filed(copy)[0].read_bytes()
     assert [
-        at for at in range(frames(filed(copy)[0])[1][0] + 1, len(data)) if data[at : at + 56] == forged and not at % 512
+        at
+        for at in range(frames(filed(copy)[0])[1][0] + 1, len(data))
+        if data[at : at + HEAD_BYTES] == forged and not at % 512
     ]
     at, _ = frames(filed(copy)[0])[-1]
     patch(filed(copy)[0], at + 8500, b"torn")
@@ -314,50 +317,56 @@ def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path):
 # -- forged and hostile -----------------------------------------------------------------------------------
 
 
-def forge(file: Path, change: Callable[[list[Any], list[Any], list[Any]], object]) -> None:
-    """Change the last frame's row, heads or entries, with a digest that is right."""
+def forge(file: Path, change: Callable[[list[Any], list[Any]], object], nth: int = -1) -> None:
+    """Change what a frame follows or its entries; its digest is right, and its proof where anybody can make one."""
     data = file.read_bytes()
-    at, _ = frames(file)[-1]
+    at, _ = frames(file)[nth]
     salt = data[36:52]
     head = head_of(data[at : at + HEAD_BYTES], salt)
     assert head is not None
-    control = data[at + HEAD_BYTES : at + HEAD_BYTES + head.control_bytes]
+    control = msgspec.msgpack.decode(data[at + HEAD_BYTES : at + HEAD_BYTES + head.control_bytes])
     bodies = data[at + HEAD_BYTES + head.control_bytes :][: head.body_bytes]
-    row, heads, entries = msgspec.msgpack.decode(control)
-    change(row, heads, entries)
-    control = msgspec.msgpack.encode((row, heads, entries))
-    sizes = [entry[15] for entry in entries if isinstance(entry[15], int)]
+    change(control, control[3])
+    encoded = msgspec.msgpack.encode(control)
+    sizes = [entry[15] for entry in control[3] if isinstance(entry[15], int)]
     size = sum(sizes) if 0 <= sum(sizes) < 2**64 else head.body_bytes
-    start = struct.pack("<4sIQQ16s", b"hfg2", len(control), row[9], size, salt)
-    whole = start + blake3(start + control).digest(length=16) + control + bodies
+    start = struct.pack("<4sIQQ16s", b"hfg3", len(encoded), head.group, size, salt)
+    digest = blake3(start + encoded).digest()
+    proof = digest if head.proof == head.digest else head.proof
+    whole = start + digest + proof + struct.pack("<I", crc32(proof)) + encoded + bodies
     patch(file, at, whole + bytes(padded(len(whole)) - len(whole)))
 
 
-ROW, HEAD, ENTRY = 0, 1, 2
+FOLLOWS, ENTRY = 0, 1
 
 
 def set_value(part: int, column: int, value: object) -> Callable[..., None]:
     def change(*parts: list[Any]) -> None:
-        row = parts[part] if part == ROW else parts[part][0]
+        row = parts[part] if part == FOLLOWS else parts[part][0]
         row[column] = value(row[column]) if callable(value) else value
 
     return change
 
 
 FORGERIES = {
-    "the row's counter": set_value(ROW, 7, lambda old: old + 1),
-    "the row's next number": set_value(ROW, 8, lambda old: old + 5),
-    "the head's end": set_value(HEAD, 3, lambda old: old + 1),
-    "the head's stamp": set_value(HEAD, 6, lambda old: bytes(len(old))),
+    "the key epoch": set_value(FOLLOWS, 0, lambda old: old + 1),
+    "no key epoch": set_value(FOLLOWS, 0, 0),
+    "what is before": set_value(FOLLOWS, 1, lambda old: bytes(len(old))),
+    "nothing before": set_value(FOLLOWS, 1, b""),
+    "another base": set_value(FOLLOWS, 2, bytes(32)),
+    "a session": lambda control, entries: control.extend([[[b"a" * 17, 1, 1, 1, b"", 0]], [], 1, bytes(32)]),
     "another number": set_value(ENTRY, 0, lambda old: old - 1),
-    "no heads": lambda row, heads, entries: heads.clear(),
-    "no entries": lambda row, heads, entries: entries.clear(),
+    "the group's number": set_value(ENTRY, 4, lambda old: old + 1),
+    "the partition's id": set_value(ENTRY, 1, lambda old: old + 1),
+    "no entries": lambda control, entries: entries.clear(),
 }
+_TORN = {"no key epoch", "the key epoch", "another number", "the group's number", "no entries"}
+"""What does not even fit itself is taken for torn; so it is where an entry's own digest covers it."""
 
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_group_of_a_keyed_log_is_refused(left, name, tmp_path):
-    """Its digest is right, which anybody can compute; its stamps are not. Or it is taken for torn: then it is gone."""
+    """Its digest is right, which anybody can compute; its proof is not. Or it is taken for torn: then it is gone."""
     source, keyring = left("keyed")
     copy = shutil.copytree(source, tmp_path / "log")
     forge(filed(copy)[0], FORGERIES[name])
@@ -366,20 +375,24 @@ def test_a_forged_group_of_a_keyed_log_is_refused(left, name, tmp_path):
             assert payloads(log) == PAYLOADS[:-1]
     except HoldfastError:
         return
-    assert name == "another number"  # an entry's own digest covers that
+    assert name in _TORN
 
 
 HOSTILE = {
-    "a huge number in the row": set_value(ROW, 8, 2**64 - 1),
-    "a huge count in the row": set_value(ROW, 13, 2**63),
-    "a huge offset in a head": set_value(HEAD, 3, 2**64 - 1),
+    "a huge key epoch": set_value(FOLLOWS, 0, 2**64 - 1),
+    "text for a proof": set_value(FOLLOWS, 1, "before"),
+    "a long proof": set_value(FOLLOWS, 1, bytes(2**20)),
+    "a huge count of sessions": lambda control, entries: control.extend([[], [b"a"], 2**63, b""]),
+    "a session of another type": lambda control, entries: control.extend([[["a"]], [], 1, b""]),
+    "sessions that nobody counted": lambda control, entries: control.extend([[], [b"gone"]]),
+    "a huge offset": set_value(ENTRY, 2, 2**64 - 1),
     "a body beyond everything": set_value(ENTRY, 15, 2**62),
     "text for a number": set_value(ENTRY, 0, "1"),
     "a number that is taken": set_value(ENTRY, 0, 1),
     "a link of another length": set_value(ENTRY, 10, b"short"),
     "a partition beyond everything": set_value(ENTRY, 14, 2**63),
     "no partition": set_value(ENTRY, 1, 2**62),
-    "a log of another id": set_value(ROW, 0, bytes(16)),
+    "a partition that is not there": set_value(ENTRY, 1, 7),
 }
 
 
@@ -402,7 +415,7 @@ def test_bodies_of_negative_length_do_not_ask_for_memory(left, tmp_path):
     """Lengths that add up to what is there, one of them beyond all memory and one below zero."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
 
-    def split(row: list[Any], heads: list[Any], entries: list[Any]) -> None:
+    def split(control: list[Any], entries: list[Any]) -> None:
         size = entries[0][15]
         entries.append([*entries[0][:15], size - 2**50])
         entries[0][15] = 2**50
@@ -421,7 +434,7 @@ def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
     file = filed(copy)[0]
     at, _ = frames(file)[-1]
     data = file.read_bytes()
-    patch(file, at, struct.pack("<4sIQQ16s", b"hfg2", control, 99, bodies, data[36:52]))
+    patch(file, at, struct.pack("<4sIQQ16s", b"hfg3", control, 99, bodies, data[36:52]))
     patch(file, at + 8, data[at + 8 : at + 16])
     with opened(copy) as log:
         assert payloads(log) == PAYLOADS[:-1]
@@ -433,7 +446,7 @@ def test_a_file_full_of_heads_takes_one_reading(left, tmp_path):
     file = filed(copy)[0]
     at, size = frames(file)[-1]
     salt = file.read_bytes()[36:52]
-    head = struct.pack("<4sIQQ16s16s", b"hfg2", 30 * 2**20, 2**40, 0, salt, bytes(16))
+    head = struct.pack("<4sIQQ16s32s", b"hfg3", 30 * 2**20, 2**40, 0, salt, bytes(32))
     sector = head.ljust(SECTOR_BYTES, b"\0")
     with file.open("r+b") as stream:
         stream.seek(at + size)
@@ -606,12 +619,12 @@ def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
     looks, look = [], FiledGroups._look
 
-    def late_look(self: FiledGroups, connection: apsw.Connection) -> Any:
+    def late_look(self: FiledGroups, connection: apsw.Connection, *durable: tuple[int, int]) -> Any:
         looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
         if len(looks) == nth:
             log.seal()
             log.topic("t").append(b"behind")
-        return look(self, connection)
+        return look(self, connection, *durable)
 
     with opened(tmp_path / "log") as log:
         append_to_files(log, numbered(60))

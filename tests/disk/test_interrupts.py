@@ -8,11 +8,11 @@ from linecache import getline
 
 import pytest
 
-from holdfast.journal.commit import group, queue
+from holdfast.journal.commit import group, queue, queued_groups
 
 pytestmark = pytest.mark.disk
 
-OURS = {queue.__file__, group.__file__}
+OURS = {queue.__file__, queued_groups.__file__, group.__file__}
 
 
 def interrupt_at(nth, call):

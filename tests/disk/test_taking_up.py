@@ -124,3 +124,17 @@ def _edit(path: Path, sql: str) -> None:
     with connection:
         connection.execute(sql)
     connection.close()
+
+
+def test_a_reader_that_outlives_owners_sees_what_each_of_them_writes(tmp_path: Path) -> None:
+    """Each owner writes a file of groups, and removes it at its end: no number may mean two files to a reader."""
+    seen: list[list[bytes]] = []
+    reader: holdfast.Log | None = None
+    for number in range(4):
+        with holdfast.open(tmp_path) as log:
+            log.topic("t").append(b"%d" % number)
+            reader = reader or holdfast.open(tmp_path, read_only=True)
+            seen.append([record.payload for record in reader.topic("t").read()])
+    assert reader is not None
+    reader.close()
+    assert seen == [[b"%d" % number for number in range(length)] for length in range(1, 5)]

@@ -27,6 +27,7 @@ GROUND = "the ground"
 FILES_ABOVE = {"settings", "results"}
 """Files of `holdfast/` that stand above rooms, and so are rows of the table by themselves."""
 FILES_MAX = 18
+LINES_MAX = 500
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
     "compact": "a verb of the command line, and the same as a job of Spark",
@@ -176,6 +177,12 @@ def test_no_room_has_too_many_files() -> None:
     """A folder that grows beyond this holds two rooms; verbs of the command line have a file each."""
     counts = Counter(str(path.parent) for path in MODULES if path.parent.name != "verbs")
     assert not {folder: count for folder, count in counts.items() if count > FILES_MAX}
+
+
+def test_no_file_is_too_long() -> None:
+    """A file that grows beyond this holds two nouns."""
+    lengths = {str(path): len((SRC / path).read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert not {path: lines for path, lines in lengths.items() if lines > LINES_MAX}
 
 
 def test_a_name_occurs_once() -> None:

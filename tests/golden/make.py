@@ -19,6 +19,7 @@ lay the same rows out in other bytes, and two of Arrow the same columns.)
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
     store-1/                        a root of format 1: the same objects under their old names, nothing signed
     group-file/, group-file-sealed/ logs as a crash leaves them: their newest groups are in a file alone
+    group-file-2/, group-file-2-sealed/   the same in a file of version 2
     group-file-1/, group-file-1-sealed/   the same in a file of version 1, their databases at schema version 8
     bundle/                         two segments of sealed/, their blocks in one file
     bundle-2/                       the same of segments without indexes of their keys
@@ -109,6 +110,7 @@ RELEASED = (
     "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
     "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed",
     "schema-7", "schema-7-sealed", "schema-8", "schema-8-sealed", "group-file-1", "group-file-1-sealed",
+    "group-file-2", "group-file-2-sealed",
     "store-1", "bundle-2",
     "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
     "damaged/frame-version", "damaged/truncated", "damaged/user-version",

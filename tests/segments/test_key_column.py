@@ -111,9 +111,10 @@ with holdfast.open(sys.argv[1]) as log:
     assert json.loads(done.stdout) == ["customer", True, [crc32(name.encode()) % PARTITIONS for name in "abcdefgh"]]
     with holdfast.open(tmp_path / "log") as log:
         grown = SCHEMA.append(pa.field("note", pa.string()))
-        assert log.topic("rows", schema=grown, key="customer").key == "customer"
         with pytest.raises(Invalid, match="has the key column 'customer', not 'note'"):
             log.topic("rows", schema=grown, key="note")
+        assert log.topic("rows", schema="latest").schema == SCHEMA  # what is refused starts no version
+        assert log.topic("rows", schema=grown, key="customer").key == "customer"
 
 
 def test_what_cannot_be_a_key_column_is_refused(open_log):

@@ -67,6 +67,22 @@ def test_batches_and_rows_are_numbered_too(log):
         device.append_batch(typed, [b"x"], sequence=3)
 
 
+def test_a_producer_takes_topics_of_its_own_log_only(log, tmp_path):
+    """A raw topic or a typed one of another log is refused, and so is what rows cannot have; nothing is written."""
+    device = log.producer("device")
+    typed = log.topic("typed", schema=SCHEMA)
+    with holdfast.open(tmp_path / "other") as other:
+        for topic in (other.topic("t"), other.topic("typed", schema=SCHEMA)):
+            with pytest.raises(Invalid, match="another log") as caught:
+                device.append(topic, b"x", sequence=1)
+            assert caught.value.hint == "a producer is of one log"
+    with pytest.raises(Invalid, match="rows have no key, headers or kind"):
+        device.append(typed, [{"name": "a", "cents": 1}], sequence=1, key="k")
+    with pytest.raises(Invalid, match="not int"):
+        device.append_batch(7, [b"x"], sequence=1)
+    assert device.last is None
+
+
 def test_coroutines_and_tickets(log):
     """All of it under asyncio; a ticket settles after a time-out."""
     device = log.producer("device")

@@ -1,4 +1,4 @@
-"""A process that owns a shared log until it is killed: `python -m tests.sharing.owner DIRECTORY [STORE]`.
+"""A process that owns a shared log until it is killed: `python -m tests.sharing.owner DIRECTORY [STORE [KEYRING]]`.
 
 It says `ready` when it has joined. At the end of its standard input it closes the log and ends.
 """
@@ -16,8 +16,8 @@ SETTINGS = {
 
 
 def main() -> None:
-    store = sys.argv[2] if len(sys.argv) > 2 else None
-    with holdfast.open(sys.argv[1], share=True, settings=SETTINGS, store=store):
+    directory, store, keyring, *_ = (*sys.argv[1:], "", "")
+    with holdfast.open(directory, share=True, settings=SETTINGS, store=store or None, keyring=keyring or None):
         print("ready", flush=True)
         sys.stdin.read()
 

@@ -17,8 +17,11 @@ from tests.sharing.owner import SETTINGS
 class OwnerProcess:
     """The process that owns a log for others."""
 
-    def __init__(self, directory: Path, store: str | None = None, *, waits: bool = True) -> None:
-        arguments = [sys.executable, "-m", "tests.sharing.owner", str(directory), *([store] if store else [])]
+    def __init__(
+        self, directory: Path, store: str | None = None, *, waits: bool = True, keyring: Path | None = None
+    ) -> None:
+        given = [str(directory), store or "", "" if keyring is None else f"file:{keyring}"]
+        arguments = [sys.executable, "-m", "tests.sharing.owner", *given]
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRON
         )

@@ -12,6 +12,9 @@ import pytest
 import holdfast
 from holdfast.journal.commit.group import Group
 from holdfast.journal.commit.writer import Writer
+from holdfast.log_directory import Directory
+from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.host import Host
 from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, check_log, owner_of, several
 
@@ -119,3 +122,43 @@ def test_a_process_that_ends_without_closing_the_log_loses_nothing(tmp_path: Pat
     log = log or holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
     assert [record.payload for record in log.topic("t").read()] == [b"%d" % number for number in range(500)]
     log.close()
+
+
+SEALS = {"segments": {"seal_on_close": True}}
+
+
+def test_a_log_that_was_handed_over_to_somebody_who_leaves_too_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """All workers of a server get SIGTERM at once: each may count on another one that does not stay, either."""
+    monkeypatch.setattr(Host, "callers", lambda self: [Caller(bytes(16), 0, lambda name, body: None)])
+    with holdfast.open(tmp_path / "log", share=True, settings=SEALS) as log:
+        log.topic("t").append(b"one")
+    with holdfast.open(tmp_path / "log", read_only=True) as log:
+        assert log.marks("t")[0].sealed == 1
+
+
+def test_an_owner_that_is_followed_seals_nothing_when_it_leaves(tmp_path: Path) -> None:
+    first = holdfast.open(tmp_path / "log", share=True, settings=SEALS)
+    second = holdfast.open(tmp_path / "log", share=True, settings=SEALS)
+    first.topic("t").append(b"one")
+    first.close()
+    assert second.marks("t")[0].sealed == 0
+    second.close()
+    with holdfast.open(tmp_path / "log", read_only=True) as log:
+        assert log.marks("t")[0].sealed == 1
+
+
+def test_a_log_that_cannot_be_opened_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was never a member must not open the log a second time to close it, perhaps with other settings."""
+    tries = []
+
+    def failing(asked: object, directory: Directory) -> None:
+        directory.release()
+        tries.append(directory)
+        raise holdfast.Unavailable("the disk is away", hint="wait")
+
+    monkeypatch.setattr("holdfast.log.open_log.open_locked", failing)
+    with pytest.raises(holdfast.Unavailable, match="away"):
+        holdfast.open(tmp_path / "log", share=True)
+    assert len(tries) == 1

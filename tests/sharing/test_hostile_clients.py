@@ -21,9 +21,9 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded
 from holdfast.sharing import host, socket_place, wire
+from holdfast.sharing.frame_reader import FrameReader, send
 from holdfast.sharing.group_frames import GroupHead, PackedGroup
 from holdfast.sharing.membership import settings_digests
-from holdfast.sharing.owner_link import FrameReader, send
 
 pytestmark = pytest.mark.disk
 

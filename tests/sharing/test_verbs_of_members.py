@@ -68,6 +68,8 @@ def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
             "log.marks('order')",
             "log.ship()",
             "log.rebuild_store()",
+            "log.subscribe()",
+            "log.rotate_key(None)",
             "log.topic('orders', partitions=7)",
             "log.topic('rows')",
             "log.topic('rows', schema=pa.schema([('a', pa.string())]))",
@@ -84,13 +86,6 @@ def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
             "log.executions.cancel('018f0000-0000-7000-8000-000000000000')",
         ):
             assert told(member, call) == told(alone, call), call
-
-
-def test_what_only_the_process_that_ships_can_do_says_so(member: Log) -> None:
-    for call in (member.subscribe, lambda: member.rotate_key(holdfast.Keyring.generate())):
-        with pytest.raises(Invalid) as caught:
-            call()
-        assert caught.value.hint
 
 
 def test_a_process_that_runs_executions_is_handed_the_log_and_keeps_it(tmp_path: Path) -> None:

@@ -299,6 +299,19 @@ def test_groups_in_a_golden_file_are_read_and_written_as_ever(tmp_path: Path, ke
     make.make_group_file(made, keyring)
     (file,) = (path.name for path in (golden / "groups").iterdir())
     assert (made / "groups" / file).read_bytes() == (golden / "groups" / file).read_bytes()
+    check_group_file(golden, keyring)
+
+
+@pytest.mark.parametrize("keyring", [None, make.FIRST], ids=["plain", "sealed"])
+def test_groups_in_a_file_of_version_2_are_found(tmp_path: Path, keyring: Keyring | None) -> None:
+    """A log as a crash left it when each group had rows with stamps of their own."""
+    golden = tmp_path / "golden"
+    shutil.copytree(GOLDEN / ("group-file-2" if keyring is None else "group-file-2-sealed"), golden)
+    check_group_file(golden, keyring)
+
+
+def check_group_file(golden: Path, keyring: Keyring | None) -> None:
+    """Readers see all of it, and so does the next owner."""
     for read_only in (True, False, True):
         with holdfast.open(golden, keyring=keyring, settings=make.SETTINGS, read_only=read_only) as log:
             assert not log.problems

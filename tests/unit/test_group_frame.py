@@ -15,16 +15,15 @@ from holdfast.journal.groups.group_frame import (
     control_of,
     encoded,
     head_of,
+    proof_of,
     starts,
 )
-from holdfast.model.control_rows import HeadRow, LogRow
 from holdfast.model.entry import Place, header
 
 pytestmark = pytest.mark.unit
 
 LOG_ID, SALT = bytes(range(16)), b"s" * 16
-ROW = LogRow(LOG_ID, 1, 0, 1, 0, 1, 1, 3, 4, 7, 0, bytes(32), 0, 0, 0, 0, 1, 1024, 0, b"", 0, b"")
-HEADS = [HeadRow(1, 1, 0, 3, bytes(16), 0, b"stamp")]
+GROUP, FOLLOWS = 7, (0, b"proof of the frame before", b"stamp of a row")
 
 
 def framed(seq: int, body: bytes) -> FramedEntry:
@@ -35,7 +34,11 @@ def framed(seq: int, body: bytes) -> FramedEntry:
 
 def frame(bodies: list[bytes]) -> bytes:
     entries = [framed(seq, body) for seq, body in enumerate(bodies)]
-    return encoded(SALT, ROW, HEADS, entries, sum(map(len, bodies))) + b"".join(bodies)
+    encoded_frame = encoded(SALT, GROUP, FOLLOWS, entries, bodies, lambda digest: digest[::-1])
+    data = b"".join(encoded_frame.buffers)
+    assert len(data) == encoded_frame.length
+    assert data[encoded_frame.start :] == b"".join(bodies)
+    return data
 
 
 def is_taken(data: bytes) -> bool:
@@ -54,13 +57,14 @@ bodies = st.lists(st.binary(max_size=600), min_size=1, max_size=4)
 
 @given(bodies)
 def test_a_group_comes_back_as_it_was(bodies):
-    """Row, heads, entries and bodies."""
+    """What it follows, what proves it, entries and bodies."""
     data = frame(bodies)
     head = head_of(data, SALT)
     assert head is not None
     control = control_of(head, data[HEAD_BYTES : HEAD_BYTES + head.control_bytes])
     assert control is not None
-    assert (control.row, control.heads) == (ROW, HEADS)
+    assert control[:3] == FOLLOWS
+    assert proof_of(head, control) == (GROUP, *FOLLOWS, head.digest, head.digest[::-1])
     assert control.entries == [framed(seq, body) for seq, body in enumerate(bodies)]
     assert is_taken(data)
 
@@ -86,8 +90,9 @@ def test_a_group_without_its_end_is_none(bodies, data):
 def test_bytes_of_anybody_are_no_group(data):
     """Nor do they raise anything; with the right salt at the right place neither."""
     assert not is_taken(data)
-    head = b"hfg1" + data[:4].ljust(4, b"\1") + bytes(16) + SALT
-    assert not is_taken(head + data)
+    for magic in (b"hfg1", b"hfg2", b"hfg3"):
+        head = magic + data[:4].ljust(4, b"\1") + bytes(16) + SALT
+        assert not is_taken(head + data)
 
 
 @given(st.lists(st.booleans(), max_size=8), st.binary(max_size=40))

@@ -150,6 +150,31 @@ class Keyring:
             raise Invalid(f"key id {key_id!r} is in use", hint="give the new key a new id")
         return Keyring({key_id: (clock or SystemClock()).random_bytes(KEY_BYTES), **self._keys})
 
+    def check_follows(self, present: Keyring | None) -> None:
+        """Raise Invalid unless a log with these keys can be rotated to this keyring."""
+        if present is None:
+            raise Invalid("this log has no keyring to rotate", hint="keys are chosen when a log is created")
+        if present.current not in self:
+            raise Invalid(
+                f"the new keyring lacks the present key {present.current!r}",
+                hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
+            )
+
+    def joined(self, other: Keyring) -> Keyring:
+        """This keyring with the keys of another one behind its own; Invalid where one name stands for two keys."""
+        for key_id, key in other._keys.items():
+            if self._keys.get(key_id, key) != key:
+                raise Invalid(f"key {key_id!r} is another one here", hint="give each key a name of its own")
+        return Keyring({**self._keys, **other._keys})
+
+    def led_by(self, key_id: str) -> Keyring:
+        """This keyring with one of its keys in front."""
+        return Keyring({key_id: self.key(key_id), **self._keys})
+
+    def encode(self) -> bytes:
+        """The keys themselves, as a file has them: for whoever encrypts them, or writes that file."""
+        return "".join(f"{name}:{base64.b64encode(key).decode()}\n" for name, key in self._keys.items()).encode()
+
     @property
     def ids(self) -> tuple[str, ...]:
         """The names of all keys, the current one first."""
@@ -159,13 +184,11 @@ class Keyring:
         """Write the keyring to a file of mode 0600, durably and whole; `replace=False` refuses one that is there."""
         place = path_of(path, "a keyring")
         token = SystemClock().random_bytes(8).hex()
-        lines = (f"{key_id}:{base64.b64encode(key).decode()}\n" for key_id, key in self._keys.items())
-        content = "".join(lines).encode()
         try:
             if replace:
-                disk.write_file(place, content, mode=0o600, token=token)
+                disk.write_file(place, self.encode(), mode=0o600, token=token)
             else:
-                disk.write_new_file(place, content, mode=0o600, token=token)
+                disk.write_new_file(place, self.encode(), mode=0o600, token=token)
         except FileExistsError:
             raise Invalid(
                 f"a file is already there path={place}",

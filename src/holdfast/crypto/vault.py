@@ -36,6 +36,8 @@ from holdfast.errors import Corrupt, Invalid
 
 PLAIN = 0
 """The key epoch of a log without keys."""
+_PROOF = b"holdfast 1 group|"
+"""No row begins like this: a stamp never passes for a proof."""
 
 
 class KeyEpoch(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ class Vault:
     def begin(self, number: int, salt: bytes, keyring: Keyring | None = None) -> KeyEpoch:
         """A new key epoch, to be stored durably before `enter`; with another keyring, a rotation."""
         if keyring is not None:
-            self._check_rotation(keyring)
+            keyring.check_follows(self._keyring)
         ring = keyring or self._keyring
         key_id = ring.current if ring is not None else ""
         cipher: AnyCipher | None = self._injected
@@ -113,14 +115,9 @@ class Vault:
         self._keyring = keyring or self._keyring
         self.epoch = epoch.number
 
-    def _check_rotation(self, keyring: Keyring) -> None:
-        if self._keyring is None:
-            raise Invalid("this log has no keyring to rotate", hint="keys are chosen when a log is created")
-        if self._keyring.current not in keyring:
-            raise Invalid(
-                f"the new keyring lacks the present key {self._keyring.current!r}",
-                hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
-            )
+    def learn(self, keyring: Keyring) -> None:
+        """Of a log that another process owns: decrypt with these keys from now on."""
+        self._keyring = keyring
 
     def encrypt(self, body: bytes | memoryview, associated: bytes) -> bytes | memoryview:
         """Encrypt a body under the present epoch; without keys, the body as it is."""
@@ -146,6 +143,16 @@ class Vault:
     def stamp(self, message: bytes) -> bytes:
         """Stamp a control row under the present epoch."""
         return digests.plain_stamp(message) if self.epoch == PLAIN else self._ciphers[self.epoch].mac(message)
+
+    def prove(self, digest: bytes) -> bytes:
+        """Vouch for what has this digest, under the present epoch; without keys the digest says all that can be."""
+        return digest if self.epoch == PLAIN else self._ciphers[self.epoch].mac(_PROOF + digest)
+
+    def is_proof(self, number: int, digest: bytes, proof: bytes) -> bool:
+        """Whether epoch `number` vouched for this digest."""
+        if number == PLAIN:
+            return not self.keyed and digests.same(digest, proof)
+        return digests.same(self.cipher(number).mac(_PROOF + digest), proof)
 
     def stamp_under(self, number: int) -> Callable[[bytes], bytes]:
         """How epoch `number` stamps."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.journal import proved_groups
 from holdfast.journal.backend import (
     Backend,
     ControlRows,
@@ -112,6 +113,7 @@ class InspectedDatabase:
             control = tables.control_rows(newest)
             keys = tables.number("idempotency", "count(*)")
             proofs = Proofs(self._backend, control, log_id, keyring, tolerant=True)
+            proved_groups.take_in(control, tables, proofs)
             findings = list(Examination(tables, control, proofs, log_id).findings())
         return Inspection(self._backend, control, proofs, findings, keys, problems)
 

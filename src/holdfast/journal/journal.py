@@ -59,11 +59,11 @@ class Journal:
         self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
         link: Link | None = None,
     ) -> None:  # fmt: skip
-        settings, clock = context.settings, context.clock
-        self.path = backend.path
-        self.settings, self.clock = settings, clock
-        self.problems = tuple(recovered.problems)
+        settings, clock = self.settings, self.clock = context.settings, context.clock
+        self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend = backend
+        self.durable_groups = backend.filed.told
+        """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
@@ -80,7 +80,7 @@ class Journal:
         if owned:
             self._writer = Writer(backend, self._state, queue, settings, clock)
         elif link is not None:
-            self._writer = Forwarder(queue, link, self._state.topics.by_id, clock)
+            self._writer = Forwarder(queue, link, self._state.topics.by_id, settings, clock)
         self._taking_up = TakingUp(
             backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
         )
@@ -236,7 +236,7 @@ class Journal:
 
     def commit(self, *operations: Control) -> UnitTicket:
         """Have control operations committed together, soon; never refused for fullness."""
-        return self._ticket(self._queue.put_control(list(operations)))
+        return UnitTicket(self._queue.put_control(list(operations)), self.settings.ack_timeout_ms / 1000)
 
     def transact(
         self,
@@ -270,8 +270,8 @@ class Journal:
             raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
-        """Encrypt under the keyring's current key from now on; durable when this returns."""
-        self.perform(RotateKey(keyring))
+        """Encrypt under the keyring's current key from now on, durably; where another handle writes, know its keys."""
+        self._state.vault.learn(keyring) if self.shared else self.perform(RotateKey(keyring))
 
     def settle(self, ticket: UnitTicket) -> None:
         """Wait for a unit and raise what became of it."""
@@ -279,9 +279,6 @@ class Journal:
         if not ticket.wait(timeout):
             raise Unavailable(f"the journal did not answer within {timeout:g} s", hint="the disk may be stalled")
         ticket.result()
-
-    def _ticket(self, unit: Unit) -> UnitTicket:
-        return UnitTicket(unit, self.settings.ack_timeout_ms / 1000)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything put so far is durable; raises if something since the last flush was not stored."""
@@ -292,7 +289,7 @@ class Journal:
         if writer.poison is not None:
             raise writer.poison.again()
         group = self._queue.barrier()
-        if not group.signal.sleep(group.is_done, seconds):
+        if not group.wait(seconds):
             raise Unavailable(f"the journal did not flush within {seconds:g} s", hint="the disk may be stalled")
         failure, writer.failure = writer.failure, writer.poison
         if failure is not None:
@@ -427,7 +424,9 @@ class Journal:
 
     def note_shipped(self, shipping: ShippingRow, shipments: Sequence[ShipmentRow]) -> UnitTicket:
         """Write down how far the log is on its store, with the next group; nobody has to wait for it."""
-        return self._ticket(self._queue.put_lazily([MarkShipped(shipping, shipments)]))
+        return UnitTicket(
+            self._queue.put_lazily([MarkShipped(shipping, shipments)]), self.settings.ack_timeout_ms / 1000
+        )
 
     # -- lifetime -----------------------------------------------------------------------------------------
 
@@ -479,7 +478,7 @@ class Journal:
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
         group = self._queue.barrier()
-        return group.signal.sleep(group.is_done, timeout)
+        return group.wait(timeout)
 
     def suspend(self, timeout: float) -> None:
         """Before the process forks: let go of the database, which no child may inherit; `resume` goes on.

@@ -37,5 +37,8 @@ class News(Protocol):
     def own(self) -> object:
         """The owner's own log, in this process from now on; Invalid where another one keeps it."""
 
+    def rotate_key(self, keyring: Keyring) -> None:
+        """Have the owner encrypt under this keyring's current key from now on."""
+
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""

@@ -48,7 +48,7 @@ def open_owned(path: Path, log_id: bytes | None, context: JournalContext) -> Jou
 
 def open_read_only(path: Path, log_id: bytes, context: JournalContext) -> Journal:
     """Read the journal in this file, which another process may own; damage is reported, not refused."""
-    backend, recovered = _read(path, log_id, context, beside=False)
+    backend, recovered = _read(path, log_id, context)
     for problem in recovered.problems:
         logger.warning("damaged log: %s", problem.message, extra={"action": "damage", "path": str(path)})
     journal = Journal(backend, recovered, context, owned=False)
@@ -62,22 +62,26 @@ def open_shared(path: Path, log_id: bytes, context: JournalContext, link: Link) 
     All verbs are there. What is appended goes through a queue of this process to the owner, in groups; what is read is
     read from the files, whether there is an owner at the moment or not.
     """
-    backend, recovered = _read(path, log_id, context, beside=True)
+    backend, recovered = _read(path, log_id, context, link)
     journal = Journal(backend, recovered, context, owned=False, link=link)
     journal.start()
     return journal
 
 
-def _read(path: Path, log_id: bytes, context: JournalContext, *, beside: bool) -> tuple[Backend, recovery.Recovered]:
+def _read(
+    path: Path, log_id: bytes, context: JournalContext, link: Link | None = None
+) -> tuple[Backend, recovery.Recovered]:
     def recover(backend: Backend) -> recovery.Recovered:
+        if link is not None:
+            backend.filed.heard = lambda: link.durable
         backend.has_changed()  # from here on: what is recovered now need not be recovered again
         recovered = _recover(backend, log_id, context)
-        if beside:
+        if link is not None:
             _refuse_damaged(recovered)
         return recovered
 
     try:
-        return _with(open_backend(path, read_only=True, beside=beside), recover)
+        return _with(open_backend(path, read_only=True, beside=link is not None), recover)
     except DiskFailed as error:
         raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
 

@@ -20,6 +20,7 @@ from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
+from holdfast.journal import proved_groups
 from holdfast.journal.backend import Backend, ControlRows
 from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
@@ -55,6 +56,8 @@ class Recovered:
         self.problems: list[Corrupt] = []
         self.spaces: dict[bytes, SpaceRow] = {}
         """All spaces, by their stored names; their items are proved when they are loaded."""
+        self.late_heads: list[HeadRow] = []
+        """Heads of partitions that have entries in files alone."""
         self.sessions: list[Session] = []
         """Sessions of producers; of whoever means to own the log."""
 
@@ -78,7 +81,10 @@ def recover(
         _check_keyed(row, is_keyed)
         proofs = Proofs(backend, control, log_id, keyring, cipher, clock.random_bytes)
         assert proofs.vault is not None
+        proved_groups.take_in(control, tables, proofs)
+        row = control.log or row
         recovered = Recovered(row, proofs.vault)
+        recovered.late_heads = [head for head in control.heads if head.partition_id in tables.late.partitions]
         restoring = _Restoring(recovered.topics, control)
         for found, verdict in Examination(tables, control, proofs, log_id, is_opening=True).findings():
             recovered.problems += verdict.problems
@@ -126,7 +132,7 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock, *, file
     """
     vault, row = recovered.vault, recovered.row
     try:
-        backend.filed.insert()
+        backend.filed.insert(recovered.late_heads)
         if vault.keyed:
             key_epoch = vault.begin(row.key_epochs + 1, clock.random_bytes(SALT_BYTES))
             backend.insert_key_epoch(key_epoch)

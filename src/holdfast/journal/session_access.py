@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.clock import Clock
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.forwarded import (
     Forwarded,
@@ -80,6 +80,14 @@ class SessionAccess:
         return self._queue.put_forwarded(
             Sending(self._state.sessions, self._clock, MEMBER + session, sequence, floor, items), timeout
         )
+
+    def is_known(self, session: bytes, sequence: int, floor: int) -> bool:
+        """Whether `put` would write nothing: the number is under way, answered, or can never be written."""
+        with self._queue.lock:
+            try:
+                return self._state.sessions.find(MEMBER + session).ask(sequence, floor) is not None
+            except HoldfastError:
+                return True
 
     def produce(
         self, producer: bytes, sequence: int, item: ForwardedRows | ForwardedUnit, timeout: float, *, start: int = 1

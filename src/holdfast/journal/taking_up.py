@@ -17,6 +17,7 @@ from threading import Lock
 
 from holdfast.journal.backend import Backend, Tables
 from holdfast.journal.proofs import Stamped
+from holdfast.journal.proved_groups import ProvedGroups
 from holdfast.journal.recovery import Recovered
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
@@ -46,6 +47,8 @@ class TakingUp:
         """Whether the owner tells how far partitions are on the store."""
         self._seen = {_EVERYTHING: state.row.groups}
         """At which group's end each topic was looked at."""
+        self._groups = ProvedGroups()
+        """Of groups that are in files alone: how far they were proved."""
         self._lock = Lock()
 
     def refresh(self, topic: str | None = None) -> None:
@@ -90,6 +93,25 @@ class TakingUp:
         if not self._state.vault.verify(row.key_epoch, row.message(), row.stamp):
             raise _Doubt
 
+    def _prove_log(self, tables: Tables, row: LogRow) -> None:
+        """Prove the log's own row; where groups are in files alone: the one in the database, then those groups."""
+        stored, late = tables.stored_log_row(), tables.late
+        if not late.proofs or stored is None:
+            self._prove(row)
+            return
+        if stored.stamp != self._groups.base:
+            self._prove(stored)
+            self._groups = ProvedGroups.none(stored)
+        proved = self._groups.go_on(late.proofs, stored.key_epoch, self._state.vault)
+        if proved is None or proved.groups < late.groups:
+            raise _Doubt
+        self._groups = proved
+
+    def _prove_head(self, tables: Tables, head: HeadRow) -> None:
+        """Prove a head; one that follows from groups in files is proved with them."""
+        if not (tables.late.proofs and head.partition_id in tables.late.partitions):
+            self._prove(head)
+
     # -- topics, schemas, policies ------------------------------------------------------------------------
 
     def _take_catalog(self, tables: Tables) -> LogRow:
@@ -98,7 +120,7 @@ class TakingUp:
             raise _Doubt
         if row == before:
             return row
-        self._prove(row)
+        self._prove_log(tables, row)
         shipping = tables.shipping_row()
         if shipping != topics.shipping:
             if shipping is None:
@@ -140,8 +162,8 @@ class TakingUp:
         heads = {head.number: head for head in tables.heads("WHERE topic_id=? ORDER BY number", topic.id)}
         if list(heads) != list(range(topic.partitions)) or topic.name in self._state.topics.partitions:
             raise _Doubt
-        for head in heads.values():
-            self._prove(head)
+        for head in tables.stored_heads("WHERE topic_id=? ORDER BY number", topic.id):
+            self._prove(head)  # what follows from groups in files follows from these
         span = (heads[0].partition_id, heads[topic.partitions - 1].partition_id)
         marks = {mark.partition_id: mark for mark in tables.watermarks(*span)}
         shipments = {row.partition_id: row for row in tables.shipments(*span)}
@@ -177,6 +199,8 @@ class TakingUp:
         for head in tables.heads("WHERE partition_id BETWEEN ? AND ?", *span):
             part = known.get(head.partition_id)
             if part is not None:
+                if head.next_offset > part.durable:
+                    self._prove_head(tables, head)
                 self._move(part, head, marks.get(part.id), shipments.get(part.id))
 
     def _is_news(self, found: ShipmentRow, known: ShipmentRow | None) -> bool:
@@ -186,13 +210,14 @@ class TakingUp:
         return found.shipped_offset >= known.shipped_offset and found.settled_offset >= known.settled_offset
 
     def _move(self, part: Partition, head: HeadRow, mark: WatermarkRow | None, shipment: ShipmentRow | None) -> None:
-        """Publish how far a partition is. In this order: whoever reads meanwhile finds each mark below the one before.
+        """Publish how far a partition is; its head is proved.
+
+        In this order: whoever reads meanwhile finds each mark below the one before.
 
         What is sealed is looked at before what is durable only by those who then find the tail trimmed, and look again.
         """
         has_moved = False
         if head.next_offset > part.durable:
-            self._prove(head)
             part.link, part.durable, has_moved = head.link, head.next_offset, True
         if mark is not None and mark != part.sealed:
             self._prove(mark)

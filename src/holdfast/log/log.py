@@ -7,15 +7,14 @@ them together.
 
 from __future__ import annotations
 
-from asyncio import to_thread
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from holdfast.arguments import flag, seconds, whole
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.log.async_verbs import AsyncVerbs
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.log_consumers import LogConsumers
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
-class Log:
+class Log(AsyncVerbs):
     """An open log; use it as a context manager, or call `close()`."""
 
     def __init__(
@@ -330,7 +329,7 @@ class Log:
         Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
         are durable in any case.
         """
-        self._maintenance.seal(self._topics.partitions(topic), _wait_seconds(timeout))
+        self._maintenance.seal(self._topics.partitions(topic), patience(timeout))
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
@@ -404,7 +403,7 @@ class Log:
         Raises Unavailable after `timeout` seconds (default: 60), and what ended shipping, if it ended. To have all
         records there, not only sealed ones, call `seal()` first, or wait for `ticket.shipped()`.
         """
-        self._store.ship(_wait_seconds(timeout))
+        self._store.ship(patience(timeout))
 
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
@@ -428,20 +427,21 @@ class Log:
         which says what that is, and does nothing, unless `accept_loss` gives it up. Raises Unavailable after `timeout`
         seconds (default: 60), and Closed if another process has taken the log over.
         """
-        return self._store.rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=_wait_seconds(timeout))
+        return self._store.rebuild(accept_loss=flag(accept_loss, "accept_loss"), timeout=patience(timeout))
 
     # -- the whole ----------------------------------------------------------------------------------------
 
     def rotate_key(self, keyring: Keyring) -> None:
-        """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`."""
+        """Encrypt under this keyring's current key from now on; make it with `keyring.rotated('new-id')`.
+
+        All processes that share the log have the new key when this returns. Put the keyring where processes that are
+        started later find it: this does not.
+        """
         keyring = Keyring.checked(keyring)
-        if self._journal.shared:
-            raise Invalid(
-                "the key of a shared log is changed by giving all processes the new keyring",
-                hint="put keyring.rotated('new-id') where they find it, and restart them: the next owner uses its"
-                " current key",
-            )
-        self._journal.rotate(keyring)
+        if self._journal.news is not None:
+            self._journal.news.rotate_key(keyring)
+        else:
+            self._journal.rotate(keyring)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
@@ -469,32 +469,6 @@ class Log:
         other._topics.take_over(self._topics)
         self.__dict__ = other.__dict__
 
-    # -- asyncio ------------------------------------------------------------------------------------------
-
-    async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:
-        """What `seal` does, for coroutines."""
-        await to_thread(self.seal, topic, timeout=timeout)
-
-    async def ship_async(self, timeout: float | None = None) -> None:
-        """What `ship` does, for coroutines."""
-        await to_thread(self.ship, timeout)
-
-    async def flush_async(self, timeout: float | None = None) -> None:
-        """What `flush` does, for coroutines."""
-        await to_thread(self.flush, timeout)
-
-    async def close_async(self, timeout: float | None = None) -> None:
-        """What `close` does, for coroutines."""
-        await to_thread(self.close, timeout)
-
-    async def __aenter__(self) -> Self:
-        return await to_thread(self.__enter__)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await to_thread(self.__exit__, kind, error, trace)
-
     def __enter__(self) -> Self:
         try:
             self._store.wait_for_answer()
@@ -503,20 +477,12 @@ class Log:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except HoldfastError:
-            if error is None:  # what the block raised matters more
-                raise
-
     def __repr__(self) -> str:
         return f"Log({str(self.path)!r}, {'open' if self._lifetime.is_open else 'closed'})"
 
 
-def _wait_seconds(timeout: float | None) -> float:
+def patience(timeout: float | None) -> float:
+    """How many seconds a verb waits: as it was told, or else a minute."""
     return _PATIENCE_S if timeout is None else seconds(timeout)
 
 

@@ -87,14 +87,9 @@ class Catalog:
                 if topic is None:
                     self._require(check_name(name), schema, partitions, key, first_offset)
                     topic = self._topics[name] = self._handle(name)
-        if partitions is not None and partitions != topic.partitions:
-            raise Invalid(
-                f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
-                hint="the number of partitions is fixed when a topic is created",
-            )
-        self._check_kind(topic, schema)
-        if key is not None:
-            _check_key(topic, key)
+        check_asked(topic, schema, partitions, key)
+        if schema is not None and schema != "latest":
+            self._evolve(topic.name, schema)
         return topic
 
     def raw(self, name: str) -> Topic:
@@ -122,7 +117,7 @@ class Catalog:
         first = whole(first_offset, "first_offset")
         if schema is None:
             if key is not None:
-                raise _no_key_column()
+                raise no_key_column()
             self._require_free(name)
             journal.create_topic(name, count, first)
             return
@@ -132,17 +127,8 @@ class Catalog:
         self._require_free(name)
         journal.create_topic(name, count, first, declared.fingerprint, declared.serialize())
 
-    def _check_kind(self, topic: Topic | TypedTopic, schema: Schema) -> None:
-        """A typed topic is asked for with a schema, and only that; a new version of it begins here."""
-        if isinstance(topic, Topic):
-            if schema is not None:
-                raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
-        elif schema is None:
-            raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
-        elif schema != "latest":
-            self._evolve(topic.name, schema)
-
     def _evolve(self, name: str, schema: pa.Schema) -> None:
+        """A new version of a typed topic's schema begins here."""
         from holdfast.model.schema import declare, evolve
         from holdfast.segments.manifest.schema_versions import versions
 
@@ -164,9 +150,25 @@ class Catalog:
         self._lock = Lock()
 
 
+def check_asked(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:
+    """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
+    if partitions is not None and partitions != topic.partitions:
+        raise Invalid(
+            f"topic {topic.name!r} has {topic.partitions} partitions, not {partitions}",
+            hint="the number of partitions is fixed when a topic is created",
+        )
+    if isinstance(topic, Topic):
+        if schema is not None:
+            raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
+    elif schema is None:
+        raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+    if key is not None:
+        _check_key(topic, key)
+
+
 def _check_key(topic: Topic | TypedTopic, key: str) -> None:
     if isinstance(topic, Topic):
-        raise _no_key_column()
+        raise no_key_column()
     if topic.key != key:
         has = "no key column" if topic.key is None else f"the key column {topic.key!r}"
         raise Invalid(
@@ -174,5 +176,6 @@ def _check_key(topic: Topic | TypedTopic, key: str) -> None:
         )
 
 
-def _no_key_column() -> Invalid:
+def no_key_column() -> Invalid:
+    """Why a raw topic cannot be asked for with a key column."""
     return Invalid("a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)")

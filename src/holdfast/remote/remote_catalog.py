@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
 from holdfast.arguments import whole
-from holdfast.errors import Invalid, NotFound
-from holdfast.log.topic_catalog import _check_key
+from holdfast.errors import NotFound
+from holdfast.log.topic_catalog import Schema, check_asked, no_key_column
 from holdfast.log.topics.topic import Topic
 from holdfast.model.topic_name import check_name
 from holdfast.remote.http.exchange import JSON, Exchange, Question
@@ -26,7 +26,6 @@ from holdfast.remote.writing.remote_journal import RemoteJournal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
 AnyRemoteTopic: TypeAlias = RemoteTopic | RemoteTypedTopic
 
 
@@ -54,7 +53,7 @@ class RemoteCatalog:
     def names(self) -> list[str]:
         """The names of all topics that this client may see, sorted."""
         answer = self._exchange.ask(Question("GET", ("v1", "topics")), self._timeout)
-        return sorted(topic.name for topic in msgspec.json.decode(answer.body, type=_Names).topics)
+        return sorted(topic.name for topic in answer.decoded(_Names).topics)
 
     def known(self, name: str) -> AnyRemoteTopic:
         """A topic that is there, of either kind."""
@@ -74,14 +73,12 @@ class RemoteCatalog:
         if topic is None:
             with self._lock:
                 topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
-        if partitions is not None and partitions != topic.partitions:
-            raise Invalid(
-                f"topic {name!r} has {topic.partitions} partitions, not {partitions}",
-                hint="the number of partitions is fixed when a topic is created",
-            )
-        self._check_kind(topic, schema)
-        if key is not None:
-            _check_key(topic, key)
+        check_asked(topic, schema, partitions, key)
+        if isinstance(topic, RemoteTypedTopic):
+            if schema == "latest":
+                topic.feed.refresh()
+            else:
+                self._evolve(topic, schema)
         return topic
 
     def _found(
@@ -99,15 +96,13 @@ class RemoteCatalog:
             keyed(schema, key)  # what is wrong with it is said here
             declared = schema
         elif key is not None:
-            raise Invalid(
-                "a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)"
-            )
+            raise no_key_column()
         count = 1 if partitions is None else whole(partitions, "partitions")
         return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset")))
 
     def _state(self, name: str) -> TopicState:
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
-        return TopicState.parse(answer.body)
+        return TopicState.parse(answer)
 
     def _put(
         self, name: str, schema: pa.Schema | None, partitions: int | None, key: str | None, first_offset: int
@@ -141,17 +136,6 @@ class RemoteCatalog:
             topic.open_consumer = self.open_consumer
             self._topics[name] = topic
             return topic
-
-    def _check_kind(self, topic: AnyRemoteTopic, schema: Schema) -> None:
-        if isinstance(topic, RemoteTopic):
-            if schema is not None:
-                raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
-        elif schema is None:
-            raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
-        elif schema == "latest":
-            topic.feed.refresh()
-        else:
-            self._evolve(topic, schema)
 
     def _evolve(self, topic: RemoteTypedTopic, schema: pa.Schema) -> None:
         from holdfast.model.schema import declare, evolve

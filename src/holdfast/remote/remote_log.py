@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, cast, overload
 
 import msgspec
@@ -24,9 +23,9 @@ from holdfast import process_lifetime
 from holdfast.arguments import flag, seconds, whole
 from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
-from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.log import Log
+from holdfast.log.log import Log, patience
 from holdfast.log.log_stats import Stats
 from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.transactions.space import Space, space_names
@@ -35,7 +34,7 @@ from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.remote.consuming.opening_consumers import ConsumerOpening
-from holdfast.remote.http.exchange import JSON, Exchange, Question
+from holdfast.remote.http.exchange import JSON, Answer, Exchange, Question
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse
 from holdfast.remote.remote_catalog import RemoteCatalog
@@ -58,11 +57,10 @@ if TYPE_CHECKING:
     from holdfast.log.topics.typed_topic import TypedTopic
     from holdfast.shipping.shipping_stats import Unshipped
 
-_PATIENCE_S = 60.0
 _SLACK_S = 10.0
 """What an answer may take beside the waiting that was asked for."""
 
-Report = TypeVar("Report")
+Result = TypeVar("Result")
 
 logger = logging.getLogger("holdfast.remote")
 
@@ -193,8 +191,8 @@ class RemoteLog(Log):
     def consumers(self, topic: str | None = None) -> list[ConsumerStatus]:
         """How far all consumers are, or those of one topic: what is committed, and how many records they lag behind."""
         query = () if topic is None else (("topic", check_name(topic)),)
-        body = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout).body
-        return _decoded(body, _Consumers).consumers
+        answer = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout)
+        return answer.decoded(_Consumers).consumers
 
     def forget_consumer(self, name: str, topic: str) -> None:
         """Let go of a consumer's position in a topic, durably; NotFound where there is none, Invalid while it is used.
@@ -215,13 +213,12 @@ class RemoteLog(Log):
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
         """Seal everything that is durable now, of one topic or of all; returns when it is in segments."""
-        wait = _wait_seconds(timeout)
+        wait = patience(timeout)
         self._post("seal", {"topic": None if topic is None else check_name(topic), "timeout": wait}, wait)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
-        body = self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, _PATIENCE_S)
-        return _decoded(body, RetentionReport)
+        return self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, patience(None)).decoded(RetentionReport)
 
     def compact(
         self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
@@ -233,7 +230,7 @@ class RemoteLog(Log):
         if progress is not None:
             raise Invalid("progress cannot be watched over HTTP", hint="leave progress=… out")
         asked = {"topic": topic, "target_size": target_size, "dry_run": flag(dry_run, "dry_run")}
-        return _decoded(self._post("compact", asked, 3600), CompactionReport)
+        return self._post("compact", asked, 3600).decoded(CompactionReport)
 
     def set_retention(
         self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
@@ -258,20 +255,19 @@ class RemoteLog(Log):
             "remote": flag(remote, "remote"), "fix": flag(fix, "fix"), "deep": flag(deep, "deep"),
             "limit": None if limit is None else whole(limit, "limit"),
         }  # fmt: skip
-        return _decoded(self._post("reconcile", asked, 3600), ReconcileReport)
+        return self._post("reconcile", asked, 3600).decoded(ReconcileReport)
 
     def ship(self, timeout: float | None = None) -> None:
         """Wait until all that is sealed now is settled on the store."""
-        wait = _wait_seconds(timeout)
+        wait = patience(timeout)
         self._post("ship", {"timeout": wait}, wait)
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable at the server and not known to be on the store, by partition."""
-        body = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout).body
         from holdfast.shipping.shipping_stats import Unshipped
 
-        found = _decoded(body, dict[str, Any]).get("unshipped", [])
-        return msgspec.convert(found, tuple[Unshipped, ...])
+        answer = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout)
+        return answer.decoded(dict[str, tuple[Unshipped, ...]]).get("unshipped", ())
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -281,7 +277,7 @@ class RemoteLog(Log):
 
     def stats(self) -> Stats:
         """Counters and levels of the server's log, as one frozen snapshot."""
-        return _decoded(self._exchange.ask(Question("GET", ("v1", "stats")), self._timeout).body, Stats)
+        return self._exchange.ask(Question("GET", ("v1", "stats")), self._timeout).decoded(Stats)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait until the server has everything queued here, and let go of it; closing again does nothing.
@@ -291,37 +287,14 @@ class RemoteLog(Log):
         """
         self._ending.close(None if timeout is None else seconds(timeout))
 
-    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> bytes:
+    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> Answer:
         question = Question(
             "POST", ("v1", verb), body=msgspec.json.encode(body), headers={"Content-Type": JSON}, again=False
         )
-        return self._exchange.ask(question, wait + _SLACK_S).body
+        return self._exchange.ask(question, wait + _SLACK_S)
 
-    # -- asyncio ------------------------------------------------------------------------------------------
-
-    async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:
-        """What `seal` does, for coroutines."""
-        await awaited(lambda: self.seal(topic, timeout=timeout))
-
-    async def ship_async(self, timeout: float | None = None) -> None:
-        """What `ship` does, for coroutines."""
-        await awaited(lambda: self.ship(timeout))
-
-    async def flush_async(self, timeout: float | None = None) -> None:
-        """What `flush` does, for coroutines."""
-        await awaited(lambda: self.flush(timeout))
-
-    async def close_async(self, timeout: float | None = None) -> None:
-        """What `close` does, for coroutines."""
-        await awaited(lambda: self.close(timeout))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await awaited(lambda: self.__exit__(kind, error, trace))
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await awaited(call)
 
     def __enter__(self) -> Self:
         return self
@@ -439,14 +412,3 @@ class _Ending:
 
 class _Consumers(msgspec.Struct):
     consumers: list[ConsumerStatus]
-
-
-def _decoded(body: bytes, kind: type[Report]) -> Report:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
-
-
-def _wait_seconds(timeout: float | None) -> float:
-    return _PATIENCE_S if timeout is None else seconds(timeout)

@@ -8,20 +8,23 @@ then nothing of the whole group is written. Keys of users' items are hidden here
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import unpack_from
 from typing import Any
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Operation, Run
+from holdfast.journal.journal import Unit as QueuedUnit
 from holdfast.journal.session_access import ForwardedProduced, ForwardedRows, ForwardedUnit, check_producer
+from holdfast.log.consumers.members import Committing
 from holdfast.log.producers.producer import producer_key
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
 from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
-from holdfast.remote.wire.group_message import GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
+from holdfast.remote.wire.group_message import Consumed, GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
 from holdfast.server.access import Caller
 from holdfast.server.served import AnyKind, Served
 
@@ -42,11 +45,19 @@ class ItemRefused(Exception):
         self.error = error
 
 
+Take = Callable[[Consumed], Committing | None]
+"""The position of a consumer's member, taken to be committed; None where nothing changes. Raises why it must not be."""
+
+
 class CheckedGroup:
     """Makes what the journal takes of what one caller sent."""
 
-    def __init__(self, served: Served, caller: Caller) -> None:
+    def __init__(self, served: Served, caller: Caller, take: Take | None = None) -> None:
+        """Without `take` positions are left out: nothing of the group is going to be written."""
         self._served = served
+        self._take = take
+        self.taken: list[tuple[Committing, list[QueuedUnit]]] = []
+        """Positions that were taken, and the unit that each will be in."""
         self._caller = caller
         self._journal = served.log._journal
         self._uniques: dict[bytes, bytes] = {}
@@ -100,16 +111,46 @@ class CheckedGroup:
         operations: list[Operation] = []
         records = size = 0
         for told in unit.operations:
+            if isinstance(told, Consumed):
+                continue
             made, weight = self._operations(told)
             operations += made
             size += weight
             records += sum(len(one) for one in made if isinstance(one, Run))
-        if not operations:
+        consumed = [told for told in unit.operations if isinstance(told, Consumed)]
+        if not operations and not consumed:
             raise Invalid("a unit is empty", hint="send at least one operation")
         if records > settings.batch_records_max or size > max(settings.batch_bytes_max, settings.queue_bytes_max):
             raise Invalid(f"the batch is too large records={records} bytes={size}", hint="send it in pieces")
         alone = unit.alone and all(isinstance(one, Run) and not one.keyed for one in operations)
-        return ForwardedUnit(operations, records, size, alone=alone)
+        made_of = ForwardedUnit(operations, records, size, alone=alone)
+        return self._with_positions(made_of, consumed) if consumed else made_of
+
+    def _with_positions(self, unit: ForwardedUnit, consumed: list[Consumed]) -> ForwardedUnit:
+        """Positions come last. Where one must not be committed, the unit is refused alone, and that is its answer."""
+        placed: list[QueuedUnit] = []
+        for told in consumed:
+            self._caller.require(("read",), told.topic)
+            try:
+                committing = None if self._take is None else self._take(told)
+            except HoldfastError as error:
+                return unit._replace(refusal=error)
+            if committing is not None:
+                self.taken.append((committing, placed))
+                unit = unit._replace(
+                    operations=[*unit.operations, *committing.operations], records=unit.records + committing.records,
+                    size=unit.size + committing.size, alone=False,
+                )  # fmt: skip
+        return unit._replace(placed=placed)
+
+    def queued(self) -> None:
+        """The group is in the queue, or never will be: those whose positions were taken are told."""
+        for committing, placed in self.taken:
+            if placed:
+                committing.queued(UnitTicket(placed[0], 0.0))
+            else:
+                committing.failed()
+        self.taken = []
 
     def _operations(self, told: RecordsRun | RowsRun | SpaceChange) -> tuple[list[Operation], int]:
         if isinstance(told, SpaceChange):

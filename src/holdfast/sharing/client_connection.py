@@ -7,15 +7,15 @@ checked. What cannot be sent at once waits here, bounded: a client that does not
 from __future__ import annotations
 
 import socket
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.shared_number import SharedNumber
+from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import BEFORE_HELLO, HEADER, BadFrame, Header, Limits, header
 
 _BUFFER_BYTES = 64 * 1024
 _UNSENT_BYTES_MAX = 64 * 2**20
-_BUFFERS_AT_ONCE = 64
 
 Handle = Callable[["Connection", Header, memoryview, memoryview, bool], None]
 
@@ -66,8 +66,7 @@ class Connection:
         self._large: memoryview | None = None
         self._large_header: Header | None = None
         self._large_end = 0
-        self._unsent: deque[bytes | memoryview] = deque()
-        self._unsent_bytes = 0
+        self._unsent = Unsent()
 
     # -- in -----------------------------------------------------------------------------------------------
 
@@ -153,8 +152,17 @@ class Connection:
 
     def send(self, buffers: list[bytes | memoryview]) -> None:
         """Have these sent, in order; by the host's thread."""
-        self._unsent += buffers
-        self._unsent_bytes += sum(map(len, buffers))
+        self._unsent.add(buffers)
+
+    def welcome(self, buffers: list[bytes | memoryview], number: SharedNumber | None) -> bool:
+        """Send the first frame, and with it the number that both ends read from now on; False as `flush`."""
+        self.send(buffers)
+        if number is not None:
+            try:
+                self._unsent.sent(socket.send_fds(self.sock, buffers, [number.descriptor]))
+            except OSError:  # nothing waits before the first frame: there is room, or nobody to read it
+                return False
+        return self.flush()
 
     @property
     def has_unsent(self) -> bool:
@@ -164,23 +172,9 @@ class Connection:
     def flush(self) -> bool:
         """Send what can be sent now; False when the other end is gone, or does not read."""
         try:
-            while self._unsent:
-                buffers = [self._unsent[at] for at in range(min(_BUFFERS_AT_ONCE, len(self._unsent)))]
-                self._sent(self.sock.sendmsg(buffers))
-        except (BlockingIOError, InterruptedError):
-            return self._unsent_bytes <= _UNSENT_BYTES_MAX
+            return self._unsent.flush(self.sock) or self._unsent.size <= _UNSENT_BYTES_MAX
         except OSError:
             return False
-        return True
-
-    def _sent(self, count: int) -> None:
-        self._unsent_bytes -= count
-        while count:
-            first = self._unsent.popleft()
-            if len(first) > count:
-                self._unsent.appendleft(memoryview(first)[count:])
-                return
-            count -= len(first)
 
     def close(self) -> None:
         """End it."""

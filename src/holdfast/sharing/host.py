@@ -121,6 +121,7 @@ class Host:
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
+        self.is_welcoming = True  # whoever comes while it is not tries again
         self._calls_until = 0.0
         """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
@@ -143,13 +144,15 @@ class Host:
 
     def numbers(self) -> tuple[str, int, int]:
         """The log, how many clients there are now, and how many sessions are remembered."""
-        clients = sum(one.caller is not None for one in list(self._connections.values()))
-        return self._journal.log_id.hex(), clients, self._journal.sessions.count
+        return self._journal.log_id.hex(), len(self.callers()), self._journal.sessions.count
+
+    def callers(self) -> list[Caller]:
+        """The clients that were welcomed."""
+        return [one.caller for one in list(self._connections.values()) if one.caller is not None]
 
     def others(self, session: bytes) -> int:
-        """How many clients there are beside this one."""
-        callers = [one.caller for one in list(self._connections.values())]
-        return sum(one is not None and one.session != session for one in callers)
+        """How many there are beside this one."""
+        return sum(one.session != session for one in self.callers())
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
@@ -194,7 +197,8 @@ class Host:
     def _turn(self) -> None:
         self._is_asleep = True  # before we look: whoever has news from now on wakes us
         busy = self._answer() or bool(self._told)
-        ready = self._selector.select(0 if busy else self._patience())
+        patience = 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
+        ready = self._selector.select(0 if busy else patience)
         self._is_asleep = False
         for key, mask in ready:
             if key.data is not None:
@@ -207,9 +211,6 @@ class Host:
         self._send_told()
         self._answer()
         self._drop_slow()
-
-    def _patience(self) -> float:
-        return 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
 
     def _is_over(self) -> bool:
         if self._ending is None:
@@ -369,8 +370,8 @@ class Host:
 
     def _welcome(self, connection: Connection, hello: Hello) -> None:
         try:
-            if self._ending:
-                raise Closed("the owner of the log ends")
+            if self._ending or not self.is_welcoming:
+                raise Closed("the owner of the log ends, or does not welcome anybody at the moment")
             welcome = self._greet(hello)
         except HoldfastError as error:
             connection.send(frame(REFUSED, refusal(error)))
@@ -382,8 +383,7 @@ class Host:
         )
         connection.limits = self._limits
         connection.since = 0.0
-        connection.send(frame(WELCOME, welcome))
-        if not connection.flush():
+        if not connection.welcome(frame(WELCOME, welcome), self._journal.durable_groups()):
             self._close(connection)
 
     def _put(self, connection: Connection, group: _Parked) -> None:

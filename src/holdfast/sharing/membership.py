@@ -6,7 +6,8 @@ in. The kernel lets go of a lock when its process ends, however it ends; a proce
 then everybody waits.
 
 An owner that leaves while others are there hands over: the host drains, the log is closed without sealing or shipping
-(the next owner goes on with that), and the lock is free. The last one closes the log as any owner would.
+(the next owner goes on with that), and the lock is free. The last one closes the log as any owner would: when several
+leave at once, each may believe that another one stays, so whoever hands over looks whether somebody takes it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from blake3 import blake3
 
 import holdfast
 from holdfast.clock import Clock
-from holdfast.crypto.cipher import PayloadCipher
-from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
@@ -36,12 +35,15 @@ from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.host import Host
 from holdfast.sharing.key_proof import check_proof, make_proof
+from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004
 HAND_OVER_S = 2.0
 """How long everybody else leaves the log to the one that asked for it."""
+_TAKEN_S = 0.3
+"""How long whoever handed over and leaves looks whether somebody owns the log: those who want it try all the time."""
 _DIGEST_BYTES = 8
 _NAMED_MAX = 5
 """Settings that a refusal names."""
@@ -69,8 +71,7 @@ class Asked(NamedTuple):
     path: Path
     settings: Settings
     clock: Clock
-    keyring: Keyring | None = None
-    cipher: PayloadCipher | None = None
+    keys: SharedKeys
 
 
 OpenOwner = Callable[[Directory], Owner]
@@ -96,6 +97,8 @@ class Membership:
         self._held_off_until = -inf
         self._is_paused = False
         """Nobody becomes the owner here at the moment: the process is about to fork."""
+        self._was_welcome = False
+        """An owner has taken us for a member. Whoever was never one (other settings, no keys) closes nothing."""
         self.log_id = b""
         """Known once somebody has opened the log."""
 
@@ -216,13 +219,16 @@ class Membership:
 
     @property
     def _keys(self) -> MessageKeys:
-        return MessageKeys(self._asked.keyring, self._asked.cipher, self.log_id, self._clock.random_bytes)
+        keys = self._asked.keys
+        return MessageKeys(keys.keyring, keys.cipher, self.log_id, self._clock.random_bytes)
 
     def check(self, hello: Hello, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
             raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
-        check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof)
+        # Another key of ours than the current one: it was rotated to while we were between two owners.
+        self._asked.keys.use(check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof))
+        self._was_welcome = True
 
     def _greet(self, journal: Journal, hello: Hello) -> Welcome:
         """Check who comes; raises what refuses it."""
@@ -249,8 +255,16 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
-        if not self._let_go(timeout, lambda host: host.others(session) > 0):
+        is_handed_over = self._let_go(timeout, lambda host: host.others(session) > 0)
+        if is_handed_over:
+            self._wait_for_an_owner()
+        if is_handed_over is not False and self._was_welcome:
             self._close_if_unowned(timeout)
+
+    def _wait_for_an_owner(self) -> None:
+        directory, until = Directory(self._path), self._clock.monotonic() + _TAKEN_S
+        while directory.holder() is None and self._clock.monotonic() < until:
+            Flag().wait(_NEXT_TRY_S)
 
     def pause(self, timeout: float) -> None:
         """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
@@ -268,13 +282,15 @@ class Membership:
         if owner is not None:
             owner.settle(timeout)
 
-    def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool:
-        """Stop being the owner; False if we are not. With `hand_over` the next one goes on where we stop."""
+    def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool | None:
+        """Stop being the owner; None if we are not. With `hand_over` the next one goes on where we stop, and that is
+        what is returned.
+        """
         with self._lock:
             host, owner = self._host, self._owner
             self._host = self._owner = None
             if host is None or owner is None:
-                return False
+                return None
             is_handed_over = hand_over(host)
             if not host.drain(timeout):
                 host.stop(timeout)
@@ -282,10 +298,10 @@ class Membership:
                 _close_failed(owner)
             else:
                 owner.close(timeout, hand_over=is_handed_over)
-            return True
+            return is_handed_over
 
     def _close_if_unowned(self, timeout: float) -> None:
-        """The owner may have handed over to us when we were leaving: then the log is closed by us."""
+        """The owner may have handed over to somebody who was leaving, too: then the log is closed by us."""
         directory = Directory(self._path)
         if directory.holder() is None and directory.try_to_own(shared=True):
             self._open_owner(directory).close(timeout, hand_over=False)

@@ -1,8 +1,11 @@
 """The link: a client's way to whoever owns the log at the moment.
 
-One thread, the forwarder's, sends and receives: groups and their answers, calls of other threads and their results,
-events. When the connection ends it finds the next owner, or becomes it (`Membership`), says hello under the same
-session, and sends everything again that was not answered, in order and under the same numbers: what the log knows
+It sends and receives: groups and their answers, calls of other threads and their results, events. It never waits for
+the other end but in `sleep`, which is the forwarder's thread's alone; all else is done in *turns*, one at a time, by
+that thread or by an event loop (`LoopTurns`).
+
+When the connection ends the thread finds the next owner, or becomes it (`Membership`), and says hello under the same
+session; then everything is sent again that was not answered, in order and under the same numbers: what the log knows
 already is answered from what it knows. Whoever waits sees latency, and nothing else. A link ends for good only when it
 is closed, or when an owner refuses this process (another version, other settings).
 """
@@ -10,9 +13,10 @@ is closed, or when an owner refuses this process (another version, other setting
 from __future__ import annotations
 
 import logging
-import os
-import select
 import socket
+from _thread import get_ident
+from asyncio import AbstractEventLoop
+from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,17 +27,21 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
+from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.sharing.group_frames import PackedGroup
+from holdfast.shared_number import SharedNumber
+from holdfast.sharing.bell import Bell
+from holdfast.sharing.frame_reader import FrameReader, receive_one, send
+from holdfast.sharing.loop_turns import LoopTurns, Turn
+from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import (
     ANSWER,
-    BEFORE_WELCOME,
     BYE,
     CALL,
     EVENT,
     FROM_OWNER,
-    HEADER,
     HELLO,
     REFUSED,
     RESULT,
@@ -43,25 +51,25 @@ from holdfast.sharing.wire import (
     Call,
     Event,
     Hello,
-    Limits,
     Result,
     Welcome,
     decoded,
     frame,
-    header,
 )
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Item
-    from holdfast.journal.commit.forwarder import Answered
+    from holdfast.journal.commit.forwarder import Waiting
     from holdfast.journal.sessions.outcomes import Refusal
 
 Told = TypeVar("Told")
 
-_BUFFER_BYTES = 64 * 1024
-_BUFFERS_AT_ONCE = 512
 _HELLO_S = 10.0
 _NEXT_TRY_S = 0.01
+_STAND_BY_S = 0.02
+"""How long a loop may leave undone what it has a turn for."""
+_IDLE_LOOKS_MAX = 50
+"""A loop that was found idle so often gets no more turns."""
 
 MET = "met"
 """The event that no owner tells: there is one, perhaps another one than before."""
@@ -85,7 +93,7 @@ class Meeting(Protocol):
         """This member needs no owner any more, and is none."""
 
 
-class _Waiting:
+class _Call:
     """A call that is not answered yet."""
 
     __slots__ = ("body", "error", "is_done", "is_sent")
@@ -98,74 +106,161 @@ class _Waiting:
 
 
 class SocketLink:
-    """One client's link. But for `call`, `on_event` and `close` it is the forwarder's thread that uses it."""
+    """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns."""
 
     def __init__(self, meeting: Meeting, clock: Clock) -> None:
         self._meeting = meeting
         self._clock = clock
         self.session = clock.random_bytes(SESSION_BYTES)
-        self._sequence = 0
-        self._unanswered: dict[int, tuple[PackedGroup, Answered]] = {}
+        self._unanswered = UnansweredGroups()
         self._sock: socket.socket | None = None
+        self._met: socket.socket | None = None
+        """A connection to an owner that has welcomed us, to be used from the next turn on."""
+        self._known = 0
+        """The newest number of our session that this owner knows."""
+        self.durable: SharedNumber | None = None
+        """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
+        self._unsent = Unsent()
         self._bell = Bell()
         self._lock = Lock()
         """Guards the calls."""
-        self._calls: dict[int, _Waiting] = {}
+        self._calls: dict[int, _Call] = {}
         self._call_number = 0
-        self._outbox: deque[tuple[int, _Waiting, list[bytes | memoryview]]] = deque()
+        self._outbox: deque[tuple[int, _Call, list[bytes | memoryview]]] = deque()
         """Calls of other threads that are to be sent."""
         self._listeners: dict[str, list[Callable[[bytes], None]]] = {}
         self._closing = Flag()
-        self._roused = False
+        self._roused = self._hurried = False
+        """Something was brought since the last turn; somebody blocks until it is done."""
+        self._turn: Turn | None = None
+        self._turns = Lock()
+        """Held by whoever has a turn."""
+        self._loop_turns: LoopTurns | None = None
+        self._blind_loop: AbstractEventLoop | None = None
+        """One that cannot watch a socket."""
+        self._idle_looks = 0
+        self._thread = 0
+        self._sent_by_thread = 0
+        """The newest group that the forwarder's thread sent."""
 
     @property
     def is_connected(self) -> bool:
         """Whether there is an owner at the moment, as far as is known."""
-        return self._sock is not None
+        return self._sock is not None or self._met is not None
 
     def join(self, timeout: float) -> None:
         """Find the owner, or become it; raises what keeps this process from sharing the log."""
         self._meet(self._clock.monotonic() + timeout)
 
-    # -- the queue's wake ---------------------------------------------------------------------------------
+    # -- whose turn it is ---------------------------------------------------------------------------------
 
     @property
     def wake(self) -> SocketLink:
-        """What the forwarder sleeps on."""
+        """What the queue rouses."""
         return self
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Sleep until `release` or the time-out, and take what comes from the owner meanwhile."""
-        if not blocking:
-            roused, self._roused = self._roused, False
-            return roused
-        deadline = inf if timeout < 0 else self._clock.monotonic() + timeout
-        while not self._roused:
-            left = None if deadline == inf else deadline - self._clock.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._look(left, is_idle=True)
-        self._roused = False
-        return True
+    def begin(self, turn: Turn, turns: Lock) -> None:
+        """From now on, on the forwarder's thread: turns are taken by this, which holds the lock meanwhile."""
+        self._thread = get_ident()
+        self._turn, self._turns = turn, turns
 
     def release(self) -> None:
-        """Wake the forwarder; from any thread."""
+        """Something was brought: have a turn soon; from any thread, with the queue's lock held."""
         self._roused = True
+        loop = _get_running_loop()
+        if loop is None:
+            self._bell.ring()
+            return
+        turns = self._loop_turns
+        if turns is not None and turns.loop is loop and not turns.is_over:
+            turns.schedule()
+            return
         self._bell.ring()
+        if turns is None and self._turn is not None and loop is not self._blind_loop and in_coroutine():
+            loop.call_soon(self._give_turns, loop)
+
+    def hurry(self) -> None:
+        """Somebody is about to block this thread: do not leave to its loop what was brought."""
+        if self._roused:
+            self._hurried = True
+            self._bell.ring()
+
+    def _give_turns(self, loop: AbstractEventLoop) -> None:
+        """On a loop that brings groups: let it have turns, if it can watch a socket."""
+        sock, turn = self._sock, self._turn
+        if self._loop_turns is None and sock is not None and turn is not None and not self._closing.is_set():
+            try:
+                self._loop_turns = LoopTurns(loop, sock, turn)
+                self._bell.ring()  # the thread need not watch the socket any more
+            except NotImplementedError:
+                self._blind_loop = loop
+            except (OSError, ValueError):  # the connection has just ended
+                pass
+
+    def _end_loop_turns(self) -> None:
+        turns, self._loop_turns = self._loop_turns, None
+        self._idle_looks = 0
+        if turns is not None:
+            turns.end()
+
+    def sleep(self, timeout: float | None) -> bool:
+        """Wait for something to do; whether the owner may have sent something. By the forwarder's thread.
+
+        Finds another owner where there is none. While a loop has its turns, only what it leaves undone is to do.
+        """
+        while True:
+            if self._sock is None and self._met is None:
+                self._meet(inf)
+                if self._met is None:
+                    raise Closed("the log is closed")
+            turns, sock = self._loop_turns, self._sock
+            self._bell.arm()  # before we look: whoever has something from now on rings
+            if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
+                return False
+            is_watched = turns is None or self._is_awaited()
+            seen = 0
+            if turns is not None:
+                seen, timeout = turns.count, _STAND_BY_S if timeout is None else min(timeout, _STAND_BY_S)
+            try:
+                rang, has_news = self._bell.wait(sock if is_watched else None, timeout, to_send=bool(self._unsent))
+            except (OSError, ValueError):  # a loop has found it to be gone
+                continue
+            if turns is None or rang or has_news:
+                return has_news
+            if turns.count == seen:
+                turns.is_scheduled = False
+                self._idle_looks += 1
+                if self._idle_looks > _IDLE_LOOKS_MAX or turns.loop.is_closed():
+                    self._end_loop_turns()
+                return True
+            self._idle_looks = 0
+
+    def _is_awaited(self) -> bool:
+        """Whether something is on its way that no loop may ever look for."""
+        return bool(self._unsent) or bool(self._calls) or 0 < self._unanswered.first <= self._sent_by_thread
 
     # -- sending ------------------------------------------------------------------------------------------
 
-    def forward(self, items: list[Item], answered: Answered) -> None:
+    def forward(self, items: list[Item], waiting: Waiting) -> None:
         """Have these committed together, once; see `journal.commit.forwarder.Link`."""
-        self._sequence += 1
-        group = PackedGroup(self._sequence, items)
-        self._unanswered[self._sequence] = (group, answered)
+        group = self._unanswered.add(items, waiting)
+        if get_ident() == self._thread:
+            self._sent_by_thread = group.sequence
         if self._sock is not None:
-            try:
-                send(self._sock, group.buffers(next(iter(self._unanswered))))
-            except OSError:
-                self._lose()
+            self._unsent.add(self._unanswered.frame(group))
+            self._flush(self._sock)
+
+    def has(self, waiting: Waiting) -> bool:
+        """Whether this waits for an answer."""
+        return self._unanswered.has(waiting)
+
+    def _flush(self, sock: socket.socket) -> None:
+        try:
+            if not self._unsent.flush(sock):
+                self._bell.ring()  # the thread waits until there is room
+        except OSError:
+            self.lose()
 
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
         """Ask the owner for something, and wait for its answer; from any thread but the forwarder's.
@@ -173,7 +268,7 @@ class SocketLink:
         Raises what it raised, Unavailable when it was not asked in time, and OutcomeUnknown when it was asked and did
         not answer in time, or ended meanwhile: then it may have been done.
         """
-        waiting = _Waiting()
+        waiting = _Call()
         with self._lock:
             if self._closing.is_set():
                 raise Closed("the log is closed")
@@ -201,50 +296,48 @@ class SocketLink:
                 wanted = number in self._calls
                 waiting.is_sent = waiting.is_sent or wanted
             if wanted:
-                send(sock, buffers)
+                self._unsent.add(buffers)
+        self._flush(sock)
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:
-        """Have something called when the owner tells this; by the forwarder's thread: it must be short."""
+        """Have something called when the owner tells this; in a turn: it must be short."""
         self._listeners.setdefault(name, []).append(call)
 
     # -- receiving ----------------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Wait for something from the owner, and take it."""
-        self._look(None)
-
-    def _look(self, timeout: float | None, *, is_idle: bool = False) -> None:
-        """Wait for the owner or the bell, and do what is to be done; with a new owner, if there is none."""
+    def take(self, *, has_news: bool) -> None:
+        """Take what is here, and send what could not be sent before."""
+        self._roused = self._hurried = False
+        if self._met is not None:
+            self._use(self._met)
         sock = self._sock
         if sock is None:
-            self._meet(inf)
-            sock = self._sock
-            if sock is None:
-                raise Closed("the log is closed")
-        try:
-            self._bell.arm()  # before we look: whoever has something from now on rings
-            if self._outbox:
-                self._send_calls(sock)
-            if self._bell.wait(sock, 0 if is_idle and self._roused else timeout):
-                self._take_frames()
-        except (OSError, BadFrame) as error:
-            logger.info("the owner was lost: %s", error, extra={"action": "owner_lost"})
-            self._lose()
+            self._bell.ring()  # the thread finds another owner
+            return
+        if self._outbox:
+            self._send_calls(sock)
+        elif self._unsent:
+            self._flush(sock)
+        if has_news and self._sock is not None:
+            self._take_frames()
 
     def _take_frames(self) -> None:
         """Take all that is here."""
-        if not self._frames.fill():
-            self._lose()
-            return
-        while (found := self._frames.next()) is not None:
-            self._take(*found)
+        try:
+            if not self._frames.fill(socket.MSG_DONTWAIT):
+                self.lose()
+                return
+            while (found := self._frames.next()) is not None:
+                self._take(*found)
+        except (BlockingIOError, InterruptedError):  # somebody else has taken it
+            pass
+        except (OSError, BadFrame) as error:
+            logger.info("the owner was lost: %s", error, extra={"action": "owner_lost"})
+            self.lose()
 
     def _take(self, kind: int, head: memoryview, body: memoryview) -> None:
         if kind == ANSWER:
-            answer = cast("Answer", decoded(ANSWER, head))
-            waiting = self._unanswered.pop(answer.sequence, None)
-            if waiting is not None:
-                waiting[1](answer.outcomes if answer.error is None else answer.error.error())
+            self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             with self._lock:
@@ -260,7 +353,7 @@ class SocketLink:
     # -- owners come and go -------------------------------------------------------------------------------
 
     def _meet(self, deadline: float) -> None:
-        """Connect, say hello, and send again what was not answered; nothing when the link is closing."""
+        """Connect and say hello; nothing when the link is closing."""
         while not self._closing.is_set():
             sock = self._meeting.connect(self._closing, deadline)
             if sock is None:
@@ -281,45 +374,57 @@ class SocketLink:
         hello = self._meeting.hello(self.session)
         sock.settimeout(_HELLO_S)
         send(sock, frame(HELLO, hello))
-        kind, said = _receive_one(sock)
+        kind, said, number = receive_one(sock)
         if kind == REFUSED:
             error = cast("Refusal", said).error()
             if isinstance(error, Closed):
                 return False
             raise error
         self._meeting.check(hello, cast("Welcome", said))
+        self.durable, self._known = number, cast("Welcome", said).last
         sock.settimeout(None)
-        floor = next(iter(self._unanswered), 0)
-        for group, _ in list(self._unanswered.values()):
-            send(sock, group.buffers(floor))
-        self._frames = FrameReader(sock, FROM_OWNER)
-        self._sock = sock
-        for listener in self._listeners.get(MET, ()):
-            listener(b"")
+        self._met = sock
         return True
 
-    def _lose(self) -> None:
+    def _use(self, sock: socket.socket) -> None:
+        """Go on with another owner: send again what was not answered."""
+        self._met = None
+        self._unsent = Unsent()
+        self._frames = FrameReader(sock, FROM_OWNER)
+        self._sock = sock
+        for group in self._unanswered.again(self._known):
+            self._unsent.add(self._unanswered.frame(group))
+        self._flush(sock)
+        for listener in self._listeners.get(MET, ()):
+            listener(b"")
+
+    def lose(self) -> None:
         """The connection is gone; calls that were sent may have been done."""
         sock, self._sock = self._sock, None
+        self._end_loop_turns()
         if sock is not None:
-            sock.close()
+            _hang_up(sock)
         with self._lock:
             calls = [call for call in self._calls.values() if call.is_sent]
         for call in calls:
             call.error = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
             call.is_done.set()
+        self._bell.ring()
 
     # -- the end ------------------------------------------------------------------------------------------
 
     def close(self, timeout: float) -> None:
         """Let go of the owner; by whoever closes the log, when the forwarder has ended."""
         self._closing.set()
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            with suppress(OSError):
-                sock.settimeout(0.1)
-                send(sock, frame(BYE))
-            sock.close()
+        self._end_loop_turns()
+        with self._turns:  # a loop may be in the middle of one
+            for sock in (self._sock, self._met):
+                if sock is not None:
+                    with suppress(OSError):
+                        sock.settimeout(0.1)
+                        send(sock, frame(BYE))
+                    _hang_up(sock)
+            self._sock = self._met = self.durable = None
         with self._lock:
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
@@ -330,116 +435,20 @@ class SocketLink:
 
     def forget(self) -> None:
         """In a forked child: close our copies; the connection is the parent's, and goes on."""
-        if self._sock is not None:
-            self._sock.close()
+        for copy in (self._sock, self._met):
+            if copy is not None:
+                copy.close()
+        if self._loop_turns is not None:
+            self._loop_turns.forget()
+        self.durable = None
         self._bell.close()
 
-    def hang_up(self) -> None:
-        """Wake a forwarder that waits for an owner, so that it can end; from any thread."""
-        self._closing.set()
-        sock = self._sock
-        if sock is not None:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-        self._bell.ring()
 
-
-class Bell:
-    """Wakes a thread that waits for a socket; rung by any other."""
-
-    def __init__(self) -> None:
-        self._out, self._in = os.pipe()
-        os.set_blocking(self._out, False)
-        os.set_blocking(self._in, False)
-        self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
-        self._sock = -1
-        self._is_asleep = False
-
-    def arm(self) -> None:
-        """From now on a ring is heard; then look whether there is anything to do, then wait."""
-        self._is_asleep = True
-
-    def ring(self) -> None:
-        """Wake it, if it sleeps."""
-        if self._is_asleep:
-            self._is_asleep = False
-            with suppress(OSError):  # full: it is awake; closed: it has ended
-                os.write(self._in, b"\0")
-
-    def wait(self, sock: socket.socket, timeout: float | None) -> bool:
-        """Sleep until the socket has something, the bell rings or the time is up; whether the socket has something."""
-        descriptor = sock.fileno()
-        if descriptor != self._sock:
-            if self._sock >= 0:
-                with suppress(KeyError, OSError):
-                    self._poll.unregister(self._sock)
-            self._poll.register(descriptor, select.POLLIN)
-            self._sock = descriptor
-        ready = self._poll.poll(None if timeout is None else max(0, timeout * 1000))
-        self._is_asleep = False
-        if any(one == self._out for one, _ in ready):
-            with suppress(BlockingIOError):
-                os.read(self._out, 4096)
-        return any(one == descriptor for one, _ in ready)
-
-    def close(self) -> None:
-        """Let go of its descriptors."""
-        os.close(self._in)
-        os.close(self._out)
-
-
-class FrameReader:
-    """Frames out of a socket: filled by one call for each that it has something, then taken one by one."""
-
-    def __init__(self, sock: socket.socket | None, limits: Limits) -> None:
-        self._sock = sock
-        self._limits = limits
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._begin = self._end = 0
-
-    def fill(self) -> bool:
-        """Take what the socket has, waiting for the first of it; False when the connection has ended."""
-        assert self._sock is not None
-        if self._begin == self._end:
-            self._begin = self._end = 0
-        elif self._end == len(self._buffer):
-            self._make_room()
-        count = self._sock.recv_into(self._view[self._end :])
-        self._end += count
-        return count > 0
-
-    def next(self) -> tuple[int, memoryview, memoryview] | None:
-        """The next frame; None when it is not here as a whole. It is valid until the next `fill`."""
-        here = self._end - self._begin
-        if here < HEADER.size:
-            return None
-        found = header(self._buffer, self._begin, self._limits)
-        if here < found.size:
-            if self._begin + found.size > len(self._buffer):
-                self._make_room(found.size)
-            return None
-        at = self._begin + HEADER.size
-        middle = at + found.head
-        self._begin += found.size
-        return found.kind, self._view[at:middle], self._view[middle : middle + found.body]
-
-    def _make_room(self, size: int = 0) -> None:
-        here = bytes(self._view[self._begin : self._end])
-        if size > len(self._buffer):
-            self._buffer = bytearray(size)
-            self._view = memoryview(self._buffer)
-        self._view[: len(here)] = here
-        self._begin, self._end = 0, len(here)
-
-
-def _receive_one(sock: socket.socket) -> tuple[int, msgspec.Struct]:
-    frames = FrameReader(sock, BEFORE_WELCOME)
-    while (found := frames.next()) is None:
-        if not frames.fill():
-            raise BadFrame("the owner hung up")
-    return found[0], decoded(found[0], found[1])
+def _hang_up(sock: socket.socket) -> None:
+    """End a connection, of which a loop may have a copy."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 def _no_answer(name: str, timeout: float, *, is_sent: bool) -> HoldfastError:
@@ -448,20 +457,3 @@ def _no_answer(name: str, timeout: float, *, is_sent: bool) -> HoldfastError:
             f"the log's owner did not answer within {timeout:g} s call={name}", hint="look, then ask again"
         )
     return Unavailable(f"the log had no owner within {timeout:g} s call={name}", hint="ask again")
-
-
-def send(sock: socket.socket, buffers: list[bytes | memoryview]) -> None:
-    """Send all of these; blocks."""
-    at = 0
-    while at < len(buffers):
-        some = buffers[at : at + _BUFFERS_AT_ONCE]
-        sent = sock.sendmsg(some)
-        whole = sum(map(len, some))
-        if sent == whole:
-            at += len(some)
-            continue
-        while sent >= len(buffers[at]):
-            sent -= len(buffers[at])
-            at += 1
-        if sent:
-            buffers[at] = memoryview(buffers[at])[sent:]

@@ -16,15 +16,22 @@ from holdfast.sharing.host import Host
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.process_turns import ProcessTurns
+from holdfast.sharing.shared_keys import SharedKeys
 
 _JOIN_S = 30.0
 
 
 def open_member(asked: alone.Asked) -> Log:
     """Own the log, or join whoever does."""
-    how = Asked(asked.directory.path, asked.settings, asked.clock, asked.keyring, asked.cipher)
+    keys = SharedKeys(asked.keyring, asked.cipher)
+    how = Asked(asked.directory.path, asked.settings, asked.clock, keys)
+
+    def now() -> alone.Asked:
+        """As it was asked for, with the keys that the log has now."""
+        return asked._replace(keyring=keys.keyring)
+
     membership = Membership(
-        how, lambda directory: _Owned(asked, directory), lambda host, owner: _set_calls(host, owner, membership, link)
+        how, lambda directory: _Owned(now(), directory), lambda host, owner: _set_calls(host, owner, membership, link)
     )
     link = SocketLink(membership, asked.clock)
     try:
@@ -33,8 +40,8 @@ def open_member(asked: alone.Asked) -> Log:
     except BaseException:
         link.close(_JOIN_S)
         raise
-    log = compose_member(asked, journal, link, _Ownership(membership))
-    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(asked))
+    log = compose_member(asked, journal, link, _Ownership(membership), keys)
+    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(now()))
     return log
 
 

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Outcomes, Refusal
 
-PROTOCOL = 1
+PROTOCOL = 2
 """What both sides must speak. Any change of a frame or of what one means makes it another."""
 
 HELLO, WELCOME, REFUSED, GROUP, ANSWER, CALL, RESULT, EVENT, BYE, CLOSING = range(1, 11)

@@ -131,7 +131,7 @@ class Subscription:
             except IndexError:
                 return None
             missed, self._expected = number - self._expected, number + 1
-        return msgspec.structs.replace(event, missed=missed) if missed else event
+        return msgspec.structs.replace(event, missed=event.missed + missed) if missed else event
 
     def _has_news(self) -> bool:
         return bool(self._buffer) or self._end is not None or self._is_closed

@@ -121,7 +121,7 @@ class Forwarded:
     def wait(self, timeout: float) -> bool:
         """Wait for the outcome, whatever it is; whether it is known."""
         group = self.group
-        return group is None or group.done or group.signal.sleep(group.is_done, timeout)
+        return group is None or group.done or group.wait(timeout)
 
     def outcomes(self) -> Outcomes:
         """What became of each item; it is done."""
@@ -257,7 +257,7 @@ class ProducedUnit:
 
     def wait(self, timeout: float) -> bool:
         """Wait for the outcome, whatever it is; whether it is known."""
-        return self.group.done or self.group.signal.sleep(self.group.is_done, timeout)
+        return self.group.done or self.group.wait(timeout)
 
     def outcomes(self) -> Outcomes:
         """What became of it; it is done."""

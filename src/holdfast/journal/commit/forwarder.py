@@ -1,13 +1,17 @@
-"""The forwarder: in a process that does not own the log, the thread that has groups committed by the one that does.
+"""The forwarder: in a process that does not own the log, what has groups committed by the one that does.
 
 It takes groups off the same queue as a writer does, and hands each to a `Link`, which brings it to the owner, as often
 as it takes, and says what became of it: once. Then the group learns its offsets, failures and repeats and is finished;
 so tickets, back-pressure, flush and close are the same here and there. While some groups are on their way, what callers
 bring gathers in the next one: that is what makes groups large when many append.
 
-One thread does all of it, because waking another one costs more than the work: while it sleeps on the queue, it takes
-what comes from the owner. Groups are finished in the order in which they were taken. A link that has ended for good
-refuses all that is left.
+All of it is done in *turns*, one at a time and never waiting: take what came from the owner, forward what is due. A
+thread takes them, and sleeps in between; where coroutines append, the link lets their event loop take turns, because
+waking a thread costs more than the work. Groups are finished in the order in which they were taken. A link that has
+ended for good refuses all that is left.
+
+A signal (Ctrl-C) may strike a turn of the main thread's loop anywhere. The next turn notices, gives up the connection
+and begins anew with what is on its way: the owner knows each group by its number, so none is written twice.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from threading import Thread
+from math import inf
+from threading import Lock, Thread
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -25,15 +30,16 @@ from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unav
 from holdfast.journal.commit.forwarded import ForwardedRows, Item, fill, forwarded_unit
 from holdfast.journal.commit.group import Group, Run, Unit
 from holdfast.journal.commit.queue import Queue
+from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
+from holdfast.shared_number import SharedNumber
 from holdfast.signals import Wake
 
 Told = TypeVar("Told")
-Answered = Callable[[Outcomes | HoldfastError], None]
 
 ON_THE_WAY_MAX = 2
 """Groups that may be with the owner at once. More would be smaller ones; fewer would leave it waiting for the next."""
@@ -41,21 +47,47 @@ ON_THE_WAY_MAX = 2
 logger = logging.getLogger("holdfast.journal")
 
 
+class Waiting(Protocol):
+    """Whoever waits for what becomes of a group."""
+
+    def answered(self, answer: Outcomes | HoldfastError) -> None:
+        """This is what became of it."""
+
+
 class Link(Protocol):
-    """The way from a process that shares a log to the one that owns it; the forwarder's thread drives it."""
+    """The way from a process that shares a log to the one that owns it; used in turns."""
 
     @property
     def wake(self) -> Wake:
-        """What the forwarder sleeps on; while it sleeps, what comes from the owner is taken."""
+        """What says that there may be a group to forward."""
 
-    def forward(self, items: list[Item], answered: Answered) -> None:
-        """Have these committed together, once; `answered` is called when that is known, by this same thread.
+    @property
+    def durable(self) -> SharedNumber | None:
+        """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
+
+    def begin(self, turn: Callable[[bool], object], turns: Lock) -> None:
+        """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile."""
+
+    def sleep(self, timeout: float | None) -> bool:
+        """Wait for the owner, or until there may be something to forward; whether the owner may have sent something.
+
+        Between turns, by the thread that began. Finds another owner if this one is lost.
+        """
+
+    def forward(self, items: list[Item], waiting: Waiting) -> None:
+        """Have these committed together, once; `waiting` learns what became of them, in a turn.
 
         Returns at once, also while there is no owner: then it is sent when there is one.
         """
 
-    def take(self) -> None:
-        """Wait for something from the owner, and take it; finds another owner if this one is lost."""
+    def has(self, waiting: Waiting) -> bool:
+        """Whether it forwards something for this one."""
+
+    def take(self, *, has_news: bool) -> None:
+        """Take what came from the owner."""
+
+    def lose(self) -> None:
+        """Begin anew: connect again, and send again what was not answered."""
 
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
         """Ask the owner for something else, and wait for its answer; from any other thread."""
@@ -67,26 +99,41 @@ class Link(Protocol):
 class _OnTheWay:
     """A group that is with the owner, or a barrier behind such."""
 
-    __slots__ = ("answer", "group", "is_answered", "started", "taken")
+    __slots__ = ("answer", "group", "is_answered", "items", "started", "taken")
 
-    def __init__(self, group: Group, taken: list[Run | Unit], started: float) -> None:
+    def __init__(self, group: Group, started: float) -> None:
         self.group = group
-        self.taken = taken
-        """Those of its items that were forwarded, in order."""
+        self.items: list[Item] | None = None
+        """What is forwarded of it; None: that was not made yet."""
+        self.taken: list[Run | Unit] = []
+        """The group's own items that this stands for, in order."""
         self.started = started
         self.answer: Outcomes | HoldfastError = ()
-        self.is_answered = not taken
+        self.is_answered = False
+
+    def answered(self, answer: Outcomes | HoldfastError) -> None:
+        """By the link: this is what became of it."""
+        self.answer, self.is_answered = answer, True
 
 
 class Forwarder:
-    """The thread that forwards."""
+    """Forwards for one process."""
 
-    def __init__(self, queue: Queue, link: Link, partitions: Mapping[int, Partition], clock: Clock) -> None:
+    def __init__(
+        self, queue: Queue, link: Link, partitions: Mapping[int, Partition], settings: JournalSettings, clock: Clock
+    ) -> None:
         self._queue = queue
+        self._linger_s = settings.flush_interval_ms / 1000
         self._link = link
         self._partitions = partitions
         self._clock = clock
         self._on_the_way: deque[_OnTheWay] = deque()
+        self._turns = Lock()
+        """Held by whoever has the turn."""
+        self._is_turning = False
+        """Within a turn; else true only if a signal ended one."""
+        self._linger_until = inf
+        """When what is in no hurry is due."""
         self.counters = Counters()
         self.poison: Closed | None = None
         self.failure: HoldfastError | None = None
@@ -103,32 +150,73 @@ class Forwarder:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        group: Group | None = None
         try:
-            while (group := self._queue.take()) is not None:
-                self._forward(group)
-                while len(self._on_the_way) >= ON_THE_WAY_MAX:
-                    self._link.take()
-            while self._on_the_way:
-                self._link.take()
+            self._link.begin(self.turn, self._turns)
+            self.turn(False)
+            while not (self._queue.is_finished and not self._on_the_way):
+                self.turn(self._link.sleep(self._patience()))
         except BaseException as error:
-            self._die(error, group)
+            self._die(error)
+
+    def _patience(self) -> float | None:
+        if self._linger_until == inf:
+            return None
+        return max(0.0, self._linger_until - self._clock.monotonic())
+
+    def turn(self, has_news: bool) -> None:
+        """Take what came from the owner, if there may be something, and forward what is due; by any thread."""
+        with self._turns:
+            if self._is_turning:
+                self._mend()
+            self._is_turning = True
+            self._link.take(has_news=has_news)
+            self._finish_answered()
+            while len(self._on_the_way) < ON_THE_WAY_MAX and (group := self._next()) is not None:
+                self._forward(group)
+            self._is_turning = False
+
+    def _next(self) -> Group | None:
+        """The next group that is due."""
+        if self._linger_until == inf:
+            group = self._queue.poll()
+        else:
+            group = self._queue.poll(lingered=self._clock.monotonic() >= self._linger_until)
+        if group is not None or not self._queue.is_lingering:
+            self._linger_until = inf
+        elif self._linger_until == inf:
+            self._linger_until = self._clock.monotonic() + self._linger_s
+        return group
+
+    def _mend(self) -> None:
+        """A signal ended the turn before this one: begin anew with what is on its way."""
+        self._link.lose()
+        self._queue.put_back([way.group for way in self._on_the_way])
+        for way in self._on_the_way:
+            if not way.is_answered and not self._link.has(way):
+                self._hand_over(way)
 
     # -- to the owner -------------------------------------------------------------------------------------
 
     def _forward(self, group: Group) -> None:
-        items: list[Item] = []
-        taken: list[Run | Unit] = []
-        for one in group.items:
-            item = self._item(one)
-            if item is not None:
-                items.append(item)
-                taken.append(one)
-        way = _OnTheWay(group, taken, self._clock.monotonic())
+        way = _OnTheWay(group, self._clock.monotonic())
         self._on_the_way.append(way)
-        if taken:
-            self._link.forward(items, lambda answer: self._answered(way, answer))
+        self._hand_over(way)
+
+    def _hand_over(self, way: _OnTheWay) -> None:
+        """Let the link have what is forwarded of a group; once."""
+        if way.items is None:
+            items: list[Item] = []
+            taken: list[Run | Unit] = []
+            for one in way.group.items:
+                item = self._item(one)
+                if item is not None:
+                    items.append(item)
+                    taken.append(one)
+            way.taken, way.items = taken, items
+        if way.items:
+            self._link.forward(way.items, way)
         else:
+            way.answered(())
             self._finish_answered()
 
     def _item(self, one: Run | Unit) -> Item | None:
@@ -137,7 +225,7 @@ class Forwarder:
             return ForwardedRows(one.partition, one.rows, 0) if one.rows else None
         try:
             if one.make is not None:
-                one.operations = one.make(one)
+                one.operations, one.make = one.make(one), None
             _refuse_own(one)
         except HoldfastError as error:
             one.fail(error)
@@ -153,15 +241,11 @@ class Forwarder:
 
     # -- and back -----------------------------------------------------------------------------------------
 
-    def _answered(self, way: _OnTheWay, answer: Outcomes | HoldfastError) -> None:
-        """By the link: this is what became of a group."""
-        way.answer, way.is_answered = answer, True
-        self._finish_answered()
-
     def _finish_answered(self) -> None:
         """Finish the groups that are answered, in order; what is behind one that is not waits."""
         while self._on_the_way and self._on_the_way[0].is_answered:
-            self._finish(self._on_the_way.popleft())
+            self._finish(self._on_the_way[0])
+            self._on_the_way.popleft()
 
     def _finish(self, way: _OnTheWay) -> None:
         group, answer = way.group, way.answer
@@ -196,7 +280,7 @@ class Forwarder:
                 fill(run, found, self._partitions)
         return None
 
-    def _die(self, error: BaseException, group: Group | None) -> None:
+    def _die(self, error: BaseException) -> None:
         """This thread cannot go on, by its own defect or because the link has ended: nobody is left waiting."""
         reason = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         poison = (
@@ -207,10 +291,11 @@ class Forwarder:
         poison.__cause__ = error if poison is not error else error.__cause__
         self.poison = self.failure = poison
         logger.critical("forwarding ended: %s", reason, extra={"action": "poisoned"}, exc_info=error)
-        for way in self._on_the_way:
-            way.group.finish(_unknown(poison))
-        if group is not None and not group.done:
-            group.finish(poison)
+        with self._turns:
+            self._queue.put_back([way.group for way in self._on_the_way])
+            for way in self._on_the_way:
+                way.group.finish(_unknown(poison))
+            self._on_the_way.clear()
         for waiting in self._queue.abandon(poison):
             waiting.finish(poison)
 

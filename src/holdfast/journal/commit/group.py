@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
@@ -195,6 +195,25 @@ class Unit:
                 return False
         return True
 
+    def check_repeats(self) -> None:
+        """Raise if idempotency keys refuse all of it: one stands for something else, or a batch is half known.
+
+        Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten.
+        """
+        runs = self.runs()
+        for run in runs:
+            for repeat in run.repeats.values():
+                if isinstance(repeat, HoldfastError):
+                    raise repeat.again()
+        known: dict[int, bool] = {}
+        for run in runs:
+            batch = run.columns.batch if isinstance(run.columns, Encoded) else None
+            if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
+                raise Invalid(
+                    f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
+                    hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
+                )
+
     def release(self) -> None:
         """Let go of records, bodies and parts."""
         for operation in self.operations:
@@ -250,6 +269,7 @@ class Group:
         "done",
         "error",
         "forwarded",
+        "hurry",
         "is_plain",
         "items",
         "offered",
@@ -260,7 +280,7 @@ class Group:
         "since",
     )  # fmt: skip
 
-    def __init__(self, records_cap: int, bytes_cap: int) -> None:
+    def __init__(self, records_cap: int, bytes_cap: int, hurry: Callable[[], None] | None = None) -> None:
         self.items: list[Run | Unit] = []
         self.runs: dict[Partition, Run] = {}
         """The run of each partition that still takes records."""
@@ -282,6 +302,14 @@ class Group:
         self.error: HoldfastError | None = None
         """Why nothing of this group was stored, or is known to be."""
         self.signal = Signal()
+        self.hurry = hurry
+        """Says that a thread is about to block until this is done, where that matters."""
+
+    def wait(self, timeout: float) -> bool:
+        """Block this thread until it is done or the time is up; whether it is done."""
+        if self.hurry is not None:
+            self.hurry()
+        return self.signal.sleep(self.is_done, timeout)
 
     def run_for(self, partition: Partition) -> Run:
         """The run that takes this partition's next record."""

@@ -6,15 +6,10 @@ The bounds cover everything that is not durable yet, the group being committed i
 buffered record is refused at once (False, counted, one warning per burst), and an acknowledged one waits
 for room, never longer than its time-out, then raises `Full`: nothing was written. On an event loop nobody
 waits: a blocked loop could never drain. Control units bypass the caps and are never refused for fullness.
-
-The writer sleeps in one of two ways: *idle* (anything wakes it) and *lingering* (only buffered records are
-there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
 """
 
 from __future__ import annotations
 
-from _thread import allocate_lock
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.caller import in_coroutine
@@ -23,40 +18,23 @@ from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded
 from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Produced, Run, Unit
 from holdfast.journal.commit.offered_drops import OfferedDrops
+from holdfast.journal.commit.queued_groups import IDLE, QueuedGroups
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import Ticket
 from holdfast.journal.commit.unsealed_tail import UnsealedTail
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra
-from holdfast.signals import Signal, Wake
-
-AWAKE, IDLE, LINGERING = 0, 1, 2
+from holdfast.signals import Wake
 
 
-class Queue:
+class Queue(QueuedGroups):
     """The bounded way from callers to the writer."""
 
     def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
-        """`wake` is what whoever takes groups sleeps on; as a lock is that somebody else releases."""
-        self._settings = settings
+        """`wake` rouses whoever takes groups, where that is not somebody who sleeps here, in `take`."""
+        super().__init__(settings, wake)
         self._clock = clock
-        self.lock = self._lock = allocate_lock()
-        self._wake: Wake = allocate_lock() if wake is None else wake
-        if wake is None:
-            self._wake.acquire()
-        self._asleep = AWAKE
-        self._closed: deque[Group] = deque()
-        self._open = Group(0, 0)
-        self._taken: list[Group] = []
-        """Groups that are being committed, or are on their way to the owner; a writer has one at a time."""
-        self._pending_records = 0
-        self._pending_bytes = 0
-        """Records and bytes of all groups but the open one: queued or being committed."""
-        self.room = Signal()
-        """Notified when there may be room for more."""
-        self._refusal: HoldfastError | None = None
-        self._finishing = False
         self._hold: HoldfastError | None = None
         """Why no record is taken at the moment …"""
         self._holds: dict[str, HoldfastError] = {}
@@ -79,13 +57,26 @@ class Queue:
         idempotency_key: bytes | None,
     ) -> Ticket:
         """Add one record; its ticket. `unique` is the hash of the idempotency key, and the digest of the record."""
+        # What `_put` does, in place: of all verbs this one is called most, and each call costs a tenth of it.
         with self._lock:
-            run = self._put(partition, payload, time, extra, unique, size, timeout)
-            ticket = Ticket(run, len(run.rows) - 1, timeout, idempotency_key)
-            run.group.acked = True
+            group = self._open
+            if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+                group = self._admit(1, size, timeout)
+            run = group.runs.get(partition)
+            if run is None:
+                run = _run_for(group, partition)
+            if extra is not None:
+                run.extras = True
+            if unique is not None:
+                run.keyed, group.is_plain = True, False
+            group.records += 1
+            group.bytes += size
+            rows = run.rows
+            rows.append((payload, time, extra, unique))
+            group.acked = True
             if self._asleep:
                 self._rouse()
-            return ticket
+            return Ticket(run, len(rows) - 1, timeout, idempotency_key)
 
     def offer(
         self, partition: Partition, payload: bytes, time: int, extra: Extra | None, unique: bytes | None, size: int
@@ -298,6 +289,8 @@ class Queue:
             self._finishing = self._finishing or finish
             if self._asleep:
                 self._rouse()
+        if self._hurry is not None:
+            self._hurry()
         self.room.notify()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
@@ -315,58 +308,6 @@ class Queue:
         self.tail.bytes_since += size
         if size < 0:
             self.room.notify()
-
-    # -- the writer ---------------------------------------------------------------------------------------
-
-    def take(self, done: Group | None = None) -> Group | None:
-        """The next group to commit; waits for one. None when the queue is finished and empty.
-
-        `done` is the one before, if it was not said yet that it is settled: one lock for both.
-        """
-        lingered = False
-        while True:
-            with self._lock:
-                if done is not None:
-                    self._settle(done)
-                    done = None
-                if self._closed:
-                    self._taken.append(self._closed.popleft())
-                    return self._taken[-1]
-                group = self._open
-                if group.items or group.acked:
-                    if group.acked or self._finishing or lingered:
-                        self._taken.append(self._rotate())
-                        return self._taken[-1]
-                    self._asleep = LINGERING
-                elif self._finishing:
-                    return None
-                else:
-                    self._asleep = IDLE
-                timeout = self._settings.flush_interval_ms / 1000 if self._asleep == LINGERING else -1
-            lingered = not self._wake.acquire(timeout=timeout)
-            if lingered:
-                self._end_linger()
-
-    def complete(self, group: Group) -> None:
-        """The group is settled: what it held makes room."""
-        with self._lock:
-            self._settle(group)
-
-    def _settle(self, group: Group) -> None:
-        self._taken.remove(group)
-        self._pending_records -= group.records
-        self._pending_bytes -= group.bytes
-        self.room.notify()  # whoever it wakes waits for the lock
-
-    def abandon(self, refusal: HoldfastError) -> list[Group]:
-        """Take nothing more and hand over all that waits; used when the writer cannot go on."""
-        with self._lock:
-            self._refusal = refusal
-            groups = [*self._closed, self._open]
-            self._closed.clear()
-            self._open = Group(0, 0)
-        self.room.notify()
-        return groups
 
     # -- with the lock held -------------------------------------------------------------------------------
 
@@ -396,32 +337,11 @@ class Queue:
         run.rows.append((payload, time, extra, unique))
         return run
 
-    def _rouse(self) -> None:
-        # In this order, and forgiving: a caller interrupted in between leaves a writer that wakes all the same.
-        try:
-            self._wake.release()
-        except RuntimeError:  # it was roused already
-            pass
-        self._asleep = AWAKE
-
-    def _end_linger(self) -> None:
-        """The flush interval is over; a caller may have woken us at that very moment."""
-        with self._lock:
-            self._asleep = AWAKE
-            self._wake.acquire(blocking=False)
-
     def _place(self, group: Group, unit: Unit) -> None:
         group.add(unit)
         group.acked = True
         if self._asleep:
             self._rouse()
-
-    def _rotate(self) -> Group:
-        group = self._open
-        self._pending_records += group.records
-        self._pending_bytes += group.bytes
-        self._open = Group(0, 0)
-        return group
 
     def _admit(self, records: int, size: int, timeout: float) -> Group:
         """The open group, with room for this; waits for room with the lock released."""

@@ -15,10 +15,10 @@ from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
-from holdfast.journal.groups.group_frame import FramedEntry
 from holdfast.journal.sessions.session_table import SessionChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.stamped_heads import head_row
 from holdfast.model import frame
 from holdfast.model.control_rows import HeadRow, KeyRow, stamped
 from holdfast.model.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
@@ -47,6 +47,12 @@ class Snapshot(NamedTuple):
 
 class Staging:
     """The changes of one group."""
+
+    __slots__ = (
+        "_backend", "_gathered", "_group", "_keys_before", "_keys_stored", "_partitions", "_spaces", "_state", "_vault",
+        "bytes", "entries", "forgets_sessions", "heads", "is_full", "key_epoch", "keys", "next_seq", "records",
+        "repeats", "sessions", "units",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend, state: JournalState) -> None:
         before = state.row
@@ -192,20 +198,19 @@ class Staging:
             self._backend.insert_keys(self._key_rows(fresh))
         self._keys_stored = len(self.keys)
 
-    def framed(self) -> tuple[list[FramedEntry], list[bytes]]:
-        """The entries as a file of groups has them, and their bodies."""
-        framed = []
+    def framed(self) -> tuple[list[tuple[object, ...]], list[bytes]]:
+        """The entries as a file of groups has them (the columns of `FramedEntry`), and their bodies."""
+        framed: list[tuple[object, ...]] = []
         for entry in self.entries:
             at = self._partitions[entry.partition_id]
-            framed.append(FramedEntry(*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
+            framed.append((*entry[:12], entry.schema, at.topic, at.number, len(entry.body)))
         return framed, [entry.body for entry in self.entries]
 
     def head_rows(self, topics: dict[str, int]) -> list[HeadRow]:
         """The head rows to store, stamped."""
         rows = []
         for partition, (next_offset, link, _) in self.heads.items():
-            values = (partition.id, topics[partition.topic], partition.number, next_offset, link, self.key_epoch)
-            rows.append(HeadRow(*values, self._vault.stamp(HeadRow.covered(*values))))
+            rows.append(head_row(partition, topics[partition.topic], next_offset, link, self._vault))
         return rows
 
     def encrypt(self, body: bytes | memoryview, head: bytes) -> bytes | memoryview:

@@ -63,7 +63,7 @@ class Ticket(msgspec.Struct, frozen=True, gc=False, eq=False):
         group = self._run.group
         if not group.done:
             seconds = self._timeout if timeout is None else timeout
-            if not group.signal.sleep(group.is_done, seconds):
+            if not group.wait(seconds):
                 raise self._unknown(seconds)
         return self._run.receipt(self._index)
 
@@ -228,7 +228,7 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     def wait(self, timeout: float) -> bool:
         """Wait for the outcome, whatever it is; whether it is known."""
         group = self.unit.group
-        return group.done or group.signal.sleep(group.is_done, timeout)
+        return group.done or group.wait(timeout)
 
     async def wait_async(self, timeout: float) -> bool:
         """What `wait` does, for coroutines."""

@@ -29,7 +29,7 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.commit_alarms import CommitAlarms
 from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
-from holdfast.journal.commit.next_row import next_row
+from holdfast.journal.commit.next_row import filed_row, next_row
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
@@ -50,8 +50,9 @@ from holdfast.journal.state.operations import (
     SetPolicy,
     Trim,
 )
+from holdfast.journal.state.stamped_heads import stamp_late
 from holdfast.journal.state.state_digest import StateDigest, Vouched
-from holdfast.model.control_rows import HeadRow, LogRow, stamped
+from holdfast.model.control_rows import LogRow, stamped
 from holdfast.model.record_columns import Encoded
 from holdfast.signals import Signal
 
@@ -116,7 +117,7 @@ class Writer:
                     self._queue.complete(group)
                     group = None
                     self._do_chores()
-            self._spare_if_full(self._backend.filed.leave)
+            self._tidy(self._backend.filed.leave)
         except BaseException as error:
             self._die(error, group)
 
@@ -132,21 +133,34 @@ class Writer:
         """What keeps files and database in shape; nobody waits for it but the next group."""
         filed = self._backend.filed
         if len(filed.late.entries) >= self._fold_at:
-            self._spare_if_full(filed.fold)
+            self._tidy(filed.fold)
         if filed.remains is not None:
-            self._spare_if_full(filed.move_remains)
+            self._tidy(filed.move_remains)
         if self._backend.checkpoint(self._settings.checkpoint_bytes):
             self.counters.checkpoints += 1
 
-    def _spare_if_full(self, tidy: Callable[[], None]) -> None:
+    def _tidy(self, work: Callable[[LogRow], None] | Callable[[LogRow | None], None]) -> None:
         """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
+        row = self._folded_row()
         try:
-            tidy()
+            work(row)  # type: ignore[arg-type]  # whoever folds has something to fold
             self._fold_at = _LATE_ENTRIES_MAX
+            if row is not None:
+                self._state.row = row
+                self._digest.accept()
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
             self._alarms.stay_in_files(error)
+
+    def _folded_row(self) -> LogRow | None:
+        """The log's own row as the database gets it with all that is in files alone; None where that is nothing."""
+        stamps = stamp_late(self._backend.filed.late, self._topics, self._vault)
+        if not stamps:
+            return None
+        file, position = self._backend.filed.place
+        row = self._state.row._replace(heads=self._digest.propose(stamps), group_file=file, group_position=position)
+        return stamped(row, self._vault)
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -171,7 +185,6 @@ class Writer:
         if self._alarms.is_refusing:
             self._alarms.stored()
         self._state.row = row
-        self._digest.accept()
         if not staging.is_plain:
             staging.spaces.accept()
             if staging.sessions is not None:
@@ -189,6 +202,7 @@ class Writer:
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
         """Store a group of anything, with all that is in files alone; returns the log's row."""
+        late = stamp_late(self._backend.filed.late, self._topics, self._vault)
         self._backend.begin()
         if not staging.is_full:
             for item in group.items:
@@ -196,15 +210,23 @@ class Writer:
         staging.flush()
         if group.forwarded or staging.forgets_sessions:
             staging.sessions = self._sessions.stage(group)
-        row = self._store(staging)
+        row = self._store(staging, late)
         self._in_doubt = True
         self._backend.commit()
+        self._digest.accept()
         return row
 
     def _fits_file(self, group: Group) -> bool:
-        """Whether a file of groups takes this one: records without idempotency keys, and nothing else."""
+        """Whether a file of groups takes this one: records without idempotency keys, and nothing else.
+
+        The first group of a key epoch goes through the database: what follows its row is proved by the same key.
+        """
         files = self._backend.filed.writer
-        if files is None or not (group.is_plain or all(map(_is_plain, group.items))):
+        if (
+            files is None
+            or self._vault.epoch != self._state.row.key_epoch
+            or not (group.is_plain or all(map(_is_plain, group.items)))
+        ):
             return False
         return files.has_place(
             _FRAME_BYTES + group.bytes + _RECORD_BYTES * group.records + _ITEM_BYTES * len(group.items)
@@ -223,15 +245,14 @@ class Writer:
         staging.is_full = True
         if group.forwarded:
             staging.sessions = self._sessions.stage(group)
-        heads = staging.head_rows(self._topics.ids)
-        row = self._next_row(staging, heads)
+        row = filed_row(self._state.row, staging)
         filed = self._backend.filed
-        frame = filed.framed(row, heads, *staging.framed(), staging.sessions)
+        frame = filed.framed(row.groups, row.key_epoch, *staging.framed(), self._vault.prove, staging.sessions)
         if frame is None:
             return None
         filed.check_owned()
         self._in_doubt = True
-        filed.append_group(frame)
+        filed.append_group(row.groups, frame, staging.entries, staging.sessions)
         return row
 
     def _stage_batch(self, unit: Unit, staging: Staging) -> None:
@@ -308,10 +329,7 @@ class Writer:
         try:
             for operation in unit.operations:
                 self._apply(operation, staging)
-            runs = unit.runs()
-            if len(runs) > 1 or (runs and runs[0].repeats):
-                _refuse_misused(runs)
-                _refuse_half_known(runs)
+            unit.check_repeats()
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -353,7 +371,8 @@ class Writer:
         if unit.scope is not None:
             self._broken[unit.scope] = error
 
-    def _store(self, staging: Staging) -> LogRow:
+    def _store(self, staging: Staging, late: dict[Vouched, bytes]) -> LogRow:
+        """Store what is staged; `late` are the stamps of heads that come with it out of files."""
         if not staging.is_plain:
             staging.spaces.store()
         if staging.sessions is not None:
@@ -361,18 +380,13 @@ class Writer:
         heads = staging.head_rows(self._topics.ids)
         if heads:
             self._backend.store_heads(heads)
-        row = self._next_row(staging, heads)
+        stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
+        row = next_row(self._state.row, staging, late | stamps, self._digest.propose, self._backend.filed.place)
+        row = stamped(row, self._vault)
         if staging.keys:
             self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
         self._backend.store_log(row, row.epoch)
         return row
-
-    def _next_row(self, staging: Staging, heads: list[HeadRow]) -> LogRow:
-        """The log's row with this group in it, stamped."""
-        files = self._backend.filed.writer
-        stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
-        place = (0, 0) if files is None else (files.number, files.used)
-        return stamped(next_row(self._state.row, staging, stamps, self._digest.propose, place), self._vault)
 
     def _apply(self, operation: Operation, staging: Staging) -> None:
         backend, vault = self._backend, self._vault
@@ -451,26 +465,6 @@ def _is_plain(item: Run | Unit) -> bool:
     if isinstance(item, Run):
         return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
     return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
-
-
-def _refuse_misused(runs: list[Run]) -> None:
-    """A record whose idempotency key stands for something else is refused with the whole unit that it belongs to."""
-    for run in runs:
-        for repeat in run.repeats.values():
-            if isinstance(repeat, HoldfastError):
-                raise repeat.again()
-
-
-def _refuse_half_known(runs: list[Run]) -> None:
-    """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
-    known: dict[int, bool] = {}
-    for run in runs:
-        batch = run.columns.batch if isinstance(run.columns, Encoded) else None
-        if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
-            raise Invalid(
-                f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
-                hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
-            )
 
 
 def _unknown(poison: Closed) -> OutcomeUnknown:

@@ -1,14 +1,23 @@
 """One group commit as bytes: what a group of plain records changes, with the bodies of its entries behind it.
 
-    56 bytes    magic, length of the control part, number of the group, length of the bodies, salt of the file, digest
-    control     the log's own row, heads, entries without their bodies (msgpack)
+    108 bytes   magic, length of the control part, number of the group, length of the bodies, salt of the file; digest;
+                proof; checksum of the proof
+    control     what it follows, and entries without their bodies (msgpack)
     bodies      of the entries, one behind the other
     a gap       up to the next sector, so that no durable frame shares one with a later write; whatever was there stays
 
 The digest covers everything before it and the control part; each body is covered by its entry's own digest. So a frame
 that was torn by a power cut is told from a whole one, and nothing is hashed twice. The salt is random and known to
-nobody who only appends: a payload cannot pass for a frame. A frame proves that it is whole, not that it is true: its
-rows carry the stamps that every row has, and whoever opens the log examines them (docs/formats/0013-group-file.md).
+nobody who only appends: a payload cannot pass for a frame.
+
+The proof is a keyed hash of the digest, and the control part names what the frame follows: the proof of the frame
+before it, and the stamp of the database's own row where that has the group before it. So frames prove that they are
+true and in their order, from a row of the database on, and no row of a group needs a stamp of its own: what the log's
+row and the heads become follows from the entries (docs/formats/0013-group-file.md). In a log without keys the proof is
+the digest: it finds accidents. Whether a proof is right is asked elsewhere (`proved_groups`): whoever has no key finds
+whole frames all the same. The digest cannot cover the proof; its checksum tells a torn one from a wrong one.
+
+Frames of versions 1 and 2 carry the log's row and the heads, each with its stamp.
 
 Pure: bytes in, values out.
 """
@@ -18,6 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
 import msgspec
 from blake3 import blake3
@@ -26,14 +36,21 @@ from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
 from holdfast.model.entry import Entry, FiledEntry, Place, is_whole
 
 SECTOR_BYTES = 512
-HEAD_BYTES = 56
+HEAD_BYTES = 108
+"""The most that a frame has before its control part."""
 CONTROL_BYTES_MAX = 64 * 2**20
-_MAGIC = b"hfg2"
-_VERSIONS = {b"hfg1": 1, _MAGIC: 2}
+_PROOF_BYTES = 32
+_MAGIC = b"hfg3"
+_VERSIONS = {b"hfg1": 1, b"hfg2": 2, _MAGIC: 3}
+_PROVED_SINCE = 3
 _MAGIC_STEM = b"hfg"
 _HEAD = struct.Struct("<4sIQQ16s")
-_DIGEST_BYTES = 16
+_DIGEST_BYTES = 32
+_CHECKSUM = struct.Struct("<I")
+_EARLIER_DIGEST_BYTES = 16
 _NUMBERS_END = 2**63
+_JOINED_MAX = 2**16
+"""Bodies of so many bytes are copied into one buffer: cheaper than a write of many."""
 
 
 class FramedEntry(NamedTuple):
@@ -68,12 +85,22 @@ class FramedEntry(NamedTuple):
 class Control(NamedTuple):
     """What a group changes, but for the bodies."""
 
-    row: LogRow
-    heads: list[HeadRow]
+    key_epoch: int
+    """Under which it was proved, and its entries were encrypted."""
+    before: bytes
+    """The proof of the frame of the group before; empty where that group is in the database alone."""
+    base: bytes
+    """The stamp of the database's own row, where that had the group before when this one was written; else empty."""
     entries: list[FramedEntry]
     sessions: tuple[SessionRow, ...] = ()
     gone: tuple[bytes, ...] = ()
     """Names of sessions that are forgotten."""
+    session_count: int | None = None
+    """How many sessions there are then, and what they add up to; None where the group changes none."""
+    session_sum: bytes = b""
+    row: LogRow | None = None
+    """The log's own row and heads, in frames of versions 1 and 2."""
+    heads: Sequence[HeadRow] = ()
 
 
 class FramedSessions(Protocol):
@@ -83,27 +110,62 @@ class FramedSessions(Protocol):
     def rows(self) -> list[SessionRow]: ...  # noqa: D102
     @property
     def gone(self) -> list[bytes]: ...  # noqa: D102
+    @property
+    def count(self) -> int: ...  # noqa: D102
+    @property
+    def sum(self) -> bytes: ...  # noqa: D102
+
+
+class _Control3(NamedTuple):
+    """The control part as version 3 has it."""
+
+    key_epoch: int
+    before: bytes
+    base: bytes
+    entries: list[FramedEntry]
+    sessions: tuple[SessionRow, ...] = ()
+    gone: tuple[bytes, ...] = ()
+    session_count: int | None = None
+    session_sum: bytes = b""
+
+
+class _Control2(NamedTuple):
+    """As version 2 had it."""
+
+    row: LogRow
+    heads: list[HeadRow]
+    entries: list[FramedEntry]
+    sessions: tuple[SessionRow, ...] = ()
+    gone: tuple[bytes, ...] = ()
 
 
 class _Control1(NamedTuple):
-    """The same as version 1 had it: there were no sessions."""
+    """As version 1 had it: there were no sessions."""
 
     row: tuple[bytes, int, int, int, int, int, int, int, int, int, int, bytes, int, int, int, int, int, int, int, bytes]
     heads: list[HeadRow]
     entries: list[FramedEntry]
 
 
-class Frame(NamedTuple):
-    """A group ready to be written."""
+class FrameProof(NamedTuple):
+    """What proves that a frame is true, and follows the one before it."""
 
-    row: LogRow
-    heads: Sequence[HeadRow]
-    entries: Sequence[FramedEntry]
+    group: int
+    key_epoch: int
+    before: bytes
+    base: bytes
+    digest: bytes
+    proof: bytes
+
+
+class EncodedFrame(NamedTuple):
+    """A frame as bytes."""
+
     buffers: Sequence[bytes | memoryview]
-    """The first is all that comes before the bodies."""
-    size: int
-    body_bytes: int
-    sessions: FramedSessions | None = None
+    start: int
+    """Where its bodies begin."""
+    length: int
+    proof: bytes
 
 
 class FrameHead(NamedTuple):
@@ -114,13 +176,21 @@ class FrameHead(NamedTuple):
     group: int
     body_bytes: int
     digest: bytes
+    proof: bytes
+    checksum: bytes
+    """Both are empty in versions 1 and 2."""
     covered: bytes
     """What the digest covers of them."""
 
     @property
+    def length(self) -> int:
+        """How many bytes come before the control part."""
+        return len(self.covered) + len(self.digest) + len(self.proof) + len(self.checksum)
+
+    @property
     def size(self) -> int:
         """How long the frame is, with its padding."""
-        return padded(HEAD_BYTES + self.control_bytes + self.body_bytes)
+        return padded(self.length + self.control_bytes + self.body_bytes)
 
 
 def padded(size: int) -> int:
@@ -129,25 +199,38 @@ def padded(size: int) -> int:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Control).decode
+_decode = msgspec.msgpack.Decoder(_Control3).decode
+_decode_2 = msgspec.msgpack.Decoder(_Control2).decode
 _decode_1 = msgspec.msgpack.Decoder(_Control1).decode
 
 
 def encoded(
     salt: bytes,
-    row: LogRow,
-    heads: Sequence[HeadRow],
-    entries: Sequence[FramedEntry],
-    body_bytes: int,
+    group: int,
+    follows: tuple[int, bytes, bytes],
+    entries: Sequence[Sequence[object]],
+    bodies: Sequence[bytes],
+    prove: Callable[[bytes], bytes],
     sessions: FramedSessions | None = None,
-) -> bytes:
-    """A frame up to its bodies, which have so many bytes."""
+) -> EncodedFrame:
+    """A frame as it is written.
+
+    `follows` is the key epoch, the proof of the frame before and the stamp of the database's row, as `Control` has
+    them; entries have the columns of `FramedEntry`.
+    """
+    body_bytes = sum(map(len, bodies))
     if sessions is None:
-        control = _encode((row, heads, entries))
+        control = _encode((*follows, entries))
     else:
-        control = _encode((row, heads, entries, sessions.rows, sessions.gone))
-    head = _HEAD.pack(_MAGIC, len(control), row.groups, body_bytes, salt)
-    return head + blake3(head + control).digest(length=_DIGEST_BYTES) + control
+        control = _encode((*follows, entries, sessions.rows, sessions.gone, sessions.count, sessions.sum))
+    head = _HEAD.pack(_MAGIC, len(control), group, body_bytes, salt)
+    digest = blake3(head + control).digest()
+    proof = prove(digest)
+    parts = (head, digest, proof, _CHECKSUM.pack(crc32(proof)), control)
+    start = HEAD_BYTES + len(control)
+    if body_bytes > _JOINED_MAX:
+        return EncodedFrame([b"".join(parts), *bodies], start, start + body_bytes, proof)
+    return EncodedFrame([b"".join((*parts, *bodies))], start, start + body_bytes, proof)
 
 
 def head_of(data: bytes, salt: bytes) -> FrameHead | None:
@@ -158,31 +241,72 @@ def head_of(data: bytes, salt: bytes) -> FrameHead | None:
     version = _VERSIONS.get(magic)
     if version is None or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
         return None
-    return FrameHead(version, control_bytes, group, body_bytes, data[_HEAD.size : HEAD_BYTES], data[: _HEAD.size])
+    at, covered = _HEAD.size, data[: _HEAD.size]
+    if version < _PROVED_SINCE:
+        digest, proof = data[at : at + _EARLIER_DIGEST_BYTES], b""
+    else:
+        digest, proof = data[at : at + _DIGEST_BYTES], data[at + _DIGEST_BYTES :][:_PROOF_BYTES]
+    checksum = data[at + _DIGEST_BYTES + _PROOF_BYTES : HEAD_BYTES] if proof else b""
+    return FrameHead(version, control_bytes, group, body_bytes, digest, proof, checksum, covered)
 
 
 def control_of(head: FrameHead, control: bytes) -> Control | None:
     """The control part behind a head; None where it is not whole."""
-    if blake3(head.covered + control).digest(length=_DIGEST_BYTES) != head.digest:
+    if blake3(head.covered + control).digest(length=len(head.digest)) != head.digest:
+        return None
+    if head.proof and _CHECKSUM.pack(crc32(head.proof)) != head.checksum:
         return None
     try:
-        found = _decode(control) if head.version > 1 else _of_version_1(control)
+        found = _DECODERS[head.version](control)
     except msgspec.MsgspecError:
         return None
-    return found if found.row.groups == head.group and _is_sane(found) else None
+    return found if _is_of_group(found, head.group) and _is_sane(found) else None
+
+
+def _of_version_3(control: bytes) -> Control:
+    return Control(*_decode(control))
+
+
+def _of_version_2(control: bytes) -> Control:
+    row, heads, entries, sessions, gone = _decode_2(control)
+    return Control(row.key_epoch, b"", b"", entries, sessions, gone, None, b"", row, heads)
 
 
 def _of_version_1(control: bytes) -> Control:
-    row, heads, entries = _decode_1(control)
-    return Control(LogRow(*row[:18], 0, b"", *row[18:]), heads, entries)
+    values, heads, entries = _decode_1(control)
+    row = LogRow(*values[:18], 0, b"", *values[18:])
+    return Control(row.key_epoch, b"", b"", entries, (), (), None, b"", row, heads)
+
+
+_DECODERS = {1: _of_version_1, 2: _of_version_2, 3: _of_version_3}
+
+
+def _is_of_group(control: Control, group: int) -> bool:
+    """Whether all of it says that it belongs to this group; its entries are one behind the other."""
+    if control.row is not None:
+        return control.row.groups == group
+    seq = control.entries[0].seq if control.entries else 0
+    epoch = control.key_epoch
+    return bool(control.entries) and all(
+        (framed.seq, framed.group_number, framed.key_epoch) == (seq + at, group, epoch)
+        for at, framed in enumerate(control.entries)
+    )
 
 
 def _is_sane(control: Control) -> bool:
     """Whether the database could hold these numbers, and no body begins before the one in front of it."""
-    rows: list[tuple[object, ...]] = [control.row, *control.heads, *control.entries, *control.sessions]
+    rows: list[tuple[object, ...]] = [control[:3], (control.session_count,), *control.heads, *control.entries]
+    rows += [*control.sessions, *([] if control.row is None else [control.row])]
     return all(framed.size >= 0 for framed in control.entries) and all(
         abs(value) < _NUMBERS_END for row in rows for value in row if isinstance(value, int)
     )
+
+
+def proof_of(head: FrameHead, control: Control) -> FrameProof | None:
+    """What proves this frame; None in versions 1 and 2, whose rows have stamps."""
+    if control.row is not None:
+        return None
+    return FrameProof(head.group, control.key_epoch, control.before, control.base, head.digest, head.proof)
 
 
 def are_whole(control: Control, log_id: bytes, body_of: Callable[[int, int], bytes]) -> bool:

@@ -7,6 +7,10 @@ torn what was being written there, and nobody was told that it is durable.
 
 A group is written only after the one before it was synced. So a whole frame *behind* such a place proves that something
 durable was damaged: that is `Corrupt`, not an end.
+
+A group that is whole need not be durable: its sync may be under way, or its owner was killed before it. Where the owner
+says how many groups are durable, no others are taken, and there is nothing to sync. Where nobody says it, whoever finds
+a group syncs its file first.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from holdfast.journal.groups.group_frame import (
     are_whole,
     control_of,
     head_of,
+    proof_of,
     starts,
 )
 from holdfast.journal.groups.late_rows import LateRows
@@ -51,15 +56,23 @@ class GroupScan:
         self._is_lent = False
         """Somebody reads what was found so far: it must not change any more."""
         self._unsynced: set[int] = set()
-        """Files in which something was found since."""
+        """Files in which something was found since that nobody says is durable."""
+        self._durable: int | None = None
+        """No group beyond this is taken; None: all that are there."""
+        self._shown = 0
+        """The newest group that was taken: it is durable, whatever an owner that is not as far by itself says."""
         self._at = (0, 0)
         self._doubt: _Doubt | None = None
         self._clean: set[int] = set()
         """Files behind whose last frame nothing was, since the database is as it is."""
 
-    def late(self, groups: int, file: int, position: int) -> LateRows:
-        """The rows of all groups behind this many, which are in the database; the next may be at this place."""
+    def late(self, groups: int, file: int, position: int, durable: int | None) -> LateRows:
+        """The rows of all groups behind this many, which are in the database; the next may be at this place.
+
+        So many groups are `durable`, as their owner says; None: nobody says it.
+        """
         began = (groups, file, position)
+        self._durable = None if durable is None else max(durable, self._shown)
         if began != self._began:
             self._began, self._late, self._at = began, LateRows(), (file, position)
             self._is_lent = False
@@ -74,6 +87,7 @@ class GroupScan:
                 break
         self._sync()
         self._is_lent = True
+        self._shown = max(self._shown, self._late.groups)
         return self._late
 
     def _sync(self) -> None:
@@ -89,21 +103,35 @@ class GroupScan:
     def _go_on(self, groups: int) -> _Doubt | None:
         """Take what is there since; returns where something seems to be missing."""
         self._doubt = None
-        group = groups if self._late.row is None else self._late.row.groups
-        for number, at, head, control in self._frames(*self._at, group):
-            self._take(number, at, head, control)
+        group = self._late.groups or groups
+        if not self._is_all(group):
+            for number, at, head, control in self._frames(*self._at, group):
+                self._take(number, at, head, control)
         return self._doubt
 
+    def _is_all(self, group: int) -> bool:
+        """Whether this is the newest group that is durable: what lies behind it is none of a reader's business."""
+        return self._durable is not None and group >= self._durable
+
     def _take(self, number: int, position: int, head: FrameHead, control: Control) -> None:
-        at = position + HEAD_BYTES + head.control_bytes
+        at = position + head.length + head.control_bytes
         entries = []
         for framed in control.entries:
             entries.append(framed.filed(number, at))
             at += framed.size
         if self._is_lent:
             self._late, self._is_lent = self._late.copy(), False
-        self._unsynced.add(number)
-        self._late.add(control.row, control.heads, entries, control.sessions, control.gone)
+        if self._durable is None:
+            self._unsynced.add(number)
+        late = self._late
+        late.add(head.group, entries)
+        if control.sessions or control.gone:
+            total = None if control.session_count is None else (control.session_count, control.session_sum)
+            late.add_sessions(control.sessions, control.gone, total)
+        if (proof := proof_of(head, control)) is not None:
+            late.proofs.append(proof)
+        elif control.row is not None:
+            late.set_stamped(control.row, {one.partition_id: one for one in control.heads})
         self._at = (number, position + head.size)
 
     def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:
@@ -117,12 +145,12 @@ class GroupScan:
             if file is None:
                 continue
             at = position if number == first else FRAMES_BEGIN
-            while (found := self._frame(file, at, group)) is not None:
+            while not self._is_all(group) and (found := self._frame(file, at, group)) is not None:
                 head, control = found
                 if control is not None:
                     yield number, at, head, control
                 group, at = max(group, head.group), at + head.size
-            if self._is_damaged(file, at, group):
+            if self._is_all(group) or self._is_damaged(file, at, group):
                 return
 
     def _frame(self, file: GroupFile, at: int, group: int) -> tuple[FrameHead, Control | None] | None:
@@ -140,14 +168,14 @@ class GroupScan:
     def _control(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
         if position + head.size > file.size:
             return None
-        return control_of(head, file.read(position + HEAD_BYTES, head.control_bytes))
+        return control_of(head, file.read(position + head.length, head.control_bytes))
 
     def _whole(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
         """The control part of a frame that is whole, bodies included."""
         control = self._control(file, position, head)
         if control is None or sum(framed.size for framed in control.entries) != head.body_bytes:
             return None
-        bodies = position + HEAD_BYTES + head.control_bytes
+        bodies = position + head.length + head.control_bytes
         is_whole = are_whole(control, self.files.log_id, lambda at, size: file.read(bodies + at, size))
         return control if is_whole else None
 

@@ -1,17 +1,21 @@
 """Rows that are durable in a file of groups and reach the database later, many groups in one transaction.
 
-Whoever reads takes them for stored: the newest row of the log and the newest heads count for those in the database, and
-entries follow those that are there. An owner's are added by the writer's thread alone, group after group, and replaced
-by an empty set once the database has them. Readers of other threads take the set *before* they look into the database:
-so an entry is in one of the two at least, and one that is in both is the same.
+Whoever reads takes them for stored: entries follow those that are in the database, and what the log's own row and the
+heads are by then follows from the entries. An owner's are added by the writer's thread alone, group after group, and
+replaced by an empty set once the database has them. Readers of other threads take the set *before* they look into the
+database: so an entry is in one of the two at least, and one that is in both is the same.
+
+Row and heads have no stamps here until somebody who has the keys gives them some: the owner, before the database gets
+them; whoever opens the log, after the groups are proved (`proved_groups`). Those of versions 1 and 2 came with stamps.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from holdfast.errors import Corrupt
+from holdfast.journal.groups.group_frame import FrameProof
 from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
 from holdfast.model.entry import FiledEntry
 
@@ -19,46 +23,86 @@ from holdfast.model.entry import FiledEntry
 class LateRows:
     """What the database does not have yet."""
 
-    __slots__ = ("_by_partition", "damage", "entries", "heads", "row", "sessions")
+    __slots__ = ("_by_partition", "_row", "damage", "entries", "groups", "heads", "proofs", "session_total", "sessions")
 
     def __init__(self) -> None:
-        self.row: LogRow | None = None
-        """The log's own row of the newest group; None: the database has everything."""
-        self.heads: dict[int, HeadRow] = {}
+        self.groups = 0
+        """The number of the newest group; 0: the database has everything."""
         self.sessions: dict[bytes, SessionRow | None] = {}
         """By their names; None: it is gone."""
+        self.session_total: tuple[int, bytes] | None = None
+        """How many sessions there are, and what they add up to, where that has changed."""
         self.entries: list[FiledEntry] = []
         """In the order of commits."""
+        self.proofs: list[FrameProof] = []
+        """Of each group, for whoever found them in files; an owner has no need to prove its own."""
         self.damage: Corrupt | None = None
         """Why there may be more groups that cannot be read."""
+        self.heads: dict[int, HeadRow] = {}
+        """Heads with their stamps, as far as they have some."""
+        self._row: LogRow | None = None
+        """The log's own row with its stamp, if it has one."""
         self._by_partition: dict[int, list[FiledEntry]] = {}
 
-    def add(
-        self,
-        row: LogRow,
-        heads: Sequence[HeadRow],
-        entries: Sequence[FiledEntry],
-        sessions: Sequence[SessionRow] = (),
-        gone: Sequence[bytes] = (),
-    ) -> None:
+    def add(self, group: int, entries: Sequence[FiledEntry]) -> None:
         """One more group; readers see its entries from now on."""
-        for head in heads:
-            self.heads[head.partition_id] = head
         self.entries += entries
         for entry in entries:
-            self._by_partition.setdefault(entry.partition_id, []).append(entry)
-        if sessions or gone:
-            self.sessions.update(dict.fromkeys(gone))
-            self.sessions.update((session.name, session) for session in sessions)
-        self.row = row
+            partition_id = entry.partition_id
+            if (known := self._by_partition.get(partition_id)) is None:
+                self._by_partition[partition_id] = [entry]
+            else:
+                known.append(entry)
+        self.groups = group
+
+    def add_sessions(self, rows: Sequence[SessionRow], gone: Sequence[bytes], total: tuple[int, bytes] | None) -> None:
+        """What a group changes in sessions."""
+        self.sessions.update(dict.fromkeys(gone))
+        self.sessions.update((session.name, session) for session in rows)
+        self.session_total = total or self.session_total
+
+    def set_stamped(self, row: LogRow, heads: Mapping[int, HeadRow]) -> None:
+        """The log's own row and heads as they are after the newest group, with stamps."""
+        self._row = row
+        self.heads.update(heads)
 
     def copy(self) -> LateRows:
         """The same, to be added to while others read this one."""
         other = LateRows()
-        other.row, other.damage = self.row, self.damage
+        other.groups, other._row, other.damage = self.groups, self._row, self.damage
         other.heads, other.entries, other.sessions = dict(self.heads), list(self.entries), dict(self.sessions)
+        other.session_total, other.proofs = self.session_total, list(self.proofs)
         other._by_partition = {number: list(entries) for number, entries in self._by_partition.items()}
         return other
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """The ids of the partitions that have entries here."""
+        return self._by_partition
+
+    def row_after(self, stored: LogRow) -> LogRow:
+        """The log's own row after the newest group, given the one in the database."""
+        if self._row is not None:
+            return self._row
+        if self.groups <= stored.groups:
+            return stored
+        sessions, session_sum = self.session_total or (stored.sessions, stored.session_sum)
+        return stored._replace(
+            entries=stored.entries + len(self.entries), next_seq=self.entries[-1].seq + 1, groups=self.groups,
+            sessions=sessions, session_sum=session_sum, stamp=b"",
+        )  # fmt: skip
+
+    def head_after(self, stored: HeadRow) -> HeadRow:
+        """A head after the newest group, given the one in the database."""
+        head = self.heads.get(stored.partition_id)
+        if head is not None:
+            return head
+        last = self.last(stored.partition_id)
+        if last is None:
+            return stored
+        return stored._replace(
+            next_offset=last.first + last.count, link=last.digest, key_epoch=last.key_epoch, stamp=b""
+        )
 
     def last(self, partition_id: int) -> FiledEntry | None:
         """The newest entry of a partition."""

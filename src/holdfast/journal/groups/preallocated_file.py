@@ -30,8 +30,8 @@ from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16
-_MAGIC, _VERSION = b"hfgroups", 2
-_READABLE = (1, 2)
+_MAGIC, _VERSION = b"hfgroups", 3
+_READABLE = (1, 2, 3)
 """Versions of files that this code reads: frames say of which they are."""
 _HEAD = struct.Struct("<8sIQ16s16s")
 _DIGEST_BYTES = 16
@@ -168,8 +168,11 @@ class GroupFile:
         return os.pread(self._descriptor, size, position)
 
     def is_still(self, log_id: bytes) -> bool:
-        """Whether this is the same file still: what was read of it before this was asked counts."""
-        return self._identity(log_id) == self.salt
+        """Whether this is the same file still: what was read of it before this was asked counts.
+
+        One that was removed is not: an owner that finds no file begins to count anew, and another one has its number.
+        """
+        return self._identity(log_id) == self.salt and os.fstat(self._descriptor).st_nlink > 0
 
 
 def _write_slowly(descriptor: int, size: int, hurry: Event) -> int:

@@ -74,6 +74,8 @@ class ControlRows(msgspec.Struct):
     shipments: dict[int, ShipmentRow] = {}
     """How far partitions are on the store."""
     damage: list[Corrupt] = []
+    stored: LogRow | None = None
+    """The log's own row as the database has it: `log` counts groups that are in files alone, too."""
 
     def shipment(self, partition_id: int) -> ShipmentRow | None:
         """How far a partition is on the store: not at all where that is lost; None where there is no store."""
@@ -113,18 +115,21 @@ class Tables:
         tolerant: bool = False,
         late: LateRows | None = None,
     ) -> None:
-        self._late = LateRows() if late is None else late
+        self.late = LateRows() if late is None else late
+        """What is in files alone, and counts as if it were here."""
         self.connection = connection
         self.path = path
         self.version = version
         self.damage = [] if damage is None else damage
         self._unreadable = apsw.Error if tolerant else ()
+        self._stored: LogRow | None = None
+        self._is_log_read = False
 
     def control_rows(self, newest: int | None = None) -> ControlRows:
         """All control rows; of epochs and key epochs only the `newest`, but one at least (None: all)."""
         limit = -1 if newest is None else max(1, newest)
-        if self._late.damage is not None:
-            self.damage.append(self._late.damage)
+        if self.late.damage is not None:
+            self.damage.append(self.late.damage)
         return ControlRows(
             self.path,
             self.version,
@@ -140,11 +145,19 @@ class Tables:
             self.shipping_row(),
             {row.partition_id: row for row in self.rows("shipments", ShipmentRow, "ORDER BY partition_id")},
             self.damage,
+            self.stored_log_row(),
         )
 
     def log_row(self) -> LogRow | None:
         """The log's own row."""
-        return self._late.row or next(iter(self.rows("log", LogRow, "WHERE id=1")), None)
+        stored = self.stored_log_row()
+        return None if stored is None else self.late.row_after(stored)
+
+    def stored_log_row(self) -> LogRow | None:
+        """The same as the database has it: without groups that are in files alone, and with its stamp."""
+        if not self._is_log_read:  # what is wrong with it is told once
+            self._stored, self._is_log_read = next(iter(self.rows("log", LogRow, "WHERE id=1")), None), True
+        return self._stored
 
     def shipping_row(self) -> ShippingRow | None:
         """Where the log is shipped to."""
@@ -152,8 +165,11 @@ class Tables:
 
     def heads(self, rest: str, *bound: int) -> list[HeadRow]:
         """Some of the heads, as they are now."""
-        late = self._late.heads
-        return [late.get(row.partition_id, row) for row in self.rows("heads", HeadRow, rest, *bound)]
+        return list(map(self.late.head_after, self.stored_heads(rest, *bound)))
+
+    def stored_heads(self, rest: str, *bound: int) -> list[HeadRow]:
+        """The same as the database has them."""
+        return self.rows("heads", HeadRow, rest, *bound)
 
     def watermarks(self, first: int, last: int) -> list[WatermarkRow]:
         """How far the partitions with these ids are sealed."""
@@ -178,14 +194,14 @@ class Tables:
 
     def last_entry(self, partition_id: int) -> LastEntry | None:
         """Where a partition's entries end; None where there are none."""
-        if (late := self._late.last(partition_id)) is not None:
+        if (late := self.late.last(partition_id)) is not None:
             return LastEntry(late.first, late.count, late.digest)
         rest = "WHERE partition_id=? ORDER BY first_offset DESC LIMIT 1"
         return next(iter(self.rows("entries", LastEntry, rest, partition_id)), None)
 
     def sessions(self) -> list[SessionRow]:
         """All sessions of producers."""
-        late = self._late.sessions
+        late = self.late.sessions
         stored = [row for row in self.rows("sessions", SessionRow, "ORDER BY rowid") if row.name not in late]
         return [*stored, *(row for row in late.values() if row is not None)]
 
@@ -205,11 +221,9 @@ class Tables:
         try:
             values = self.connection.execute(f"SELECT {', '.join(parts)}").fetchone()
             counts = stored_rows.checked(Counts, values or (), self.path, "sqlite_schema")
-            if not self._late.entries:
+            if not self.late.entries:
                 return counts
-            return counts._replace(
-                entries=counts.entries + len(self._late.entries), last_seq=self._late.entries[-1].seq
-            )
+            return counts._replace(entries=counts.entries + len(self.late.entries), last_seq=self.late.entries[-1].seq)
         except (apsw.BusyError, apsw.LockedError):
             raise
         except self._unreadable:
@@ -241,7 +255,7 @@ class Tables:
         entries, segments = Counter[str](), Counter[str]()
         for number, count in self.connection.execute("SELECT key_epoch, count(*) FROM entries GROUP BY key_epoch"):
             entries[names.get(number, "")] += count
-        for entry in self._late.entries:
+        for entry in self.late.entries:
             entries[names.get(entry.key_epoch, "")] += 1
         if self.version >= SINCE["segments"]:
             sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
@@ -251,7 +265,7 @@ class Tables:
     def _entry_bytes(self, partition_id: int, offset: int) -> int:
         filed = " + size" if self.version >= GROUP_FILES_SINCE else ""
         what, where = f"coalesce(sum(octet_length(body){filed}), 0)", "partition_id=? AND first_offset>=?"
-        late = (entry for entry in self._late.entries if entry.partition_id == partition_id and entry.first >= offset)
+        late = (entry for entry in self.late.entries if entry.partition_id == partition_id and entry.first >= offset)
         return self.number("entries", what, where, partition_id, offset) + sum(entry.size for entry in late)
 
     def _segment_bytes(self, partition_id: int, number: int) -> int:

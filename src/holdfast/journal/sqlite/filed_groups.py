@@ -14,7 +14,7 @@ whether it is still the owner. So a group that it acknowledged is always found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -23,17 +23,20 @@ import apsw
 from holdfast import disk
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.group_frame import Frame, FramedEntry, FramedSessions, encoded, padded
+from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
+from holdfast.model.entry import Entry, FiledEntry
+from holdfast.shared_number import SharedNumber
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
 _FILED = f"typeof(file) = 'integer' AND file BETWEEN 1 AND {NUMBER_MAX}"
+_USED = "SELECT group_file FROM log WHERE id=1 AND typeof(group_file) = 'integer'"
 _LOOKS_MAX = 8
 _FIRST_MAX = NUMBER_MAX // 2
 _MOVED_MAX = 2**20
@@ -53,35 +56,58 @@ class FiledGroups:
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
         self._epoch = 0
+        self._durable = 0
+        """Of an owner: the newest group that is durable in a file, or was found when the log was opened."""
+        self._told: SharedNumber | None = None
+        """The same, for processes that share the log."""
+        self._telling = Lock()
+        self.heard: Callable[[], SharedNumber | None] = lambda: None
+        """Of whoever reads beside an owner: what that tells, if it does."""
+        self._base = b""
+        """The stamp of the database's own row, if that has the newest group …"""
+        self._next_base: bytes | None = None
+        """… and of the one that the open transaction stores."""
+        self._proved_group, self._proof = 0, b""
+        """The newest frame that this owner wrote."""
         self.remains: int | None = None
         """A file with so little left in it that this is better moved into the database."""
 
-    def found(self, connection: apsw.Connection) -> LateRows:
+    def durable(self) -> tuple[int, int]:
+        """For whoever only reads: an epoch, and how many groups its owner says are durable; (0, 0): nobody says.
+
+        To be asked before a transaction begins: then each of them is in the database that it sees, or in a file.
+        """
+        heard = self.heard()
+        return (0, 0) if heard is None else (heard.of, heard.value)
+
+    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> LateRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
 
         The owner may have given a file away after that began. So where something is missing it begins anew.
         """
-        late = self._look(connection)
+        late = self._look(connection, durable)
         for _ in range(_LOOKS_MAX):
             if late.damage is None:
                 break
             connection.execute("COMMIT")
+            durable = self.durable()
             connection.execute("BEGIN")
-            before, late = late, self._look(connection)
+            before, late = late, self._look(connection, durable)
             if late is before:  # the database is as it was, and so are its files
                 break
         return late
 
-    def _look(self, connection: apsw.Connection) -> LateRows:
+    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
             return LateRows()
-        if row is None or [type(value) for value in row] != [bytes, int, int, int]:
+        if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
             return LateRows()
         with self._scanning:
-            self.files.log_id, *place = row
-            return self._scan.late(*place)
+            self.files.log_id, epoch, groups, file, position = row
+            # Groups that the database does not have are of the owner that it names: the next one begins with a commit.
+            return self._scan.late(groups, file, position, durable[1] if durable[0] == epoch else None)
 
     def disk_bytes(self) -> int:
         """The size of the files, the database and its write-ahead log."""
@@ -106,10 +132,14 @@ class FiledGroups:
             self.late = self._look(backend.connection)
 
     def next_number(self) -> int:
-        """The number of the next file: higher than any there is, or was when its entries were stored."""
+        """The number of the next file: higher than any that ever was.
+
+        A reader keeps files open. One that was removed, and whose number another file got, it would take for that.
+        """
         with self._backend.translated():
             stored = self._backend.connection.execute(f"SELECT max(file) FROM entries WHERE {_FILED}").get
-        number = max([*self.files.numbers(), int(stored or 0)]) + 1
+            used = self._backend.connection.execute(_USED).get
+        number = max([*self.files.numbers(), int(stored or 0), int(used or 0)]) + 1
         if number > _FIRST_MAX:  # beyond what is looked for after a crash, soon
             raise Corrupt(f"no log has so many files of groups number={number - 1}", path=str(self.files.folder))
         return number
@@ -119,7 +149,8 @@ class FiledGroups:
         with self._backend.translated():
             sql = f"SELECT file, count(*), sum(size) FROM entries WHERE {_FILED} GROUP BY file"
             live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
-        self._epoch, self.files.log_id = row.epoch, row.log_id
+        self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
+        self._base = row.stamp
         self.writer = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
         self.writer.remove_unused()
 
@@ -141,48 +172,88 @@ class FiledGroups:
 
     def framed(
         self,
-        row: LogRow,
-        heads: Sequence[HeadRow],
-        entries: Sequence[FramedEntry],
+        group: int,
+        key_epoch: int,
+        entries: Sequence[Sequence[object]],
         bodies: Sequence[bytes],
+        prove: Callable[[bytes], bytes],
         sessions: FramedSessions | None = None,
-    ) -> Frame | None:
+    ) -> EncodedFrame | None:
         """A group as it will lie in the file that is being written; None where there is nothing, or too much for it."""
-        assert self.writer is not None
-        body_bytes = sum(map(len, bodies))
-        start = encoded(self.writer.salt, row, heads, entries, body_bytes, sessions)
-        whole = padded(len(start) + body_bytes)
-        if not entries or whole > self.writer.room:
+        writer = self.writer
+        assert writer is not None
+        if not entries:
             return None
-        return Frame(row, heads, entries, [start, *bodies], whole, body_bytes, sessions)
+        follows = (key_epoch, self._proof if self._proved_group == group - 1 else b"", self._base)
+        frame = encoded(writer.salt, group, follows, entries, bodies, prove, sessions)
+        return frame if padded(frame.length) <= writer.room else None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The file in which the next group may be, and where it begins there at the earliest."""
+        return (0, 0) if self.writer is None else (self.writer.number, self.writer.used)
 
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
         assert self.writer is not None
         self.writer.check_owned()
 
-    def append_group(self, frame: Frame) -> None:
+    def append_group(
+        self, group: int, frame: EncodedFrame, entries: Sequence[Entry], sessions: FramedSessions | None = None
+    ) -> None:
         """Make a group durable in the file that is being written: this is the fsync."""
-        assert self.writer is not None
-        file, at = self.writer.number, self.writer.used + len(frame.buffers[0])
-        self.writer.write(frame.buffers, frame.size)
+        writer = self.writer
+        assert writer is not None
+        file, at = writer.number, writer.used + frame.start
+        writer.write(frame.buffers, padded(frame.length))
         filed = []
-        for framed in frame.entries:
-            filed.append(framed.filed(file, at))
-            at += framed.size
-        if frame.sessions is None:
-            self.late.add(frame.row, frame.heads, filed)
-        else:
-            self.late.add(frame.row, frame.heads, filed, frame.sessions.rows, frame.sessions.gone)
-        self.writer.add(len(filed), frame.body_bytes)
+        for entry in entries:
+            size = len(entry.body)
+            filed.append(FiledEntry(*entry[:12], entry.schema, file, at, size))
+            at += size
+        self.late.add(group, filed)
+        if sessions is not None:
+            self.late.add_sessions(sessions.rows, sessions.gone, (sessions.count, sessions.sum))
+        writer.add(len(filed), frame.length - frame.start)
+        self._proved_group, self._proof, self._base = group, frame.proof, b""
+        self._tell(group)
+
+    def _tell(self, groups: int) -> None:
+        """So many groups are durable: before anybody is told anything about them."""
+        with self._telling:
+            self._durable = groups
+            if self._told is not None:
+                self._told.raise_to(groups)
+
+    def told(self) -> SharedNumber | None:
+        """Of an owner: how many groups are durable, for other processes to read; None where the system has no way."""
+        with self._telling:
+            if self._told is None:
+                self._told = SharedNumber.create(self._epoch, self._durable)
+            return self._told
 
     # -- into the database --------------------------------------------------------------------------------
 
-    def fold(self) -> None:
-        """Bring what is in files alone into the database; durable with the next commit there."""
-        row = self.late.row
-        if row is None:
-            return
+    def begun(self) -> None:
+        """A transaction has begun: what is in files alone becomes part of it, if the log is still ours."""
+        self._next_base = None
+        if self.late.groups:
+            self._check_epoch()
+            self.insert(self.late.heads.values())
+
+    def stored(self, row: LogRow) -> None:
+        """The transaction that is open stores this row; the next frame follows it once that is committed."""
+        self._next_base = row.stamp
+
+    def committed(self) -> None:
+        """The transaction that was open is committed: the database has everything."""
+        if self._next_base is not None:
+            self._base = self._next_base
+        if self.late.groups:
+            self.late = LateRows()
+
+    def fold(self, row: LogRow) -> None:
+        """Bring what is in files alone into the database, with this row; durable with the next commit there."""
         backend = self._backend
         backend.run("PRAGMA synchronous=NORMAL")
         try:
@@ -193,29 +264,27 @@ class FiledGroups:
             backend.rollback()
             backend.run("PRAGMA synchronous=FULL")
 
-    def join(self) -> None:
-        """Make what is in files alone part of the transaction that has begun, if the log is still ours."""
-        self._check_epoch()
-        self.insert()
-
-    def insert(self) -> None:
-        """Bring entries and heads that are in files alone into the database, inside a transaction."""
+    def insert(self, heads: Iterable[HeadRow]) -> None:
+        """Bring entries that are in files alone into the database, inside a transaction, with the heads after them."""
         late = self.late
         self._backend.run_many(
             f"INSERT INTO entries ({ENTRY_COLUMNS}, body, schema, file, position, size)"
             " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,x'',?,?,?,?)",
             late.entries,
         )
-        self._backend.store_heads(list(late.heads.values()))
+        self._backend.store_heads(list(heads))
         if late.sessions:
             rows = [row for row in late.sessions.values() if row is not None]
             self._backend.store_sessions(rows, [name for name, row in late.sessions.items() if row is None])
 
-    def leave(self) -> None:
-        """At a good end: the database has everything, durably; if it is little, bodies, too, and no file is left."""
+    def leave(self, row: LogRow | None) -> None:
+        """At a good end: the database has everything, durably; if it is little, bodies, too, and no file is left.
+
+        `row` is the log's own row where something is in files alone.
+        """
         if self.writer is None:
             return
-        backend, row = self._backend, self.late.row
+        backend = self._backend
         with backend.translated():
             filed = backend.connection.execute(f"SELECT sum(size) FROM entries WHERE {_FILED}").get or 0
         if row is not None or filed:
@@ -242,10 +311,12 @@ class FiledGroups:
             self.writer.trimmed(gone)
             self.remains = self.writer.nearly_empty()
 
-    def move_remains(self) -> None:
-        """Move that, so that the file can be used anew: a partition that is idle must not keep it from that."""
+    def move_remains(self, row: LogRow | None) -> None:
+        """Move that, so that the file can be used anew: a partition that is idle must not keep it from that.
+
+        `row` is the log's own row where something is in files alone.
+        """
         number, self.remains = self.remains, None
-        row = self.late.row
         self._backend.begin()
         self._check_epoch()
         moved = self._move_bodies(f"{_FILED} AND file={number}")

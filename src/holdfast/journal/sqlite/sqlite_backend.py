@@ -1,7 +1,7 @@
 """The embedded backend: one SQLite file, `durable.db`, through apsw.
 
 One connection writes; it is used by the writer's thread alone once that runs. Readers borrow read-only
-connections, one short transaction per page, so that no reader pins the write-ahead log.
+connections, one short transaction per page, so that no reader pins the write-ahead log (`reader_connections`).
 
 After any I/O error nothing more is written, not even by closing: `abandon` switches off the checkpoint that
 close would do, and gives up the open transaction, or an owner that was displaced would keep its successor from
@@ -11,24 +11,20 @@ parent's files: `leak` sees to it.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
-from time import sleep
 from typing import NoReturn
 
 import apsw
 
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
-from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.sqlite.connection import PAGE_BYTES, close_quietly, meaning, open_reader, open_writer
+from holdfast.errors import Closed, Corrupt, Unavailable
+from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
-from holdfast.journal.sqlite.read_only import ReadOnlyAccess
+from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
 from holdfast.model.control_rows import (
     Capabilities,
@@ -50,8 +46,6 @@ from holdfast.model.control_rows import (
 )
 from holdfast.model.entry import Entry
 
-_READERS_KEPT = 8
-_PAUSE_S = 0.001
 _LOG = ", ".join(LogRow._fields)
 _KEY = ", ".join(KeyRow._fields)
 _SESSION = ", ".join(SessionRow._fields)
@@ -71,18 +65,10 @@ class SqliteBackend:
 
     def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
-        self._readers: list[apsw.Connection] = []
-        self._readers_lock = Lock()
-        self._lent = 0
-        """Connections that somebody reads with at this moment."""
-        self._is_suspended = False
-        self._closed: Closed | None = None
         self._wal_pages = 0
-        self._data_version: object = None
-        self._access = ReadOnlyAccess(path, beside=beside) if read_only else None
-        self._reopenings = 0
-        """How often the files had been replaced."""
-        self.connection = open_writer(path) if self._access is None else self._access.connect()
+        self._seen: object = None
+        self._read_only = read_only
+        self._connections = ReaderConnections(path, read_only=read_only, beside=beside)
         self.connection.set_wal_hook(self._count_wal_pages)
         self.filed = FiledGroups(self)
         """What is durable in files and not in the database yet."""
@@ -90,6 +76,11 @@ class SqliteBackend:
         """As the writer sees them."""
 
     # -- connections --------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The backend's own: the writer's, or of a handle that only reads, one that reads."""
+        return self._connections.own
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -100,51 +91,13 @@ class SqliteBackend:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""
         try:
             late = self.filed.late  # before the transaction begins: what is not here any more is in the database then
-            connection, access = self._begin_reading()
-            try:
-                with self.translated(), _untorn(access):
-                    if access is not None:
-                        late = self.filed.found(connection)
-                    yield StoredRows(connection, self.path, self.filed.files, late)
-            finally:
-                self._give_back(connection, access)
+            durable = self.filed.durable()
+            with self.translated(), self._connections.lent() as connection:
+                if self._read_only:
+                    late = self.filed.found(connection, durable)
+                yield StoredRows(connection, self.path, self.filed.files, late)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
-
-    def _begin_reading(self) -> tuple[apsw.Connection, ReadOnlyAccess | None]:
-        """A connection in a transaction of its own, and the way to it.
-
-        An owner that dies or starts leaves the write-ahead log's index unfinished for a moment, and a handle that only
-        reads may not finish it. So such a handle reads something at once, and if it cannot, chooses its way again.
-        """
-        for is_last in (False, False, True):
-            with self._readers_lock:
-                self._wait_while_suspended()
-                if self._closed is not None:
-                    raise self._closed.again()
-                self._reopen_if_replaced()
-                access = self._access
-                kept = self._readers.pop() if self._readers else None
-                self._lent += 1
-            try:
-                connection = kept or (open_reader(self.path) if access is None else access.connect())
-            except BaseException:
-                self._return()
-                raise
-            try:
-                connection.execute("BEGIN")
-                if access is not None:
-                    connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
-                break
-            except apsw.Error as error:
-                close_quietly(connection)
-                self._return()
-                if is_last or access is None or not isinstance(error, apsw.ReadOnlyError):
-                    self._raise(error)
-                with self._readers_lock:
-                    if self._access is access and self._closed is None:
-                        self._reopen()
-        return connection, access
 
     @contextmanager
     def tables(
@@ -154,119 +107,39 @@ class SqliteBackend:
         with self.reading() as rows:
             yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant, late=rows.late)
 
-    def _reopen_if_replaced(self) -> None:
-        """Of a handle that only reads: if the files were replaced, open the new ones; under the lock."""
-        if self._access is not None and self._access.has_moved():
-            self._reopen()
-
-    def _reopen(self) -> None:
-        """Of a handle that only reads: choose the way to the files again; under the lock."""
-        assert self._access is not None
-        access = ReadOnlyAccess(self.path, beside=self._access.beside)
-        fresh = access.connect()
-        for connection in (*self._readers, self.connection):
-            close_quietly(connection)
-        self._access.close()
-        self._access, self.connection, self._readers = access, fresh, []
-        self._reopenings += 1
-
-    def _give_back(self, connection: apsw.Connection, access: ReadOnlyAccess | None) -> None:
-        """End the transaction and keep the connection for the next reader, if it is still good."""
-        try:
-            if not connection.get_autocommit():
-                connection.execute("COMMIT")
-        except apsw.Error:
-            close_quietly(connection)
-            self._return()
-            return
-        with self._readers_lock:
-            if self._closed is None and access is self._access and len(self._readers) < _READERS_KEPT:
-                self._readers.append(connection)
-                self._lent -= 1
-                return
-        close_quietly(connection)
-        self._return()
-
-    def _return(self) -> None:
-        with self._readers_lock:
-            self._lent -= 1
-
-    # -- around a fork ------------------------------------------------------------------------------------
+    def has_changed(self) -> bool:
+        """Whether another process has committed anything since this was asked last."""
+        with self.translated():
+            version = self._connections.version()
+        groups = 0
+        if self._read_only:
+            with self.reading() as rows:
+                groups = rows.late.groups
+        before, self._seen = self._seen, (version, groups)
+        return self._seen != before
 
     def suspend(self, timeout: float) -> None:
-        """Of a handle that only reads: close all connections, once nobody reads; what is not given back in time stays.
-
-        SQLite knows in each process which locks it has; a child that inherited that would believe to have them, too.
-        """
-        with self._readers_lock:
-            self._is_suspended = True
-        tries = int(timeout / _PAUSE_S)
-        while self._lent and tries:
-            sleep(_PAUSE_S)
-            tries -= 1
-        with self._readers_lock:
-            for connection in (*self._readers, self.connection):
-                close_quietly(connection)
-            self._readers = []
+        """Of a handle that only reads, before a fork: close all connections."""
+        self._connections.suspend(timeout)
 
     def resume(self) -> None:
         """Read on."""
-        with self._readers_lock:
-            if self._is_suspended and self._closed is None and self._access is not None:
-                self.connection = self._access.connect()
-                self._reopenings += 1  # another connection counts what others committed from anew
-            self._is_suspended = False
+        self._connections.resume()
 
-    def _wait_while_suspended(self) -> None:
-        """Whoever wants to read while the process forks waits for the moment that this takes; under the lock."""
-        while self._is_suspended:
-            self._readers_lock.release()
-            try:
-                sleep(_PAUSE_S)
-            finally:
-                self._readers_lock.acquire()
-
-    def has_changed(self) -> bool:
-        """Whether another process has committed anything since this was asked last."""
-        with self.translated(), self._readers_lock:
-            self._wait_while_suspended()
-            if self._closed is None:
-                self._reopen_if_replaced()
-            try:
-                number = self.connection.pragma("data_version")
-            except apsw.ReadOnlyError:  # as in `_begin_reading`
-                self._reopen()
-                number = self.connection.pragma("data_version")
-        groups = 0
-        if self._access is not None:
-            with self.reading() as rows:
-                groups = 0 if rows.late.row is None else rows.late.row.groups
-        version = (self._reopenings, number, groups)
-        changed = bool(version != self._data_version)
-        self._data_version = version
-        return changed
+    def leak(self) -> None:
+        """In a forked child: keep the parent's connections from ever being closed here."""
+        self._connections.leak()
 
     def close(self) -> None:
         """Fold the write-ahead log in and close everything."""
-        with self._readers_lock:
-            self._closed = Closed("the log is closed")
-            readers, self._readers = self._readers, []
-        failed: apsw.Error | None = None
-        for connection in (*readers, self.connection):
-            try:
-                connection.close()
-            except apsw.Error as error:  # go on: a connection left open keeps the files locked
-                failed = failed or error
-        if self._access is not None:
-            self._access.close()
+        failed = self._connections.close()
         self.filed.files.close()
         if failed is not None:
             self._raise(failed)
 
     def check_open(self) -> None:
         """Raise why nothing can be read any more."""
-        if self._closed is not None:
-            raise self._closed.again()
+        self._connections.check_open()
 
     def abandon(self) -> None:
         """Stop writing for good: closing will leave the write-ahead log to the next open's recovery.
@@ -288,26 +161,17 @@ class SqliteBackend:
         except Exception:
             logger.debug("closing after a failed open", exc_info=True, extra={"action": "open_failed"})
 
-    def leak(self) -> None:
-        """In a forked child: keep the parent's connections from ever being closed here."""
-        self._closed = Closed("this log was opened before a fork", reason="forked")
-        self._readers_lock = Lock()  # another thread may have held it when we were forked
-        for connection in (self.connection, *self._readers):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
     # -- transactions -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a group's transaction; what is in files alone becomes part of it."""
         self.run("BEGIN IMMEDIATE")
-        if self.filed.late.row is not None:
-            self.filed.join()
+        self.filed.begun()
 
     def commit(self) -> None:
         """Make the transaction durable: this is the fsync."""
         self.run("COMMIT")
-        if self.filed.late.row is not None:
-            self.filed.late = LateRows()
+        self.filed.committed()
 
     def rollback(self) -> None:
         """Undo the transaction, if one is open."""
@@ -384,6 +248,7 @@ class SqliteBackend:
         self.run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
         if self.connection.changes() != 1:
             raise Closed("another process has taken this log over", reason="fenced")
+        self.filed.stored(row)
 
     def insert_log(self, row: LogRow) -> None:
         """Create the log's row."""
@@ -516,14 +381,14 @@ class SqliteBackend:
     def run(self, sql: str, values: Sequence[object] = ()) -> None:
         """Execute a statement of this room on the writer's connection."""
         try:
-            self.connection.execute(sql, values)
+            self._connections.own.execute(sql, values)
         except apsw.Error as error:
             self._raise(error)
 
     def run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         """The same, once for each row."""
         try:
-            self.connection.executemany(sql, rows)
+            self._connections.own.executemany(sql, rows)
         except apsw.Error as error:
             self._raise(error)
 
@@ -537,25 +402,6 @@ class SqliteBackend:
 
     def _raise(self, error: apsw.Error) -> NoReturn:
         raise meaning(error, self.path) from error
-
-
-@contextmanager
-def _untorn(access: ReadOnlyAccess | None) -> Iterator[None]:
-    """What is read without locks counts only if the database did not change meanwhile."""
-    try:
-        yield
-    except (apsw.Error, HoldfastError) as error:
-        if access is not None and access.is_torn():
-            raise _torn(access) from error
-        raise
-    if access is not None and access.is_torn():
-        raise _torn(access)
-
-
-def _torn(access: ReadOnlyAccess) -> Unavailable:
-    return Unavailable(
-        f"the log changed while it was read path={access.path}", hint="its owner has just come: try again"
-    )
 
 
 _Stored = (

@@ -381,10 +381,10 @@ _ENTRIES = (
 )
 """Bodies up to ?1 bytes."""
 NEXT_PLACE = (
-    f"SELECT {_guarded('log_id')}, {', '.join(map(_number, ('groups', 'group_file', 'group_position')))} FROM log"
-    " WHERE id=1"
+    f"SELECT {_guarded('log_id')}, {', '.join(map(_number, ('epoch', 'groups', 'group_file', 'group_position')))}"
+    " FROM log WHERE id=1"
 )
-"""The log's id, how many groups the database has, and where the next one may be in a file."""
+"""The log's id, who owns it, how many groups the database has, and where the next one may be in a file."""
 FILED_PLACES = f"SELECT {', '.join(map(_number, ('seq', 'file', 'position', 'size')))} FROM entries"
 _BYTES = "SELECT coalesce(sum(octet_length(body) + size), 0) FROM entries"
 _ITEM = ", ".join([_number("space_id"), _exact("key"), _number("number"), _number("key_epoch")])

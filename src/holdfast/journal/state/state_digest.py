@@ -33,6 +33,14 @@ def total(stamp_of: Callable[[bytes], bytes], stamps: Iterable[bytes]) -> bytes:
     return (sum(weight_of(stamp_of, stamp) for stamp in stamps) % MODULUS).to_bytes(SUM_BYTES, "little")
 
 
+def moved(stamp_of: Callable[[bytes], bytes], before: bytes, changes: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A sum once rows with the first of these stamps have the second."""
+    total = int.from_bytes(before, "little")
+    for old, new in changes:
+        total += weight_of(stamp_of, new) - weight_of(stamp_of, old)
+    return (total % MODULUS).to_bytes(SUM_BYTES, "little")
+
+
 class StateDigest:
     """The sum as the writer keeps it: proposed with a commit, accepted after it."""
 

@@ -21,33 +21,31 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Lock, Thread, current_thread
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
-
-import msgspec
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
-from holdfast.errors import Closed, Invalid, OutcomeUnknown
+from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
+from holdfast.log.consumers.consumer_status import lag_of
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read
 from holdfast.log.consumers.stored_positions import Kept
 from holdfast.log.topics.following import has_ended, wait_seconds
+from holdfast.log.topics.reading import position_text
 
 Item = TypeVar("Item")
 Find = Callable[[int, int | str | datetime], int]
 """The offset of a partition that is meant by an offset, a name, a position or a time."""
 
-_PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
 
-
-class Consumer(Generic[Item]):
+class Consumer(AnyConsumer, Generic[Item]):
     """A named reader of one topic; get it with `topic.consumer(name)`.
 
     >>> import holdfast, tempfile
@@ -61,6 +59,8 @@ class Consumer(Generic[Item]):
     ([b'one', b'two'], 3)
     b'three'
     """
+
+    _journal: Journal
 
     def __init__(
         self, journal: Journal, kept: KeptPositions, members: Members, read: Read[Item], find: Find, *,
@@ -78,7 +78,7 @@ class Consumer(Generic[Item]):
         self._lost: set[int] = set()
         """Partitions of which something was given out that another member gives out again."""
         self._page: deque[Item] = deque()
-        self._page_records = _PAGE_RECORDS
+        self._page_records = PAGE_RECORDS
         self._paged: PartitionPages[Item] | None = None
         """Whose records are in the page."""
         self._filling: PartitionPages[Item] | None = None
@@ -151,10 +151,9 @@ class Consumer(Generic[Item]):
         return taken
 
     def _asked_for(self, limit: int) -> int:
-        if whole(limit, "limit") < 1:
-            raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
-        self._page_records = min(max(_PAGE_RECORDS, whole(limit, "limit")), _PAGE_RECORDS_MAX)
-        return whole(limit, "limit")
+        limit = checked_limit(limit)
+        self._page_records = page_records(limit)
+        return limit
 
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else self._journal.clock.monotonic() + seconds(timeout)
@@ -259,13 +258,13 @@ class Consumer(Generic[Item]):
     def position(self) -> str:
         """How far it has given out records of its partitions, as text: for `topic.read(position)` or `seek`."""
         with self._members.lock:
-            return _text({number: self.given(number) for number in self.partitions})
+            return position_text({number: self.given(number) for number in self.partitions})
 
     @property
     def committed(self) -> str:
         """How far its partitions are consumed, durably."""
         with self._members.lock:
-            return _text({number: self._members.committed(number) for number in self.partitions})
+            return position_text({number: self._members.committed(number) for number in self.partitions})
 
     @property
     def lag(self) -> int:
@@ -381,24 +380,37 @@ class Consumer(Generic[Item]):
 
     def commit_operations(self) -> Committing | None:
         """The position as it is now, to be committed with something else; None where nothing has changed."""
+        return self._take_position(None)
+
+    def consumed_at(self, at: Mapping[int, int]) -> Committing | None:
+        """The same for whoever gave records on, and says how far they were consumed; other partitions stay as they are.
+
+        It goes on giving out where it is. Raises where it has one of these partitions no more.
+        """
+        return self._take_position(at)
+
+    def _take_position(self, at: Mapping[int, int] | None) -> Committing | None:
         with self._lock:
-            committing = self._begin()
+            committing = self._begin(at)
             if committing is not None:
                 self._newest = self._unmade = None  # a later commit must not join one that comes before this
             return committing
 
-    def _begin(self) -> Committing | None:
+    def _begin(self, at: Mapping[int, int] | None = None) -> Committing | None:
         self._require_open()
         if self._loop is None:
             self._used_by_thread()
         with self._members.lock:
             self._members.balance()
-            if self._lost:
-                refused, self._lost = sorted(self._lost), set()
+            gone = self._lost | (set() if at is None else at.keys() - self._slots.keys())
+            if gone:
+                refused, self._lost = sorted(gone), set()
                 # Nobody can tell apart what was made of these records and of others: all of it comes again.
                 for number, slot in self._slots.items():
                     self._put_back(slot, self._members.submitted(number))
                 raise lost(self._members.place, refused)
+            if at is not None:
+                return self._members.begin(self._id, {number: self._find(number, to) for number, to in at.items()})
             given = {number: self.given(number) for number in self._slots}
             for number, slot in self._slots.items():
                 if self._members.is_wanted(number):  # it goes as soon as this is durable
@@ -458,37 +470,6 @@ class Consumer(Generic[Item]):
                 self._page.clear()
             self._members.signal.notify()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("this consumer is closed", hint="make another one: topic.consumer(name)")
-        if self._journal.end is not None:
-            raise self._journal.end.again()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"partitions={sorted(self._slots)}"
         return f"Consumer({self.name!r}, topic={self.topic!r}, {state})"
-
-
-def lag_of(part: Partition, committed: int) -> int:
-    """How many records of a partition are there and not consumed; what has expired is not there."""
-    return max(0, part.durable - max(committed, part.sealed.first_offset))
-
-
-def _text(positions: Mapping[int, int]) -> str:
-    return msgspec.json.encode({str(number): at for number, at in sorted(positions.items())}).decode()

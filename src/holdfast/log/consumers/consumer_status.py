@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.journal.state.partition import Partition
+
 
 class ConsumerPartition(msgspec.Struct, frozen=True):
     """One partition of a consumer."""
@@ -45,3 +47,8 @@ class ConsumerStats(msgspec.Struct, frozen=True):
     """How many members they have in this process."""
     lag_records: dict[str, int] = {}
     """By `consumer/topic`: records that are there and not consumed."""
+
+
+def lag_of(part: Partition, committed: int) -> int:
+    """How many records of a partition are there and not consumed; what has expired is not there."""
+    return max(0, part.durable - max(committed, part.sealed.first_offset))

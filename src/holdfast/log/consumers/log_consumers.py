@@ -13,8 +13,8 @@ from holdfast.arguments import seconds, whole
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
-from holdfast.log.consumers.consumer import Consumer, lag_of
-from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
+from holdfast.log.consumers.consumer import Consumer
+from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus, lag_of
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.members import Members

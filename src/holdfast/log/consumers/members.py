@@ -27,7 +27,7 @@ from weakref import ReferenceType, ref
 
 from holdfast.errors import Invalid
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Operation
+from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import assign
 from holdfast.log.consumers.kept_positions import KeptPositions
@@ -97,6 +97,7 @@ class Members:
         self.lock = RLock()
         self._positions = kept
         self._shares = {part.number: _Share(part, begin[part.number]) for part in parts}
+        self.first = parts[0]
         self.signal = parts[0].signal
         self._members: dict[int, ReferenceType[Member]] = {}
         self._next_id = 0
@@ -374,6 +375,10 @@ class Committing:
         if self._made is None:
             self._made = self._members.operations(self.positions)
         return self._made
+
+    def is_of(self, journal: Journal) -> bool:
+        """Whether its consumer reads the log of this journal."""
+        return journal.owns(self._members.first)
 
     def queued(self, ticket: UnitTicket) -> None:
         """The unit is in the journal's queue."""

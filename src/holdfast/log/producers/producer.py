@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar, overload
+from typing import TypeVar, overload
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal import Journal, Run
 from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, check_producer
 from holdfast.log.producers.produced_ticket import Asked, ProducedTicket, all_of, only
+from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -51,16 +52,10 @@ class ProducerStatus(msgspec.Struct, frozen=True):
     """When it was used last."""
 
 
-class _Topics(Protocol):
-    """Where topics are found by their names."""
-
-    def raw(self, name: str) -> Topic: ...
-
-
 class Producer:
     """A producer of an open log; get it with `log.producer(name)`."""
 
-    def __init__(self, name: str, journal: Journal, topics: _Topics, *, start: int = 1) -> None:
+    def __init__(self, name: str, journal: Journal, topics: Topics, *, start: int = 1) -> None:
         self.name = name
         self._key = producer_key(name)
         self._start = whole(start, "start")
@@ -68,7 +63,7 @@ class Producer:
         if journal.read_only:
             raise Invalid("this log is open for reading only", hint="log.producers() says how far producers are")
         self._journal = journal
-        self._topics = topics
+        self._topics = GivenTopics(journal, topics, "a producer", "producer.append(topic, rows, sequence=…)")
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000
 
     @property
@@ -215,7 +210,7 @@ class Producer:
         timeout: float | None = None,
     ) -> ProducedTicket[Sequence[Receipt]]:
         """Queue records as one unit under one number, and return the ticket."""
-        raw = self._raw(topic)
+        raw = self._topics.raw(topic)
         return self._send_batch(raw, raw._prepared(records, partition, self._key), sequence, timeout)
 
     # -- how it goes to the journal -----------------------------------------------------------------------
@@ -248,13 +243,11 @@ class Producer:
         timeout: float | None,
     ) -> ProducedTicket[Receipt] | ProducedTicket[Sequence[Receipt]]:
         if isinstance(topic, TypedTopic):
-            if key is not None or headers is not None or kind is not None:
-                raise Invalid("rows have no key, headers or kind", hint="a typed topic's key is one of its columns")
-            self._check_own(topic)
+            self._topics.check_typed(topic, key, headers, kind)
             return self._send_batch(
                 topic, topic._prepared(payload, time, partition, None, self._key), sequence, timeout
             )
-        raw = self._raw(topic)
+        raw = self._topics.raw(topic)
         if partition is None and key is None:
             partition = raw._partitions.choose(None, self._key).number
         part, row, size = raw._row(payload, key, headers, kind, time, partition, None)  # type: ignore[arg-type]
@@ -276,20 +269,6 @@ class Producer:
         sent = self._journal.sessions.produce(self._key, number, unit, wait_seconds, start=self._start)
         asked = Asked(self.name, number, topic.name, self._journal.partitions, batch)
         return ProducedTicket(sent, asked, all_of, wait_seconds)
-
-    def _raw(self, topic: object) -> Topic:
-        if isinstance(topic, str):
-            return self._topics.raw(topic)
-        if not isinstance(topic, Topic):
-            if isinstance(topic, TypedTopic):
-                raise Invalid(f"topic {topic.name!r} is typed", hint="producer.append(topic, rows, sequence=…)")
-            raise Invalid(f"a topic is got with log.topic(name), not {type(topic).__name__}", hint="or give its name")
-        self._check_own(topic)
-        return topic
-
-    def _check_own(self, topic: Topic | TypedTopic) -> None:
-        if topic._journal is not self._journal:
-            raise Invalid(f"topic {topic.name!r} belongs to another log", hint="a producer is of one log")
 
     def __repr__(self) -> str:
         return f"Producer({self.name!r}, last={self.last})"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from asyncio import get_running_loop, to_thread
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Closed, HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.reading import parse_position, position_text
@@ -25,7 +25,15 @@ _NEWS_S = 1.0
 _SLEEP_S = 3600.0
 
 
-def has_ended(journal: Journal) -> bool:
+class Ending(Protocol):
+    """A journal, here or at a server."""
+
+    @property
+    def end(self) -> Closed | None:
+        """Why nothing more will come; None as long as it may."""
+
+
+def has_ended(journal: Ending) -> bool:
     """Whether nothing more will come; raises if that is because something broke."""
     end = journal.end
     if end is not None and end.reason != "clean":
@@ -124,6 +132,9 @@ class Follower(Generic[Item]):
         if self._journal.end is not None:
             return False
         self._journal.refresh(self._topic)
+        return self._read_page()
+
+    def _read_page(self) -> bool:
         try:
             for part, at in self._positions.items():
                 end = min(part.durable, at + _PAGE_RECORDS)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal import Operation
+from holdfast.journal.journal import Journal, Operation
 
 
 class Committing(Protocol):
@@ -27,6 +27,9 @@ class Committing(Protocol):
     @property
     def scope(self) -> str | None:
         """What the unit says of whoever commits it, where that is another process than the owner's; None elsewhere."""
+
+    def is_of(self, journal: Journal) -> bool:
+        """Whether its consumer reads the log of this journal."""
 
     def queued(self, ticket: UnitTicket) -> None:
         """It is in the journal's queue; the ticket tells what becomes of it."""

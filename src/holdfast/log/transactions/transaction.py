@@ -24,14 +24,15 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias, overload
+from typing import Self, TypeAlias, overload
 
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.commit.ticket import ShippedTicket, UnitTicket
-from holdfast.journal.journal import Journal, Operation, Run
+from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -52,19 +53,13 @@ Put: TypeAlias = Callable[[list[Operation], int, int, float], UnitTicket]
 _NEW, _OPEN, _OVER = range(3)
 
 
-class _Topics(Protocol):
-    """Where topics are found by their names."""
-
-    def raw(self, name: str) -> Topic: ...
-
-
 class Transaction:
     """What commits together; get it with `log.transaction()`."""
 
     def __init__(
         self,
         journal: Journal,
-        topics: _Topics,
+        topics: Topics,
         hidden: HiddenKeys,
         *,
         timeout: float | None = None,
@@ -77,7 +72,7 @@ class Transaction:
         if durability != "durable":
             journal.check_durability(durability)
         self._journal = journal
-        self._topics = topics
+        self._topics = GivenTopics(journal, topics, "a transaction", "tx.append(topic, rows) takes one row or many")
         self._hidden = hidden
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000 if timeout is None else seconds(timeout)
         self._durability = durability
@@ -138,9 +133,7 @@ class Transaction:
         something else refuses the whole transaction.
         """
         if isinstance(topic, TypedTopic):
-            if key is not None or headers is not None or kind is not None:
-                raise Invalid("rows have no key, headers or kind", hint="a typed topic's key is one of its columns")
-            self._check_own(topic)
+            self._topics.check_typed(topic, key, headers, kind)
             return self._add_batch(topic._prepared(payload, time, partition, idempotency_key))
         raw = topic if type(topic) is Topic and topic._journal is self._journal else self._raw(topic)
         part, row, size = raw._row(payload, key, headers, kind, time, partition, idempotency_key)  # type: ignore[arg-type]
@@ -186,9 +179,8 @@ class Transaction:
                 raise
 
     def _take_position(self, consumer: Consuming, committing: Committing) -> None:
-        for operation in committing.operations:
-            if isinstance(operation, Run) and not self._journal.owns(operation.partition):
-                raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
+        if not committing.is_of(self._journal):
+            raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
         with self._lock:
             self._check_open()
             self._consumed[id(consumer)] = (consumer, committing)
@@ -196,17 +188,7 @@ class Transaction:
     def _raw(self, topic: object) -> Topic:
         if isinstance(topic, str):
             self._check_open()  # before a topic is created
-            return self._topics.raw(topic)
-        if not isinstance(topic, Topic):
-            if isinstance(topic, TypedTopic):
-                raise Invalid(f"topic {topic.name!r} is typed", hint="tx.append(topic, rows) takes one row or many")
-            raise Invalid(f"a topic is got with log.topic(name), not {type(topic).__name__}", hint="or give its name")
-        self._check_own(topic)
-        return topic
-
-    def _check_own(self, topic: Topic | TypedTopic) -> None:
-        if topic._journal is not self._journal:
-            raise Invalid(f"topic {topic.name!r} belongs to another log", hint="a transaction is of one log")
+        return self._topics.raw(topic)
 
     def _add_batch(self, batch: PreparedBatch) -> PendingBatch:
         with self._lock:

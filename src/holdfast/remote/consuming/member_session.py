@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NotFound, Unavailable
-from holdfast.log.topics.reading import parse_position
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.remote.http.exchange import ARROW, JSON, Answer, Exchange, Question
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _WAIT_S_MAX = 20.0
+_ID_BYTES = 16
 
 
 class MemberState(msgspec.Struct):
@@ -65,9 +67,10 @@ class MemberSession:
         return self.state.member
 
     def join(self) -> None:
-        """Become a member."""
-        answer = self._ask("POST", (), self._options, self._timeout, again=True)
-        self.state = _decoded(answer)
+        """Become a member, under an id of our own: asking again after a lost answer makes no second one."""
+        body = {**self._options, "member": SystemClock().random_bytes(_ID_BYTES).hex()}
+        answer = self._ask("POST", (), body, self._timeout, again=True)
+        self.state = answer.decoded(MemberState)
         self.generation += 1
         self._options["start"] = self._options.get("start", "first")
 
@@ -87,18 +90,18 @@ class MemberSession:
         """Make it durable that all below is consumed; committing the same again changes nothing."""
         body = {"position": position_text(position)}
         self.state = msgspec.structs.replace(
-            self.state, committed=_decoded(self._ask("POST", (self.id, "commit"), body, timeout)).committed
+            self.state, committed=self._ask("POST", (self.id, "commit"), body, timeout).decoded(MemberState).committed
         )
 
     def seek(self, to: object, partition: int | None) -> Mapping[int, int]:
         """Go on from somewhere else; where that is."""
         answer = self._ask("POST", (self.id, "seek"), {"to": to, "partition": partition}, self._timeout)
-        return parse_position(_decoded(answer).position)
+        return parse_position(answer.decoded(MemberState).position)
 
     def look(self) -> MemberState:
         """What the server says of it now."""
         try:
-            self.state = _decoded(self._ask("GET", (self.id,), None, self._timeout))
+            self.state = self._ask("GET", (self.id,), None, self._timeout).decoded(MemberState)
         except NotFound:
             self.join()
         return self.state
@@ -124,17 +127,3 @@ class MemberSession:
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": JSON})
         content = None if body is None else msgspec.json.encode(body)
         return self._exchange.ask(Question(method, place, body=content, headers=headers, again=again), timeout)
-
-
-def position_text(position: Mapping[int, int]) -> str:
-    """A position as text."""
-    return msgspec.json.encode({str(number): at for number, at in sorted(position.items())}).decode()
-
-
-def _decoded(answer: Answer) -> MemberState:
-    try:
-        return msgspec.json.decode(answer.body, type=MemberState)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise Unavailable(
-            "the server's answer about a consumer is not understood", hint="is its version the same?"
-        ) from None

@@ -15,32 +15,39 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import UTC, datetime
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Closed, Invalid, NotFound, OutcomeUnknown, Unavailable
+from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.topics.following import has_ended
-from holdfast.remote.consuming.member_session import MemberSession, MemberState, position_text
+from holdfast.log.topics.reading import parse_position, position_text
+from holdfast.remote.consuming.member_session import MemberSession, MemberState
+from holdfast.remote.consuming.remote_committing import RemoteCommitting
 from holdfast.remote.http.exchange import Pauses, monotonic
 from holdfast.remote.own_thread import awaited, begin
-from holdfast.remote.refused_verbs import refuse
+from holdfast.remote.wire.group_message import Consumed
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.journal.commit.ticket import UnitTicket
+
 Item = TypeVar("Item")
 
-_PAGE_RECORDS, _PAGE_RECORDS_MAX = 256, 10_000
 _WAIT_S = 20.0
 
 Items = Callable[["pa.RecordBatch"], Iterator[Item]]
 Place = Callable[[Item], tuple[int, int]]
 
 
-class RemoteConsumer(Generic[Item]):
+class RemoteConsumer(AnyConsumer, Generic[Item]):
     """A named reader of one topic; get it with `topic.consumer(name)`."""
+
+    _journal: RemoteJournal
 
     def __init__(
         self, journal: RemoteJournal, session: MemberSession, items: Items[Item], place: Place[Item], named: Any
@@ -60,15 +67,20 @@ class RemoteConsumer(Generic[Item]):
         self._generation = 0
         self._is_lost = False
         """Something was given out by an earlier membership, and not committed."""
+        self._committed: dict[int, int] = {}
+        """Behind which offset of each partition everything is consumed, or was when we got it."""
+        self._committing: ReferenceType[RemoteCommitting] | None = None
+        """A transaction has the position, and has not ended."""
+        self._queued: _Queued | None = None
+        """The last position that went with a transaction, until it is known what became of it."""
         self._closed = False
         self._take_up(session.state.position)
 
     def _take_up(self, position: str) -> None:
-        from holdfast.log.topics.reading import parse_position
-
         self._page.clear()
         self._given = dict(parse_position(position))
         self._fetched = dict(self._given)
+        self._committed = {**self._given, **parse_position(self._session.state.committed)}
         self._generation = self._session.generation
 
     # -- records ------------------------------------------------------------------------------------------
@@ -81,7 +93,7 @@ class RemoteConsumer(Generic[Item]):
             found = self._taken(1)
             if found:
                 return found[0]
-            if not self._more(None, _PAGE_RECORDS):
+            if not self._more(None, PAGE_RECORDS):
                 raise StopIteration
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -92,7 +104,7 @@ class RemoteConsumer(Generic[Item]):
             found = self._taken(1)
             if found:
                 return found[0]
-            if not await awaited(lambda: self._more(None, _PAGE_RECORDS), "holdfast-poll"):
+            if not await awaited(lambda: self._more(None, PAGE_RECORDS), "holdfast-poll"):
                 raise StopAsyncIteration
 
     def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
@@ -103,22 +115,30 @@ class RemoteConsumer(Generic[Item]):
         """
         if in_coroutine():
             warnings.warn("poll() blocks the event loop; use: await consumer.poll_async(…)", RuntimeWarning, 2)
-        return self._poll(_checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout))
+        return self._poll(checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout))
 
     async def poll_async(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """What `poll` does, for coroutines."""
-        limit, deadline = _checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout)
-        while not self._page and await awaited(lambda: self._more(deadline, limit), "holdfast-poll"):
+        limit, deadline = checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout)
+        while not self._is_ready and await awaited(lambda: self._more(deadline, limit), "holdfast-poll"):
             pass
         return self._taken(limit)
 
     def _poll(self, limit: int, deadline: float | None) -> list[Item]:
-        while not self._page and self._more(deadline, limit):
+        while not self._is_ready and self._more(deadline, limit):
             pass
         return self._taken(limit)
 
+    @property
+    def _is_ready(self) -> bool:
+        """Whether the page may be given out: not where a transaction was refused, and it may have to go back."""
+        queued = self._queued
+        return bool(self._page) and (queued is None or not queued.ticket.done or queued.ticket.is_stored)
+
     def _taken(self, limit: int) -> list[Item]:
         with self._lock:
+            if not self._is_ready:
+                return []
             taken = [self._page.popleft() for _ in range(min(limit, len(self._page)))]
             for item in taken:
                 number, offset = self._place(item)
@@ -128,16 +148,17 @@ class RemoteConsumer(Generic[Item]):
     def _more(self, deadline: float | None, limit: int) -> bool:
         """Fetch a page, waiting at the server for one; False when nothing more comes, or the time is over."""
         pauses = Pauses()
-        records = min(max(_PAGE_RECORDS, limit), _PAGE_RECORDS_MAX)
+        records = page_records(limit)
         while True:
             with self._lock:
-                if self._page:  # a cancelled task left it
+                if self._is_ready:  # a cancelled task left it
                     return True
-                if self._closed or has_ended(self._journal):  # type: ignore[arg-type]
+                if self._closed or has_ended(self._journal):
                     return False
                 left = _WAIT_S if deadline is None else max(0.0, min(_WAIT_S, deadline - monotonic()))
                 try:
-                    if self._fetch(records, left):
+                    self._settle()
+                    if self._page or self._fetch(records, left):
                         return True
                     pauses = Pauses()
                 except Unavailable:
@@ -158,27 +179,30 @@ class RemoteConsumer(Generic[Item]):
     def _fetch(self, records: int, wait: float) -> bool:
         page = self._session.poll(records, wait, self._fetched)
         if self._session.generation != self._generation:
-            self._is_lost = self._is_lost or self._has_uncommitted()
+            self._is_lost = self._is_lost or bool(self._uncommitted())
             self._take_up(self._session.state.position)
             return False
         for number in self._given.keys() - page.position.keys():  # another member has it now
-            self._given.pop(number)
-            self._fetched.pop(number, None)
+            self._is_lost = self._is_lost or number in self._uncommitted()
+            self._drop(number)
         for batch in page.batches() if page.body else ():
             self._page.extend(self._items(batch))
         self._fetched.update(page.position)
         for number, at in page.position.items():
-            self._given.setdefault(number, at if not self._page else self._first_of(number, at))
+            if number not in self._given:
+                self._given[number] = self._committed[number] = self._first_of(number, at)
         return bool(self._page)
+
+    def _drop(self, number: int) -> None:
+        for known in (self._given, self._fetched, self._committed):
+            known.pop(number, None)
 
     def _first_of(self, number: int, otherwise: int) -> int:
         return next((at for part, at in map(self._place, self._page) if part == number), otherwise)
 
-    def _has_uncommitted(self) -> bool:
-        from holdfast.log.topics.reading import parse_position
-
-        committed = parse_position(self._session.state.committed)
-        return any(at > committed.get(number, 0) for number, at in self._given.items())
+    def _uncommitted(self) -> dict[int, int]:
+        """How far it has given out records, of partitions where that is not what is committed."""
+        return {number: at for number, at in self._given.items() if at != self._committed.get(number)}
 
     # -- how far it is ------------------------------------------------------------------------------------
 
@@ -251,14 +275,17 @@ class RemoteConsumer(Generic[Item]):
         """Have it committed and return a ticket: `ticket.result()` or `await ticket`. Reading need not wait for it."""
         with self._lock:
             self._require_uncontested()
-            position = dict(self._given)
+            position = self._uncommitted()
         return RemoteCommitTicket(begin(lambda: self._commit(self._timeout, position), "holdfast-commit"))
 
     def _commit(self, timeout: float, position: Mapping[int, int] | None = None) -> None:
         with self._lock:
-            self._require_uncontested()
+            self._require_uncontested(timeout)
+            position = self._uncommitted() if position is None else position
+            if not position:
+                return
             try:
-                self._session.commit(self._given if position is None else position, timeout)
+                self._session.commit(position, timeout)
             except NotFound:  # the server does not know this member any more
                 self._session.join()
                 self._take_up(self._session.state.position)
@@ -266,9 +293,21 @@ class RemoteConsumer(Generic[Item]):
             except Invalid:
                 self._take_up(self._session.look().committed)
                 raise
+            self._committed.update(position)
 
-    def _require_uncontested(self) -> None:
+    def _require_uncontested(self, timeout: float = 0.0) -> None:
+        """What was given out may be committed: by nobody else, and in order. Waits for a commit that is on its way."""
         self._require_open()
+        if self._committing is not None and self._committing() is not None:
+            raise Invalid(
+                f"a transaction that has not ended has this consumer's position consumer={self.name!r}",
+                hint="commit with the transaction, or by commit(), not both",
+            )
+        if self._queued is not None and not self._queued.ticket.wait(timeout):
+            raise OutcomeUnknown(
+                f"a commit is not acknowledged yet consumer={self.name!r}", hint="the server may be away; commit again"
+            )
+        self._settle()
         if self._is_lost:
             self._is_lost = False
             self._take_up(self._session.look().committed)
@@ -281,9 +320,60 @@ class RemoteConsumer(Generic[Item]):
             hint="handle it again, or handle it in a transaction with tx.consumed(consumer)",
         )
 
-    def commit_operations(self) -> NoReturn:
-        """Not over HTTP: a transaction and a position become durable together only in the log's own process."""
-        refuse("consumed")
+    # -- in transactions ----------------------------------------------------------------------------------
+
+    def commit_operations(self) -> RemoteCommitting | None:
+        """The position as it is now, to be committed with a transaction; None where nothing has changed."""
+        with self._lock:
+            self._require_uncontested()
+            position = self._uncommitted()
+            if not position:
+                return None
+            told = Consumed(self.topic, self.name, self._session.id, position)
+            committing = RemoteCommitting(self, self._journal, told)
+            self._committing = ref(committing)
+            return committing
+
+    def position_queued(self, ticket: UnitTicket, position: Mapping[int, int]) -> None:
+        """A transaction that has its position is on its way."""
+        with self._lock:
+            self._committing, self._queued = None, _Queued(ticket, position, dict(self._given))
+
+    def position_stored(self) -> None:
+        """That transaction is durable."""
+        with self._lock:
+            self._settle()
+
+    def position_failed(self) -> None:
+        """That transaction was not queued, and never will be."""
+        with self._lock:
+            self._committing = None
+
+    def _settle(self) -> None:
+        """Take up what became of a transaction that had the position; the lock is held."""
+        queued = self._queued
+        if queued is None or not queued.ticket.done:
+            return
+        if queued.ticket.is_stored:
+            self._committed.update((number, at) for number, at in queued.position.items() if number in self._given)
+        else:
+            told, given = self._session.look(), dict(self._given)
+            self._agree(told)
+            # Whoever made the transaction was told; what was given out behind it must not be committed, either.
+            self._is_lost = self._is_lost or given not in (self._given, queued.given)
+        self._queued = None
+
+    def _agree(self, told: MemberState) -> None:
+        """A commit was refused: what was given out is given out again, if the server says that it goes on before it."""
+        if self._session.generation != self._generation:
+            self._take_up(told.position)
+            return
+        position = parse_position(told.position)
+        for number in [one for one, at in self._fetched.items() if position.get(one) != at]:
+            self._page = deque(item for item in self._page if self._place(item)[0] != number)
+            self._drop(number)
+            if number in position:
+                self._given[number] = self._fetched[number] = self._committed[number] = position[number]
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -296,23 +386,6 @@ class RemoteConsumer(Generic[Item]):
             else:
                 self._session.leave()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed("this consumer is closed", hint="make another one: topic.consumer(name)")
-        if self._journal.end is not None:
-            raise self._journal.end.again()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -321,6 +394,15 @@ class RemoteConsumer(Generic[Item]):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"partitions={sorted(self._given)}"
         return f"RemoteConsumer({self.name!r}, topic={self.topic!r}, {state})"
+
+
+class _Queued(NamedTuple):
+    """A position that went with a transaction."""
+
+    ticket: UnitTicket
+    position: Mapping[int, int]
+    given: Mapping[int, int]
+    """How far records were given out when it went."""
 
 
 class RemoteCommitTicket:
@@ -346,9 +428,3 @@ class RemoteCommitTicket:
 
     def __repr__(self) -> str:
         return f"RemoteCommitTicket(done={self.done})"
-
-
-def _checked_limit(limit: int) -> int:
-    if whole(limit, "limit") < 1:
-        raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
-    return whole(limit, "limit")

@@ -15,8 +15,10 @@ import warnings
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
 from threading import Event
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
+
+import msgspec
 
 from holdfast.caller import in_coroutine
 from holdfast.clock import SystemClock
@@ -28,6 +30,8 @@ from holdfast.remote.wire.error_message import error_of
 
 API = "1"
 JSON, MSGPACK, ARROW = "application/json", "application/msgpack", "application/vnd.apache.arrow.stream"
+
+Told = TypeVar("Told")
 
 _ANSWER_BYTES_MAX = 256 * 2**20
 _PASSING = frozenset((408, 429, 502, 503, 504))
@@ -45,6 +49,18 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether another attempt may get a better one."""
+        return self.status in _PASSING
+
+    def decoded(self, kind: type[Told]) -> Told:
+        """What its JSON says; Unavailable where that is something else."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise not_understood() from None
 
 
 class Question(NamedTuple):
@@ -107,20 +123,20 @@ class Exchange:
             if answer is not None and answer.status < 300:
                 return answer
             in_doubt = in_doubt or (attempt.was_sent and not question.again and _is_doubtful(answer))
-            if in_doubt and (answer is None or answer.status in _PASSING):
+            if in_doubt and (answer is None or answer.is_passing):
                 raise self._unknown(attempt, answer)
-            if answer is not None and answer.status not in _PASSING:
+            if answer is not None and not answer.is_passing:
                 raise error_of(answer.status, answer.body, str(self.address))
             wait = pause.next(answer)
             if monotonic() + wait >= deadline:
                 raise self._gave_up(answer, attempt.why, timeout)
             self.pause(wait)
 
-    def checked(self, answer: Answer) -> bytes:
-        """The body of an answer, if it is 2xx; else what it says is raised."""
+    def checked(self, answer: Answer) -> Answer:
+        """An answer, if it is 2xx; else what it says is raised."""
         if answer.status >= 300:
             raise error_of(answer.status, answer.body, str(self.address))
-        return answer.body
+        return answer
 
     def attempt(self, question: Question, deadline: float) -> Attempt:
         """Ask once; an unknown token is read again, once, before that counts."""
@@ -263,6 +279,11 @@ class Pauses:
         share = 0.5 + int.from_bytes(_clock.random_bytes(2), "big") / 2**17
         pause, self._next = self._next * share, min(_PAUSE_S_MAX, self._next * 2)
         return pause if told is None else told + pause
+
+
+def not_understood(hint: str = "is its version the same as here?") -> Unavailable:
+    """A server answered something else than it was asked for."""
+    return Unavailable("the server's answer is not understood", hint=hint)
 
 
 def closed() -> Closed:

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
-from holdfast.remote.http.exchange import Exchange, Pauses, Question, monotonic
+from holdfast.remote.http.exchange import Exchange, Pauses, Question, monotonic, not_understood
 from holdfast.remote.reading.topic_state import MarksRow, TopicState, apply
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
@@ -48,7 +48,7 @@ class MarksFeed:
         """Ask how far the topic is now, and which versions its schema has."""
         timeout = self._journal.settings.ack_timeout_ms / 1000
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", self.topic)), timeout)
-        state = TopicState.parse(answer.body)
+        state = TopicState.parse(answer)
         if state.schemas:
             self._journal.schemas[self.topic] = state.schema_rows()
         self._take_up(state.marks)
@@ -90,7 +90,7 @@ class MarksFeed:
         began = monotonic()
         query = (("wait", f"{_WAIT_S:g}"), ("known", self._known))
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", self.topic), query), _WAIT_S + 10)
-        state = TopicState.parse(answer.body)
+        state = TopicState.parse(answer)
         self._known = state.tag
         moved = self._take_up(state.marks)
         if not moved and monotonic() - began < _LOOK_AGAIN_S:  # it does not wait: do not ask all the time
@@ -98,7 +98,7 @@ class MarksFeed:
 
     def _take_up(self, marks: tuple[MarksRow, ...]) -> bool:
         if len(marks) != len(self._parts):
-            raise Unavailable("the server's answer about a topic is not understood", hint="was the topic made anew?")
+            raise not_understood("was the topic made anew?")
         self.marks = marks
         moved = [apply(part, row) for part, row in zip(self._parts, marks, strict=True)]
         if any(moved):

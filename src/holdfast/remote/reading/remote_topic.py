@@ -81,8 +81,7 @@ class RemoteTopicVerbs(AnyTopic[Item]):
         def begin() -> dict[Partition, int]:
             return partitions.positions(partition, start)
 
-        begin()  # what is wrong with the question is said at once
-        follower = RemoteFollower(self._remote_journal, self.feed, begin, self._items, partitions.parts[0])
+        follower = RemoteFollower(self._remote_journal, self.feed, begin, self._items)
         if not in_coroutine():
             follower.begin()
         return follower

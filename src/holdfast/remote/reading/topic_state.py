@@ -10,10 +10,10 @@ from base64 import b64decode
 
 import msgspec
 
-from holdfast.errors import Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SchemaRow, ShipmentRow, WatermarkRow
+from holdfast.remote.http.exchange import Answer, not_understood
 from holdfast.signals import Signal
 
 _PARTITIONS_MAX = 100_000
@@ -52,14 +52,11 @@ class TopicState(msgspec.Struct, frozen=True):
     """Names these marks, for whoever waits until they have moved."""
 
     @classmethod
-    def parse(cls, body: bytes) -> TopicState:
+    def parse(cls, answer: Answer) -> TopicState:
         """What a server answered, checked."""
-        try:
-            state = msgspec.json.decode(body, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise _not_understood() from None
+        state = answer.decoded(cls)
         if not 1 <= state.partitions <= _PARTITIONS_MAX or len(state.marks) != state.partitions:
-            raise _not_understood()
+            raise not_understood()
         return state
 
     def schema_rows(self) -> tuple[SchemaRow, ...]:
@@ -70,7 +67,7 @@ class TopicState(msgspec.Struct, frozen=True):
                 for number, version in enumerate(self.schemas, 1)
             )
         except ValueError:
-            raise _not_understood() from None
+            raise not_understood() from None
 
     def new_partitions(self, log_id: bytes, shipping_state: ShippingState, first_id: int) -> tuple[Partition, ...]:
         """Its partitions, as this client knows them."""
@@ -93,7 +90,3 @@ def apply(part: Partition, marks: MarksRow) -> bool:
     if marks.shipped is not None:
         part.shipment = ShipmentRow(part.id, 0, 0, marks.settled, marks.shipped)
     return before != (part.durable, part.sealed, part.shipment)
-
-
-def _not_understood() -> Unavailable:
-    return Unavailable("the server's answer about a topic is not understood", hint="is its version the same as here?")

@@ -1,8 +1,9 @@
 """One group on its way to a server, and what became of it: values, and their bytes (MessagePack).
 
 A group is what gathered in a client's queue while the one before it was on its way: plain records, by partition, and
-units (batches, transactions). Records travel as the bodies of entries do (`model/frame.py`): columns, so that a group
-of thousands costs little more than one. Items of spaces travel with their own keys; it is the server that hides them.
+units (batches, transactions, with the positions of consumers that go with them). Records travel as the bodies of
+entries do (`model/frame.py`): columns, so that a group of thousands costs little more than one. Items of spaces travel
+with their own keys; it is the server that hides them.
 
 The decoder takes what a stranger sent: only shapes and lengths are proved here. Whether a topic, a partition or a size
 is right is for the server to say (`checked_groups`), before anything is queued.
@@ -52,10 +53,19 @@ class SpaceChange(msgspec.Struct, array_like=True, tag="space", frozen=True):
     drop: bool = False
 
 
+class Consumed(msgspec.Struct, array_like=True, tag="consumed", frozen=True):
+    """How far a member of a consumer, which the server keeps, got in partitions whose position changes."""
+
+    topic: str
+    consumer: str
+    member: str
+    position: dict[int, int]
+
+
 class Unit(msgspec.Struct, array_like=True, tag="unit", frozen=True):
     """What is durable together or not at all."""
 
-    operations: list[RecordsRun | RowsRun | SpaceChange]
+    operations: list[RecordsRun | RowsRun | SpaceChange | Consumed]
     alone: bool
     """Whether it is a batch: an entry, or one for each partition."""
 
@@ -130,6 +140,12 @@ def decode_group(body: bytes) -> GroupMessage:
     if not group.items:
         raise Invalid("the group is empty", hint="send at least one item")
     return group
+
+
+def consumed_in(group: GroupMessage) -> list[Consumed]:
+    """The positions that a group commits."""
+    units = (item for item in group.items if isinstance(item, Unit))
+    return [one for unit in units for one in unit.operations if isinstance(one, Consumed)]
 
 
 def encode_outcome(outcome: GroupOutcome) -> bytes:

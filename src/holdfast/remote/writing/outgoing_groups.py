@@ -15,8 +15,10 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
 from holdfast.model.record_columns import Columns, Encoded
+from holdfast.remote.consuming.remote_committing import positions_in
 from holdfast.remote.wire.error_message import ErrorBody, raised
 from holdfast.remote.wire.group_message import (
+    Consumed,
     Item,
     ItemOutcome,
     Produced,
@@ -28,13 +30,14 @@ from holdfast.remote.wire.group_message import (
 )
 
 _SPACE = b"space/"
+_POSITIONS = "_consumers"
 
 
 def item_of(queued: Run | QueuedUnit) -> Item:
     """An item of a group as it is sent."""
     if isinstance(queued, Run):
         return _records(queued)
-    operations = [_operation(operation) for operation in queued.operations]
+    operations = [told for operation in queued.operations for told in _operations(operation)]
     if queued.produced is None:
         return Unit(operations, queued.alone)
     runs = queued.runs()
@@ -43,12 +46,15 @@ def item_of(queued: Run | QueuedUnit) -> Item:
     return Produced(*queued.produced, Unit(operations, True))
 
 
-def _operation(operation: Operation) -> RecordsRun | RowsRun | SpaceChange:
+def _operations(operation: Operation) -> Sequence[RecordsRun | RowsRun | SpaceChange | Consumed]:
     if isinstance(operation, Run):
-        return _rows(operation, operation.columns) if isinstance(operation.columns, Encoded) else _records(operation)
+        return [_rows(operation, operation.columns) if isinstance(operation.columns, Encoded) else _records(operation)]
     assert isinstance(operation, ChangeSpace)  # a client has no others
+    positions = positions_in(operation)
+    if positions is not None:
+        return positions
     puts = [(key, body) for key, _, body in operation.puts]
-    return SpaceChange(operation.name.removeprefix(_SPACE).decode(), puts, list(operation.deletes), operation.drop)
+    return [SpaceChange(operation.name.removeprefix(_SPACE).decode(), puts, list(operation.deletes), operation.drop)]
 
 
 def _records(run: Run) -> RecordsRun:
@@ -83,6 +89,8 @@ def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[st
         fail(item, error_in(outcome.error))
         return
     runs = [item] if isinstance(item, Run) else item.runs()
+    if isinstance(item, QueuedUnit):  # positions that were committed with it are records, too, behind all others
+        outcome = ItemOutcome([run for at, run in enumerate(outcome.runs) if at < len(runs) or run.topic != _POSITIONS])
     if not _is_about(runs, outcome.runs):
         if isinstance(item, QueuedUnit) and item.produced is not None:
             item.fail(_something_else(item.produced))

@@ -52,12 +52,12 @@ class RemoteSessions:
     def last_produced(self, producer: bytes) -> int | None:
         """The highest number of a producer that is durable; None where none is known."""
         answer = self._exchange.ask(Question("GET", ("v1", "producers", producer.decode())), self._timeout)
-        return msgspec.json.decode(answer.body, type=_Known).last
+        return answer.decoded(_Known).last
 
     def all(self) -> list[SessionInfo]:
         """All producers, those that were used longest ago first."""
         answer = self._exchange.ask(Question("GET", ("v1", "client", "producers")), self._timeout)
-        found = msgspec.json.decode(answer.body, type=_AllKnown).producers
+        found = answer.decoded(_AllKnown).producers
         return [SessionInfo(one.producer.encode(), True, one.last or 0, one.first_known, one.used_us) for one in found]
 
     def forget(self, producers: Sequence[bytes], timeout: float) -> list[bytes]:

@@ -91,17 +91,17 @@ class RemoteSpaces:
             answer = self._exchange.ask(question, self._timeout)
         except NotFound:
             return None
-        return _framed(msgspec.json.decode(answer.body, type=_Item))
+        return _framed(answer.decoded(_Item))
 
     def load(self, name: str) -> list[tuple[bytes, int, bytes]]:
         """All items, framed."""
         answer = self._exchange.ask(Question("GET", ("v1", "spaces", _bare(name))), self._timeout)
-        return [(b"", 0, _framed(item)) for item in msgspec.json.decode(answer.body, type=_Items).items]
+        return [(b"", 0, _framed(item)) for item in answer.decoded(_Items).items]
 
     def names(self) -> list[str]:
         """The names of all spaces, as the journal knows them."""
         answer = self._exchange.ask(Question("GET", ("v1", "spaces")), self._timeout)
-        return [_PREFIX + name for name in msgspec.json.decode(answer.body, type=_Names).spaces]
+        return [_PREFIX + name for name in answer.decoded(_Names).spaces]
 
 
 def _bare(name: str) -> str:

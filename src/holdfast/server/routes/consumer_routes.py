@@ -8,6 +8,8 @@ position that it really got to, with each poll and commit, so that an answer tha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -16,9 +18,11 @@ import msgspec
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.topics.reading import Reading
+from holdfast.log.consumers.members import Committing
+from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
+from holdfast.server.access import Caller
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.http_errors import Refusal
@@ -26,6 +30,7 @@ from holdfast.server.record_pages import arrow, lines
 from holdfast.server.served import AnyKind, Places, Served
 
 _POLL_RECORDS_MAX = 10_000
+_ID_BYTES = 16
 
 
 class MemberBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +40,8 @@ class MemberBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: list[int] | None = None
     on_expired: Literal["fail", "first"] = "fail"
     patience: float = 30.0
+    member: str | None = None
+    """Its id, 32 hexadecimal digits of the client's own choosing: sent again, it is the same member."""
 
 
 class PollBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,10 +86,26 @@ class Member:
         self.lock = asyncio.Lock()
         self.used_at = asyncio.get_running_loop().time()
 
+    def consumed_at(self, at: Mapping[int, int]) -> ConsumedAt:
+        """Its position for a transaction: as far as its client says that it got."""
+        return ConsumedAt(self.consumer, at)
+
     def shown(self) -> MemberAnswer:
         """What it has, and how far it is."""
         one = self.consumer
         return MemberAnswer(self.id, one.partitions, one.position, one.committed, one.lag)
+
+
+class ConsumedAt:
+    """A consumer whose records were given on: `tx.consumed` of it commits what its client says."""
+
+    def __init__(self, consumer: Consumer[Any], at: Mapping[int, int]) -> None:
+        self._consumer = consumer
+        self._at = at
+
+    def commit_operations(self) -> Committing | None:
+        """The position, to be committed with something else; None where nothing has changed."""
+        return self._consumer.consumed_at(self._at)
 
 
 class Members:
@@ -101,6 +124,11 @@ class Members:
         if self._reaper is None or self._reaper.done():
             self._reaper = asyncio.ensure_future(self._reap())
 
+    def check_id(self, member: str) -> None:
+        """Raise Invalid unless a new member may have this id."""
+        if member in self._members or len(member) != 2 * _ID_BYTES or set(member) - set("0123456789abcdef"):
+            raise Invalid("a member's id is 32 hexadecimal digits of its own", hint="leave it out, or choose at random")
+
     def check_room(self) -> None:
         """Raise Full where there is no place."""
         with self._places:
@@ -108,11 +136,16 @@ class Members:
 
     def get(self, request: ApiRequest) -> Member:
         """The member that a request names; NotFound where it is gone, or somebody else's."""
-        found = self._members.get(request.params["member"])
-        place = (request.params["topic"], request.params["name"])
-        owner = request.caller.id
-        if found is None or found.owner != owner or (found.consumer.topic, found.consumer.name) != place:
+        found = self.find(request.caller, request.params["topic"], request.params["name"], request.params["member"])
+        if found is None:
             raise NotFound("there is no such member", hint="it was not used for a while: make another one")
+        return found
+
+    def find(self, caller: Caller, topic: str, name: str, member: str) -> Member | None:
+        """A caller's member of this consumer; None where it is gone, or somebody else's."""
+        found = self._members.get(member)
+        if found is None or found.owner != caller.id or (found.consumer.topic, found.consumer.name) != (topic, name):
+            return None
         found.used_at = asyncio.get_running_loop().time()
         return found
 
@@ -136,6 +169,30 @@ def _members(served: Served) -> Members:
     if not isinstance(found, Members):
         found = served.members = Members(served.settings.members_max, served.settings.member_timeout_ms / 1000)
     return found
+
+
+@asynccontextmanager
+async def held_members(
+    served: Served, caller: Caller, named: Iterable[tuple[str, str, str]]
+) -> AsyncIterator[dict[str, Member]]:
+    """Members that a request commits for, by their ids, used by nobody else meanwhile; without those that are gone.
+
+    Each is named by topic, consumer and id.
+    """
+    members = _members(served)
+    found = {member: one for topic, name, member in named if (one := members.find(caller, topic, name, member))}
+    async with AsyncExitStack() as stack:
+        for _, member in sorted(found.items()):  # in one order: two requests must not wait for each other
+            await stack.enter_async_context(member.lock)
+        yield found
+
+
+def gone(consumer: str, topic: str) -> Invalid:
+    """Why nothing is committed for a member that is not here."""
+    return Invalid(
+        f"this member was taken for gone: what it gave out is given out again consumer={consumer!r} topic={topic!r}",
+        hint="drop what you made of records since the last commit, and go on: they are given out again, here or there",
+    )
 
 
 # -- routes -----------------------------------------------------------------------------------------------
@@ -171,13 +228,17 @@ async def join(request: ApiRequest, served: Served) -> Answer:
     """Make a member."""
     asked = await request.json(MemberBody)
     topic, members = served.topic(request.params["topic"]), _members(served)
+    if asked.member is not None:
+        if known := members.find(request.caller, request.params["topic"], request.params["name"], asked.member):
+            return json_answer(await served.read(known.shown), 201)
+        members.check_id(asked.member)
     members.check_room()
     make = partial(
         topic.consumer, request.params["name"], start=_place(asked.start), partitions=asked.partitions,
         on_expired=asked.on_expired, patience=min(asked.patience, WAIT_SECONDS_MAX),
     )  # fmt: skip
     consumer: Consumer[Any] = await served.read(make)
-    member = Member(served.clock.random_bytes(16).hex(), request.caller.id, topic, consumer)
+    member = Member(asked.member or served.clock.random_bytes(_ID_BYTES).hex(), request.caller.id, topic, consumer)
     members.add(member)
     return json_answer(await served.read(member.shown), 201)
 
@@ -193,9 +254,10 @@ async def poll(request: ApiRequest, served: Served) -> Answer:
     member, form = _members(served).get(request), request.accepts((JSON, ARROW))
     async with member.lock:
         if asked.position is not None and asked.position != member.consumer.position:
-            await served.read(partial(_seek, member, asked.position))
+            await served.read(partial(_go_to, member.consumer, position_of(asked.position)))
         limit = min(asked.limit, _POLL_RECORDS_MAX)
-        items = await member.consumer.poll_async(limit, min(max(0.0, asked.timeout), WAIT_SECONDS_MAX))
+        timeout = min(max(0.0, asked.timeout), WAIT_SECONDS_MAX)
+        items = await served.waiting(request, member.consumer.poll_async(limit, timeout)) or []
         answer = await served.read(partial(_page, member, items, form))
     member.used_at = asyncio.get_running_loop().time()
     return answer
@@ -230,21 +292,46 @@ def _again(topic: AnyKind, items: list[Any]) -> Reading[Any]:
 async def commit(request: ApiRequest, served: Served) -> Answer:
     """Make it durable how far the client got."""
     asked = await request.json(CommitBody)
-    member = _members(served).get(request)
+    member, position = _members(served).get(request), position_of(asked.position)
     async with member.lock:
-        if asked.position != member.consumer.position:
-            await served.read(partial(_seek, member, asked.position))
+        consumer = member.consumer
+        at = await served.read(partial(_changed, consumer, position))
+        transaction = served.log.transaction()
         try:
-            await member.consumer.commit_async()
+            async with transaction:
+                await served.read(partial(transaction.consumed, member.consumed_at(at)))
         except Invalid as error:
             raise Refusal(409, error.message, hint=error.hint) from None
-        return json_answer({"committed": await served.read(lambda: member.consumer.committed)})
+        return json_answer({"committed": await served.read(lambda: consumer.committed)})
 
 
-def _seek(member: Member, position: str) -> None:
-    if not position.startswith("{"):
+def position_of(text: str) -> Mapping[int, int]:
+    """A position that a client names."""
+    if not text.startswith("{"):
         raise Invalid("not a position", hint="give what the last answer had as 'position'")
-    member.consumer.seek(position)
+    return parse_position(text)
+
+
+def _changed(consumer: Consumer[Any], position: Mapping[int, int]) -> dict[int, int]:
+    """What of a position is to be committed; Invalid where there are no such offsets.
+
+    A client names partitions that have gone to others, too: that is no error if it has nothing of them to commit.
+    """
+    kept = consumer._kept.positions((consumer.name, consumer.topic))
+    changed = {number: at for number, at in position.items() if number not in kept or kept[number].next != at}
+    for number in changed.keys() & set(consumer.partitions):
+        consumer._find(number, changed[number])
+    return changed
+
+
+def _go_to(consumer: Consumer[Any], position: Mapping[int, int]) -> None:
+    """Give out what comes behind a position.
+
+    Of a partition that it does not name nothing has arrived at the client: it goes on behind what is committed.
+    """
+    for number in consumer.partitions:
+        if position.get(number, -1) != consumer.given(number):
+            consumer.seek(position.get(number, "committed"), partition=number)
 
 
 async def seek(request: ApiRequest, served: Served) -> Answer:
@@ -271,4 +358,7 @@ def _place(given: int | str) -> Any:
         return given
     from datetime import UTC, datetime, timedelta
 
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(given))
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(given))
+    except OverflowError:
+        raise Invalid("no calendar has this time", hint="for instance 2026-01-31T12:00:00Z, or 'first'") from None

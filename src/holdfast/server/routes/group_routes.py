@@ -7,18 +7,31 @@ comes again gets the answer that it had. Answered when all of it survives power 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import NamedTuple
 
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
 from holdfast.journal.session_access import Forwarded, Refusal
 from holdfast.journal.session_access import RunOutcome as StoredRun
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.members import Committing
 from holdfast.remote.wire.error_message import ErrorBody
-from holdfast.remote.wire.group_message import GroupOutcome, ItemOutcome, RunOutcome, decode_group, encode_outcome
+from holdfast.remote.wire.group_message import (
+    Consumed,
+    GroupMessage,
+    GroupOutcome,
+    ItemOutcome,
+    RunOutcome,
+    consumed_in,
+    decode_group,
+    encode_outcome,
+)
 from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
 from holdfast.server.http_errors import Refusal as HttpRefusal
 from holdfast.server.http_errors import body_of, headers_of, status_of
+from holdfast.server.routes.consumer_routes import Member, gone, held_members
 from holdfast.server.served import Served
 
 MSGPACK = "application/msgpack"
@@ -31,24 +44,69 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     """Write a group, once."""
     if request.media_type != MSGPACK:
         raise HttpRefusal(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
-    session, sequence, floor = _session(request), _number(request, b"sequence"), _number(request, b"floor")
+    number = _Number(_session(request), _number(request, b"sequence"), _number(request, b"floor"))
     content = await request.body()
-    group = CheckedGroup(served, request.caller)
-
-    def checked() -> list[Forwardable]:
-        return group.items(decode_group(content))
-
-    try:
-        items = checked() if len(content) <= _LARGE_BYTES else await served.read(checked)
-    except ItemRefused as refused:
-        return _refusal(request, refused.error, refused.index)
+    at_once = len(content) <= _LARGE_BYTES
+    message = decode_group(content) if at_once else await served.read(partial(decode_group, content))
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
-    sent = await journal.when_room(lambda left: journal.sessions.put(session, sequence, floor, items, left), timeout)
+    _check_known(request, journal.sessions.last(number.session) or 0)
+    consumed = consumed_in(message)
+    try:
+        if consumed:
+            named = [(one.topic, one.consumer, one.member) for one in consumed]
+            async with held_members(served, request.caller, named) as found:
+                sent = await _put_with_positions(request, served, message, number, found)
+        else:
+            group = CheckedGroup(served, request.caller)
+            items = group.items(message) if at_once else await served.read(partial(group.items, message))
+            sent = await _put(served, number, items)
+    except ItemRefused as refused:
+        return _refusal(request, refused.error, refused.index)
     await _done(sent, timeout)
     outcomes = [_item(outcome.error, outcome.runs, journal.partitions) for outcome in sent.outcomes()]
     return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
+
+
+async def _put(served: Served, number: _Number, items: list[Forwardable]) -> Forwarded:
+    journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    return await journal.when_room(lambda left: journal.sessions.put(*number, items, left), timeout)
+
+
+async def _put_with_positions(
+    request: ApiRequest, served: Served, message: GroupMessage, number: _Number, members: dict[str, Member]
+) -> Forwarded:
+    """Put a group that commits positions of members, which are held: a repeat waits for the first, and finds it known.
+
+    Of a number that is known no position is taken: its member may be gone, or elsewhere, and nothing is written.
+    """
+
+    def take(told: Consumed) -> Committing | None:
+        if told.member not in members:
+            raise gone(told.consumer, told.topic)
+        return members[told.member].consumer.consumed_at(told.position)
+
+    group = CheckedGroup(served, request.caller, None if served.log._journal.sessions.is_known(*number) else take)
+    try:
+        return await _put(served, number, await served.read(partial(group.items, message)))
+    finally:
+        group.queued()
+
+
+class _Number(NamedTuple):
+    session: bytes
+    sequence: int
+    floor: int
+
+
+def _check_known(request: ApiRequest, last: int) -> None:
+    """What may have been written before is not written again by a log that has forgotten who sent it."""
+    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
+        raise HttpRefusal(
+            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
+            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
+        )  # fmt: skip
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:

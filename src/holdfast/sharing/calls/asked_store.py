@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Invalid
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.reconcile.reconcile_report import ReconcileReport
@@ -18,6 +17,7 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
+from holdfast.sharing.calls.told_events import ToldEvents
 
 if TYPE_CHECKING:
     from holdfast.shipping.events import Subscription
@@ -30,8 +30,9 @@ class AskedStore:
 
     counters = None
 
-    def __init__(self, context: LogContext, asking: Asking) -> None:
+    def __init__(self, context: LogContext, asking: Asking, events: ToldEvents) -> None:
         self._asking = asking
+        self._events = events
         self._timeout = context.journal.settings.ack_timeout_ms / 1000
         self._ships = bool(context.settings.store.url)
         state = context.journal.shipping_state
@@ -57,11 +58,8 @@ class AskedStore:
         self._asking.ask("ship", Ship(min(timeout, SECONDS_MAX)), Nothing, timeout)
 
     def subscribe(self) -> Subscription:
-        """Not from here: the events are those of the process that ships."""
-        raise Invalid(
-            "what is shipped can be followed in the process that owns the log only",
-            hint="log.marks(topic) says how far it is; ticket.shipped() waits for one append",
-        )
+        """What happens to commits from now on, as the owner tells it."""
+        return self._events.subscribe()
 
     def stats(self) -> ShippingStats | None:
         """Shipping in the owner's process at this moment."""
@@ -83,10 +81,12 @@ class AskedStore:
         return self._asking.ask("reconcile", Reconcile(True, fix, deep, limit), ReconcileReport)
 
     def close(self, timeout: float | None = None) -> None:
-        """The owner ships what is there."""
+        """The owner ships what is there; whoever waits for an event here is woken."""
+        self._events.close()
 
     def release(self) -> None:
         """Nothing was opened here."""
 
     def forget(self) -> None:
-        """In a forked child: nothing here is the parent's."""
+        """In a forked child: nothing here is the parent's but subscriptions."""
+        self._events.forget()

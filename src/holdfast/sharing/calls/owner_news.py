@@ -27,7 +27,9 @@ from holdfast.sharing.membership import HAND_OVER_S
 from holdfast.sharing.owner_link import MET
 
 if TYPE_CHECKING:
+    from holdfast.crypto.keyring import Keyring
     from holdfast.log.log import Log
+    from holdfast.sharing.calls.key_rotation import KeyNews
     from holdfast.sharing.owner_link import SocketLink
 
 HOLD_OFF = "hold_off"
@@ -73,6 +75,7 @@ class OwnerNews:
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = Lock()
         self._thread: Thread | None = None
+        self.keys: KeyNews | None = None
         self.on_members: Callable[[], None] = lambda: None
         """Called when the members of some consumer have changed, or the owner has."""
         journal.shipping_state.expect = self._watch_shipping
@@ -126,6 +129,11 @@ class OwnerNews:
             self._met.wait(0.05)
             self._met.clear()
 
+    def rotate_key(self, keyring: Keyring) -> None:
+        """Have the owner encrypt under this keyring's current key from now on."""
+        assert self.keys is not None
+        self.keys.rotate(keyring)
+
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
         self._asking.ask("make_salt", Nothing(), Nothing, self._journal.settings.ack_timeout_ms / 1000)
@@ -143,6 +151,11 @@ class OwnerNews:
         """The log is closed."""
         self._todo.put(None)
 
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do something that waits for the owner, in the thread that takes up what it tells; from any thread."""
+        self.start()
+        self._todo.put(do)
+
     def _soon(self, do: Callable[[], None]) -> None:
         if self._thread is not None:
             self._todo.put(do)
@@ -151,8 +164,8 @@ class OwnerNews:
         while (do := self._todo.get()) is not None:
             try:
                 do()
-            except HoldfastError as error:  # whoever waits looks again by itself, and is told what is wrong
-                logger.debug("news of the owner were not taken up: %s", error.message, extra={"action": "news_late"})
+            except (HoldfastError, msgspec.MsgspecError) as error:  # whoever waits looks again, and is told why
+                logger.debug("news of the owner were not taken up: %s", error, extra={"action": "news_late"})
 
     def _watch_again(self) -> None:
         with self._lock:

@@ -16,8 +16,10 @@ from holdfast.sharing.calls.asked_maintenance import AskedMaintenance, AskedTabl
 from holdfast.sharing.calls.asked_store import AskedStore
 from holdfast.sharing.calls.call_messages import Nothing
 from holdfast.sharing.calls.consumer_calls import ConsumerCalls
+from holdfast.sharing.calls.key_rotation import KeyNews, RotationCalls
 from holdfast.sharing.calls.mark_events import MarkEvents
 from holdfast.sharing.calls.owner_news import HOLD_OFF, OwnerNews, Ownership
+from holdfast.sharing.calls.told_events import EventCalls, ToldEvents
 from holdfast.sharing.calls.verb_calls import VerbCalls
 from holdfast.sharing.client_connection import Caller
 
@@ -25,17 +27,23 @@ if TYPE_CHECKING:
     from holdfast.log.open_log import Asked
     from holdfast.sharing.host import Host
     from holdfast.sharing.owner_link import SocketLink
+    from holdfast.sharing.shared_keys import SharedKeys
 
 
-def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership) -> Log:
+def compose_member(
+    asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership, keys: SharedKeys
+) -> Log:  # fmt: skip
     """A log whose owner, at the other end of the link, does what only an owner can do."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
     news = journal.news = OwnerNews(journal, link, asking, ownership)
+    news.keys = KeyNews(link, asking, keys, journal, news.soon)
+    timeout = settings.journal.ack_timeout_ms / 1000
+    events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
     log = Log(
-        context, AskedMaintenance(journal, asking), AskedStore(context, asking), AskedTables(journal, asking),
+        context, AskedMaintenance(journal, asking), AskedStore(context, asking, events), AskedTables(journal, asking),
         KeptPositions(context),
     )  # fmt: skip
     news.on_members = log._consumers.changed
@@ -60,12 +68,14 @@ def answer_members(
 
     host.calls["own"] = handler(Nothing, own)
     marks, consumers = MarkEvents(log._context.journal), ConsumerCalls(log)
-    for calls in (VerbCalls(log), marks, consumers):
+    events, keys = EventCalls(log._store), RotationCalls(host, log._context.journal, log._context.clock)
+    for calls in (VerbCalls(log), marks, consumers, events, keys):
         host.calls.update(calls.handlers())
     host.guard = consumers.guard
 
     def stop() -> None:
         marks.stop()
         consumers.stop()
+        events.stop()
 
     return stop

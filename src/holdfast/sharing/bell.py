@@ -1,0 +1,62 @@
+"""What wakes a thread that waits for a socket; rung by any other."""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+from socket import socket
+
+
+class Bell:
+    """Wakes the one thread that sleeps here."""
+
+    def __init__(self) -> None:
+        self._out, self._in = os.pipe()
+        os.set_blocking(self._out, False)
+        os.set_blocking(self._in, False)
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        self._watched = (-1, 0)
+        self._is_asleep = False
+
+    def arm(self) -> None:
+        """From now on a ring is heard; then look whether there is anything to do, then wait."""
+        self._is_asleep = True
+
+    def ring(self) -> None:
+        """Wake it, if it sleeps."""
+        if self._is_asleep:
+            self._is_asleep = False
+            with suppress(OSError):  # full: it is awake; closed: it has ended
+                os.write(self._in, b"\0")
+
+    def wait(self, sock: socket | None, timeout: float | None, *, to_send: bool = False) -> tuple[bool, bool]:
+        """Sleep until the socket has something, the bell rings or the time is up: whether it rang, whether it has."""
+        descriptor = -1 if sock is None else sock.fileno()
+        self._watch(descriptor, select.POLLIN | select.POLLOUT if to_send else select.POLLIN)
+        ready = self._poll.poll(None if timeout is None else max(0, timeout * 1000))
+        self._is_asleep = False
+        rang = has = False
+        for one, _ in ready:
+            if one == self._out:
+                rang = True
+                with suppress(BlockingIOError):
+                    os.read(self._out, 4096)
+            else:
+                has = True
+        return rang, has
+
+    def _watch(self, descriptor: int, events: int) -> None:
+        if (descriptor, events) != self._watched:
+            if self._watched[0] >= 0:
+                with suppress(KeyError, OSError):
+                    self._poll.unregister(self._watched[0])
+            if descriptor >= 0:
+                self._poll.register(descriptor, events)
+            self._watched = (descriptor, events)
+
+    def close(self) -> None:
+        """Let go of its descriptors."""
+        os.close(self._in)
+        os.close(self._out)

@@ -1,0 +1,151 @@
+"""Shipping's events in processes that do not ship: the owner tells, each of the others has subscriptions of its own.
+
+`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. `ToldEvents` is in
+a member: what it is told goes to its own subscriptions, which are bounded as those of the owner are. Nobody waits for a
+slow one. When the log changes hands, the next owner is asked for its events; some may have happened that nobody told,
+so the first one that comes says that one, or more, is missing before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import Closed, HoldfastError
+from holdfast.journal.sessions.outcomes import Refusal
+from holdfast.log.owner_asking import Asking
+from holdfast.sharing.call_handlers import handler
+from holdfast.sharing.calls.call_messages import Nothing
+from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.owner_link import MET
+from holdfast.shipping.events import Event, Subscribers, Subscription
+
+if TYPE_CHECKING:
+    from holdfast.log.parts import LogStore
+    from holdfast.sharing.host import CallHandler
+    from holdfast.sharing.owner_link import SocketLink
+
+SHIPPING = "shipping"
+
+
+class ShippingNews(msgspec.Struct, frozen=True, array_like=True):
+    """The event `shipping`: something happened to commits, or nothing more will."""
+
+    event: Event | None
+    end: Refusal | None = None
+
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(ShippingNews).decode
+
+
+class EventCalls:
+    """Tells the clients of one owner."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._callers: set[Caller] = set()
+        self._lock = Lock()
+        self._subscription: Subscription | None = None
+
+    def handlers(self) -> dict[str, CallHandler]:
+        """The call that it answers."""
+        return {"subscribe": handler(Nothing, self._subscribe)}
+
+    def _subscribe(self, caller: Caller, _: Nothing) -> Nothing:
+        with self._lock:
+            if self._subscription is None:
+                self._subscription = self._store.subscribe()
+                work = partial(self._work, self._subscription)
+                Thread(target=work, name="holdfast-shipping-news", daemon=True).start()
+            if caller in self._callers:
+                return Nothing()
+            self._callers.add(caller)
+        caller.at_end(partial(self._callers.discard, caller))
+        return Nothing()
+
+    def stop(self) -> None:
+        """The owner ends: its clients ask the next one."""
+        with self._lock:
+            subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+    def _work(self, subscription: Subscription) -> None:
+        try:
+            for event in subscription:
+                self._tell(ShippingNews(event))
+        except HoldfastError as error:  # shipping has ended for good
+            self._tell(ShippingNews(None, Refusal.of(error)))
+        with self._lock:
+            if self._subscription is subscription:
+                self._subscription = None
+
+    def _tell(self, news: ShippingNews) -> None:
+        body = _encode(news)
+        for caller in tuple(self._callers):
+            caller.tell(SHIPPING, body)
+
+
+class ToldEvents:
+    """The subscriptions of one member."""
+
+    def __init__(
+        self, link: SocketLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
+        timeout: float,
+    ) -> None:  # fmt: skip
+        """`soon` does something in a thread that may wait for the owner."""
+        self._asking = asking
+        self._soon = soon
+        self._events_max = events_max
+        self._timeout = timeout
+        self._subscribers = Subscribers(events_max)
+        self._is_told = False
+        self._has_gap = False
+        link.on_event(SHIPPING, self._take)
+        link.on_event(MET, self._met)
+
+    def subscribe(self) -> Subscription:
+        """Events from now on; raises what the owner's own log would."""
+        subscription = self._subscribers.subscribe()
+        try:
+            self._ask()
+        except BaseException:
+            subscription.close()
+            raise
+        self._is_told = True
+        return subscription
+
+    def _ask(self) -> None:
+        self._asking.ask("subscribe", Nothing(), Nothing, self._timeout)
+
+    def _met(self, _: bytes) -> None:
+        """There is another owner."""
+        if self._is_told:
+            self._has_gap = True
+            self._soon(self._ask)
+
+    def _take(self, body: bytes) -> None:
+        try:
+            news = _decode(body)
+        except msgspec.MsgspecError:
+            return
+        if news.event is not None:
+            gap, self._has_gap = int(self._has_gap), False
+            self._subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
+        elif news.end is not None:
+            ended, self._subscribers = self._subscribers, Subscribers(self._events_max)
+            ended.end(news.end.error())
+
+    def close(self) -> None:
+        """The log is closed: whoever waits for an event is woken."""
+        self._subscribers.end(None)
+
+    def forget(self) -> None:
+        """In a forked child: the subscriptions are the parent's."""
+        self._subscribers = Subscribers(self._events_max)
+        self._subscribers.end(Closed("this log was opened before a fork", reason="forked"))
