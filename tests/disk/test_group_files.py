@@ -860,10 +860,10 @@ def test_a_displaced_owner_makes_no_file_in_the_place_of_its_successors(tmp_path
         old.topic("t").append(b"old %d" % i + bytes(2000))  # more than half of a file: the next one is due
     files = old._journal._backend.filed.writer
     assert files is not None
-    while files._preparing is None or files._preparing.is_alive():
+    while (spare := files._spare) is None:
         old.topic("t").append(bytes(2000))
-    spare = files._spare
-    assert spare is not None
+    assert files._preparing is not None
+    files._preparing.join()
     (tmp_path / "log" / "groups" / spare.path.name).unlink()  # as if it had not come to that yet
     files._spare, files._next = None, spare.number
     shutil.rmtree(tmp_path / "log" / "LOCK", ignore_errors=True)
