@@ -15,6 +15,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast import own_loggers
 from holdfast.stderr_warnings import StderrWarnings
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ __all__ = [
     "unpublish_tables",
 ]
 
+own_loggers.own_all()
 logging.getLogger("holdfast").addHandler(StderrWarnings())
 
 

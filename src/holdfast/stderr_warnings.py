@@ -22,18 +22,8 @@ class StderrWarnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it on stderr."""
-        stream = sys.stderr
-        if stream is None or self._is_heard(record.name):
-            return
-        try:
-            text = f"holdfast: {record.levelname.lower()}: {_printable(record.getMessage())}\n"
-            if record.exc_info:
-                lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
-                text += "".join(f"    {_printable(line)}\n" for line in lines)
-            stream.write(text)
-            stream.flush()
-        except Exception:  # noqa: S110  # closed, full, or somebody's own that fails: there is nobody left to tell
-            pass
+        if not self._is_heard(record.name):
+            print_record(record)
 
     def _is_heard(self, name: str) -> bool:
         logger: logging.Logger | None = logging.getLogger(name)
@@ -42,6 +32,22 @@ class StderrWarnings(logging.Handler):
                 return True
             logger = logger.parent if logger.propagate else None
         return False
+
+
+def print_record(record: logging.LogRecord) -> None:
+    """Say something on stderr, if that can be; never raises."""
+    stream = sys.stderr
+    if stream is None:
+        return
+    try:
+        text = f"holdfast: {record.levelname.lower()}: {_printable(record.getMessage())}\n"
+        if record.exc_info:
+            lines = "".join(traceback.format_exception(*record.exc_info)).splitlines()
+            text += "".join(f"    {_printable(line)}\n" for line in lines)
+        stream.write(text)
+        stream.flush()
+    except Exception:  # noqa: S110  # closed, full, or somebody's own that fails: there is nobody left to tell
+        pass
 
 
 def _printable(text: str) -> str:

@@ -202,6 +202,26 @@ def test_a_partition_that_is_never_at_rest_does_not_keep_others_from_being_seale
     assert topic.watermark().offset == 1
 
 
+def test_a_disk_that_fills_up_is_told_before_anything_is_refused(space, open_log, caplog):
+    caplog.set_level("INFO", logger="holdfast.segments")
+    limits = {"free_bytes_min": FLOOR, "free_bytes_warning": 2 * FLOOR, "check_interval_ms": 1}
+    topic = open_log(disk=limits).topic("orders")
+
+    def told() -> list[str]:
+        return [record.action for record in caplog.records if record.action.startswith("disk_")]
+
+    set_free(space, 2 * FLOOR)
+    assert told() == []
+    for free in (2 * FLOOR - 1, FLOOR, FLOOR + 1):  # once, not at every look
+        set_free(space, free)
+        assert not refuses(topic)
+    assert told() == ["disk_filling"]
+    set_free(space, FLOOR - 1)
+    assert refuses(topic)
+    set_free(space, 10**12)
+    assert told() == ["disk_filling", "disk_low", "disk_roomy", "disk_ok"]
+
+
 def test_without_a_floor_the_disk_is_not_asked(space, open_log):
     log = open_log(segments=TEN, disk={"free_bytes_min": 0, "check_interval_ms": 1})
     space.says = 0

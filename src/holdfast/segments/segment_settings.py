@@ -138,11 +138,15 @@ class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     free_bytes_min: int = 256 * 2**20
     """Below this much free space appends are refused with Unavailable; reading and sealing go on. 0 = no guard."""
 
+    free_bytes_warning: int = 512 * 2**20
+    """Below this much free space a warning is logged (`disk_filling`), before the guard refuses anything. 0 = none."""
+
     check_interval_ms: float = 1_000
     """How often free space is looked at."""
 
     def __post_init__(self) -> None:
-        problems = ["disk.free_bytes_min must not be negative"] if self.free_bytes_min < 0 else []
+        names = ("free_bytes_min", "free_bytes_warning")
+        problems = [f"disk.{name} must not be negative" for name in names if getattr(self, name) < 0]
         if self.check_interval_ms <= 0:
             problems.append("disk.check_interval_ms must be above zero")
         refuse("disk", problems)

@@ -27,6 +27,7 @@ class Guard:
         self._settings = settings
         self._counters = counters
         self._low = False
+        self._is_filling = False
         self._due = 0.0
 
     def check(self, now: float) -> float:
@@ -47,10 +48,25 @@ class Guard:
             self._counters.last_error = f"cannot look at the disk: it says free={free}"
             return
         self._counters.free_bytes = free
+        filling = free < self._settings.free_bytes_warning
+        if filling != self._is_filling:
+            self._is_filling = filling
+            self._warn(filling, free)
         low = free < self._settings.free_bytes_min
         if low != self._low:
             self._low = low
             self._tell(low, free)
+
+    def _warn(self, filling: bool, free: int) -> None:
+        """Say it while there is time to do something about it; and that it has been done."""
+        floor = self._settings.free_bytes_min
+        if filling:
+            logger.warning(
+                "the disk fills up: appends are refused below free=%d, now free=%d; free space, or let retention remove"
+                " more", floor, free, extra={"action": "disk_filling", "free": free},
+            )  # fmt: skip
+        else:
+            logger.info("the disk has room again", extra={"action": "disk_roomy", "free": free})
 
     def _tell(self, low: bool, free: int) -> None:
         floor = self._settings.free_bytes_min
