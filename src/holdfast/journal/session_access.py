@@ -69,7 +69,8 @@ class SessionAccess:
 
         A number that is known gives what the earlier one was given: under way, or from what is stored. All answers
         below `floor` were received. Waits for room at most `timeout` seconds, and never on an event loop. Raises
-        Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written.
+        Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written. That
+        there is no place for one more session is an answer.
         """
         if not self._owned:  # it would be put here, and answered before the owner has it
             raise Invalid("only the owner of a log puts what sessions send", hint="send it to the owner")
