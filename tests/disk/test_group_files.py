@@ -619,12 +619,12 @@ def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
     looks, look = [], FiledGroups._look
 
-    def late_look(self: FiledGroups, connection: apsw.Connection, durable: int | None) -> Any:
+    def late_look(self: FiledGroups, connection: apsw.Connection, *durable: tuple[int, int]) -> Any:
         looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
         if len(looks) == nth:
             log.seal()
             log.topic("t").append(b"behind")
-        return look(self, connection, durable)
+        return look(self, connection, *durable)
 
     with opened(tmp_path / "log") as log:
         append_to_files(log, numbered(60))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Unavailable
+from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Settings, Unavailable
 from holdfast.sharing import membership, socket_place, wire
 from holdfast.sharing.frame_reader import FrameReader, send
 
@@ -67,10 +67,29 @@ def test_other_settings_than_the_owners_are_refused_by_name(open_log: Open) -> N
 
 def test_what_a_process_does_for_itself_may_differ(tmp_path: Path) -> None:
     """A server beside web workers has settings of its own, and so has what each process tells about itself."""
-    other = {"server": {"requests_max": 7}, "telemetry": {"append_spans": "off"}, "journal": {"ack_timeout_ms": 50}}
+    other = {
+        "server": {"requests_max": 7}, "telemetry": {"append_spans": "off"}, "segments": {"seal_on_close": False},
+        "journal": {"ack_timeout_ms": 50_000, "close_timeout_ms": 50_000}, "shipping": {"shipped_timeout_ms": 50_000},
+    }  # fmt: skip
     path = tmp_path / "log"
-    with holdfast.open(path, share=True, settings={}), holdfast.open(path, share=True, settings=other) as log:
-        assert log.topic("t").append(b"one").offset == 0
+    with holdfast.open(path, share=True, settings={}) as first:
+        with holdfast.open(path, share=True, settings=other) as log:
+            assert log.topic("t").append(b"one").offset == 0
+        assert first.topic("t").append(b"two").offset == 1
+
+
+def test_all_other_settings_must_agree() -> None:
+    """A setting that is added later is compared, unless somebody decides that it need not be."""
+    compared = set(membership.settings_digests(Settings()))
+    own = {f"{section}.{name}" for section in ("server", "telemetry") for name in _names(section)} | {
+        "journal.ack_timeout_ms", "journal.close_timeout_ms", "segments.seal_on_close", "shipping.shipped_timeout_ms",
+    }  # fmt: skip
+    assert compared | own == {f"{s}.{name}" for s in Settings.__struct_fields__ for name in _names(s)}
+    assert not compared & own
+
+
+def _names(section: str) -> list[str]:
+    return list(msgspec.to_builtins(getattr(Settings(), section)))
 
 
 def test_another_store_than_the_owners_is_refused(open_log: Open, tmp_path: Path) -> None:

@@ -23,11 +23,8 @@ REFUSED: dict[str, str] = {
 
 REFUSED_EXECUTIONS: dict[str, str] = {
     "journal": "the journal's own verbs need the log itself: open it, or share it with share=True",
-    "prune": "the server's log prunes by itself, as its settings say",
-    "fork": "a fork is made where the log is: holdfast execution fork DIR",
-    "rewind": "it is rewound where the log is: holdfast execution rewind DIR",
-    "settle": "a guarded effect is decided where the log is: holdfast execution settle DIR",
-    "settle_encoded": "a guarded effect is decided where the log is: holdfast execution settle DIR",
+    "prune": "prune() works; dry_run=True is asked where the log is: holdfast execution prune DIR --dry-run",
+    "settle_encoded": "use log.executions.settle(…)",
     "start_encoded": "use log.executions.start(…)",
     "schedule": "schedules are declared by the process that has the log; it runs them, too",
     "unschedule": "schedules are declared by the process that has the log",

@@ -1,28 +1,32 @@
-"""Executions of a server's log: looked at, started, waited for, signalled, and their promises settled.
+"""Executions of a server's log: looked at, started, changed, waited for, signalled, and their promises settled.
 
-Values travel as JSON. What JSON cannot say (bytes, times, sets) would arrive as something else, so it is refused.
+All changes are what a process that shares the log asks its owner for: under an id, done once, whatever is lost on the
+way; their values are those of a log of this process. What an execution came to travels as JSON.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
-from datetime import datetime
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from holdfast.arguments import flag, seconds, text, whole
-from holdfast.clock import SystemClock
+from holdfast.arguments import flag, seconds, whole
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ExecutionError, Invalid, Unavailable
-from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
-from holdfast.execution.waits.promise_token import parse_token
-from holdfast.execution.waits.signal_wait import signal_name
+from holdfast.execution.execution_settings import ExecutionSettings
+from holdfast.execution.journal.execution_id import ExecutionId, given_id
+from holdfast.execution.waits.inbox_message import ID_BYTES
+from holdfast.execution.waits.inbox_message import Answer as Answered
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
-from holdfast.execution.work.executions import Executions, _moment, _priority, _statuses
-from holdfast.remote.http.exchange import JSON, Answer, Exchange, Question, monotonic
+from holdfast.execution.work.executions import Executions, _statuses
+from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Question, monotonic
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse
+
+if TYPE_CHECKING:
+    from holdfast.execution.execution_room import ExecutionRoom
 
 _WAIT_S = 20.0
 _LIMIT = 1_000
@@ -33,22 +37,19 @@ class _List(msgspec.Struct):
     executions: list[ExecutionSummary]
 
 
-class _Status(msgspec.Struct):
-    status: str
+class _Elsewhere(NamedTuple):
+    """What is known here of executions that are kept elsewhere: time, and that their limits are checked there."""
 
-
-class _Settled(msgspec.Struct):
-    settled: bool
-
-
-class _Sent(msgspec.Struct):
-    sent: bool
+    clock: Clock
+    settings: ExecutionSettings
 
 
 class RemoteExecutions(Executions):
     """The executions of one server's log."""
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
+        elsewhere: Any = _Elsewhere(SystemClock(), ExecutionSettings(payload_bytes_max=2**62))
+        super().__init__(lambda: elsewhere, _no_room, self._asked)
         self._exchange = exchange
         self._timeout = timeout
 
@@ -78,37 +79,28 @@ class RemoteExecutions(Executions):
         answer = self._exchange.ask(Question("GET", ("v1", "executions", found), query), self._timeout)
         return answer.decoded(ExecutionDetails)
 
-    # -- beginning, and waiting for the end -------------------------------------------------------------------
+    # -- changes, asked of the server -------------------------------------------------------------------------
 
-    def start(
-        self,
-        kind: str,
-        /,
-        *args: Any,
-        id: ExecutionId | str | None = None,
-        queue: str = _DEFAULT,
-        priority: int = 0,
-        not_before: datetime | None = None,
-        **kwargs: Any,
-    ) -> ExecutionId:
-        """Ask for an execution that a worker runs: its function of this kind, called with these arguments.
-
-        Durable when this returns. The id is chosen here, so a lost answer does no harm. See `Executions.start`.
-        """
-        found = fresh_id(SystemClock()) if id is None else given_id(id)
-        _moment(not_before)
-        body: dict[str, Any] = {
-            "id": str(found), "kind": checked_name(kind, "kind"), "queue": checked_name(queue, "queue"),
-            "priority": _priority(priority), "args": _plain(builtins.list(args)), "kwargs": _plain(kwargs),
-        }  # fmt: skip
-        if not_before is not None:
-            body["not_before"] = not_before.isoformat()
-        self._post(("executions",), body)
-        return found
+    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
+        """Have something done, once: after a lost answer it is asked for again, under the same id."""
+        body = msgspec.msgpack.encode((SystemClock().random_bytes(ID_BYTES), action, dict(fields)))
+        headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
+        answer = self._exchange.ask(
+            Question("POST", ("v1", "client", "executions"), body=body, headers=headers), self._timeout
+        )
+        try:
+            found = msgspec.msgpack.decode(answer.body, type=Answered)
+        except msgspec.MsgspecError:
+            raise Unavailable(
+                "the server's answer is not understood", hint="is its version the same as here?"
+            ) from None
+        return found.result()
 
     async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
         """What `start` does, for coroutines."""
         return await awaited(lambda: self.start(kind, *args, **options))
+
+    # -- waiting for the end ----------------------------------------------------------------------------------
 
     def result(self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any) -> Any:
         """Wait for an execution's end, and return what it returned, or raise what it raised.
@@ -141,43 +133,7 @@ class RemoteExecutions(Executions):
         """What `result` does, for coroutines."""
         return await awaited(lambda: self.result(execution, timeout, returns=returns))
 
-    # -- by hand, and from outside ----------------------------------------------------------------------------
-
-    def cancel(self, execution: ExecutionId | str, reason: str = "canceled by hand") -> str:
-        """End an execution as canceled, for good; its program, if it runs, stops before its next step."""
-        body = {"reason": text(reason, "reason", "no longer wanted")}
-        return self._post(("executions", str(given_id(execution)), "cancel"), body).decoded(_Status).status
-
-    def resume(self, execution: ExecutionId | str, *, queue: str = _DEFAULT) -> None:
-        """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
-        body = {"queue": checked_name(queue, "queue")}
-        self._post(("executions", str(given_id(execution)), "resume"), body, again=False)
-
-    def resolve(self, token: str, value: Any = None) -> bool:
-        """Settle a promise with a value, for good; False if it was settled before, which changes nothing."""
-        parse_token(token)
-        body = {"token": token, "value": _plain(value)}
-        return self._post(("promises", "resolve"), body, again=False).decoded(_Settled).settled
-
-    def reject(self, token: str, reason: str = "") -> bool:
-        """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
-        parse_token(token)
-        body = {"token": token, "reason": text(reason, "reason", "too expensive")}
-        return self._post(("promises", "reject"), body, again=False).decoded(_Settled).settled
-
-    def signal(
-        self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
-    ) -> bool:
-        """Send a signal to an execution, which takes it by its name, now or later. Durable when this returns.
-
-        With a `signal_id` of your own (a UUID), sending twice is sending once: False the second time.
-        """
-        number = given_id(signal_id) if signal_id is not None else fresh_id(SystemClock())
-        body = {"name": signal_name(name), "value": _plain(value), "signal_id": str(number)}
-        sent = self._post(("executions", str(given_id(execution)), "signal"), body).decoded(_Sent).sent
-        return (
-            sent or signal_id is None
-        )  # an id of our own that was known: it was this very call, whose answer was lost
+    # -- from outside -----------------------------------------------------------------------------------------
 
     async def resolve_async(self, token: str, value: Any = None) -> bool:
         """What `resolve` does, for coroutines."""
@@ -193,12 +149,6 @@ class RemoteExecutions(Executions):
         """What `signal` does, for coroutines."""
         return await awaited(lambda: self.signal(execution, name, value, signal_id=signal_id))
 
-    def _post(self, path: tuple[str, ...], body: object, *, again: bool = True) -> Answer:
-        question = Question(
-            "POST", ("v1", *path), body=msgspec.json.encode(body), headers={"Content-Type": JSON}, again=again
-        )
-        return self._exchange.ask(question, self._timeout)
-
     # -- what needs the log itself ----------------------------------------------------------------------------
 
     @property
@@ -206,30 +156,11 @@ class RemoteExecutions(Executions):
         """Not over HTTP."""
         refuse("journal")
 
-    def prune(self, *, dry_run: bool = False) -> NoReturn:
-        """Not over HTTP."""
-        refuse("prune")
-
-    def fork(
-        self,
-        execution: ExecutionId | str,
-        *,
-        before: str | None = None,
-        id: ExecutionId | str | None = None,
-        repeat_guarded: bool = False,
-    ) -> NoReturn:
-        """Not over HTTP."""
-        refuse("fork")
-
-    def rewind(self, execution: ExecutionId | str, *, before: str, repeat_guarded: bool = False) -> NoReturn:
-        """Not over HTTP."""
-        refuse("rewind")
-
-    def settle(
-        self, execution: ExecutionId | str, path: str, value: Any = None, *, error: BaseException | None = None
-    ) -> NoReturn:
-        """Not over HTTP."""
-        refuse("settle")
+    def prune(self, *, dry_run: bool = False) -> int:
+        """Remove executions that ended long enough ago, as the server's settings say; how many there were."""
+        if flag(dry_run, "dry_run"):
+            refuse("prune")
+        return super().prune()
 
     def settle_encoded(self, execution: ExecutionId | str, path: str, payload: bytes, *, is_error: bool) -> NoReturn:
         """Not over HTTP."""
@@ -255,11 +186,5 @@ class RemoteExecutions(Executions):
         refuse("schedules")
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON says without loss."""
-    try:
-        if msgspec.json.decode(msgspec.json.encode(value)) == msgspec.msgpack.decode(msgspec.msgpack.encode(value)):
-            return value
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
-        pass
-    raise Invalid("a value cannot be said in JSON", hint="over HTTP give numbers, text, lists and maps with text keys")
+def _no_room() -> ExecutionRoom:
+    refuse("journal")

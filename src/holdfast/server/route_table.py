@@ -16,6 +16,7 @@ from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answ
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,
+    asked_executions,
     client_routes,
     consumer_routes,
     execution_routes,
@@ -123,6 +124,8 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("GET", "/v1/client/topics/{topic}", "topic", _EITHER, client_routes.topic_state,
            "A topic as clients plan with it; with `wait`, once it has moved", None, client_routes.StateAnswer,
            ("wait", "known"), is_stream=True),
+    _Route("POST", "/v1/client/executions", "handler", _APPEND, asked_executions.ask, "A change of an execution",
+           takes=(group_routes.MSGPACK,), forms=(group_routes.MSGPACK,), writes=True),
     _Route("GET", "/v1/stats", "log", _READ, log_verbs.stats, "Counters and levels"),
     _Route("POST", "/v1/seal", "handler", _ADMIN, log_verbs.seal, "Seal what is durable", log_verbs.SealBody,
            seconds_more=_LONG),

@@ -121,8 +121,7 @@ class Host:
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
-        self.is_welcoming = True
-        """Whoever comes while it is not tries again."""
+        self.is_welcoming = True  # whoever comes while it is not tries again
         self._calls_until = 0.0
         """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
@@ -150,6 +149,10 @@ class Host:
     def callers(self) -> list[Caller]:
         """The clients that were welcomed."""
         return [one.caller for one in list(self._connections.values()) if one.caller is not None]
+
+    def others(self, session: bytes) -> int:
+        """How many there are beside this one."""
+        return sum(one.session != session for one in self.callers())
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
@@ -194,7 +197,8 @@ class Host:
     def _turn(self) -> None:
         self._is_asleep = True  # before we look: whoever has news from now on wakes us
         busy = self._answer() or bool(self._told)
-        ready = self._selector.select(0 if busy else self._patience())
+        patience = 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
+        ready = self._selector.select(0 if busy else patience)
         self._is_asleep = False
         for key, mask in ready:
             if key.data is not None:
@@ -207,9 +211,6 @@ class Host:
         self._send_told()
         self._answer()
         self._drop_slow()
-
-    def _patience(self) -> float:
-        return 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
 
     def _is_over(self) -> bool:
         if self._ending is None:

@@ -255,7 +255,7 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
-        is_handed_over = self._let_go(timeout, lambda host: any(one.session != session for one in host.callers()))
+        is_handed_over = self._let_go(timeout, lambda host: host.others(session) > 0)
         if is_handed_over:
             self._wait_for_an_owner()
         if is_handed_over is not False and self._was_welcome:

@@ -116,7 +116,7 @@ class SocketLink:
         self._sock: socket.socket | None = None
         self._met: socket.socket | None = None
         """A connection to an owner that has welcomed us, to be used from the next turn on."""
-        self._met_last = 0
+        self._known = 0
         """The newest number of our session that this owner knows."""
         self.durable: SharedNumber | None = None
         """How many groups are durable, as the owner says that was met last: true also when that is gone."""
@@ -134,7 +134,11 @@ class SocketLink:
         self._roused = self._hurried = False
         """Something was brought since the last turn; somebody blocks until it is done."""
         self._turn: Turn | None = None
+        self._turns = Lock()
+        """Held by whoever has a turn."""
         self._loop_turns: LoopTurns | None = None
+        self._blind_loop: AbstractEventLoop | None = None
+        """One that cannot watch a socket."""
         self._idle_looks = 0
         self._thread = 0
         self._sent_by_thread = 0
@@ -156,10 +160,10 @@ class SocketLink:
         """What the queue rouses."""
         return self
 
-    def begin(self, turn: Turn) -> None:
-        """From now on, on the forwarder's thread: turns are taken by this."""
+    def begin(self, turn: Turn, turns: Lock) -> None:
+        """From now on, on the forwarder's thread: turns are taken by this, which holds the lock meanwhile."""
         self._thread = get_ident()
-        self._turn = turn
+        self._turn, self._turns = turn, turns
 
     def release(self) -> None:
         """Something was brought: have a turn soon; from any thread, with the queue's lock held."""
@@ -173,7 +177,7 @@ class SocketLink:
             turns.schedule()
             return
         self._bell.ring()
-        if turns is None and self._turn is not None and in_coroutine():
+        if turns is None and self._turn is not None and loop is not self._blind_loop and in_coroutine():
             loop.call_soon(self._give_turns, loop)
 
     def hurry(self) -> None:
@@ -186,12 +190,17 @@ class SocketLink:
         """On a loop that brings groups: let it have turns, if it can watch a socket."""
         sock, turn = self._sock, self._turn
         if self._loop_turns is None and sock is not None and turn is not None and not self._closing.is_set():
-            with suppress(NotImplementedError, OSError, ValueError):
+            try:
                 self._loop_turns = LoopTurns(loop, sock, turn)
                 self._bell.ring()  # the thread need not watch the socket any more
+            except NotImplementedError:
+                self._blind_loop = loop
+            except (OSError, ValueError):  # the connection has just ended
+                pass
 
     def _end_loop_turns(self) -> None:
         turns, self._loop_turns = self._loop_turns, None
+        self._idle_looks = 0
         if turns is not None:
             turns.end()
 
@@ -371,9 +380,8 @@ class SocketLink:
             if isinstance(error, Closed):
                 return False
             raise error
-        welcome = cast("Welcome", said)
-        self._meeting.check(hello, welcome)
-        self.durable, self._met_last = number, welcome.last
+        self._meeting.check(hello, cast("Welcome", said))
+        self.durable, self._known = number, cast("Welcome", said).last
         sock.settimeout(None)
         self._met = sock
         return True
@@ -384,7 +392,7 @@ class SocketLink:
         self._unsent = Unsent()
         self._frames = FrameReader(sock, FROM_OWNER)
         self._sock = sock
-        for group in self._unanswered.again(self._met_last):
+        for group in self._unanswered.again(self._known):
             self._unsent.add(self._unanswered.frame(group))
         self._flush(sock)
         for listener in self._listeners.get(MET, ()):
@@ -409,13 +417,14 @@ class SocketLink:
         """Let go of the owner; by whoever closes the log, when the forwarder has ended."""
         self._closing.set()
         self._end_loop_turns()
-        for sock in (self._sock, self._met):
-            if sock is not None:
-                with suppress(OSError):
-                    sock.settimeout(0.1)
-                    send(sock, frame(BYE))
-                _hang_up(sock)
-        self._sock = self._met = self.durable = None
+        with self._turns:  # a loop may be in the middle of one
+            for sock in (self._sock, self._met):
+                if sock is not None:
+                    with suppress(OSError):
+                        sock.settimeout(0.1)
+                        send(sock, frame(BYE))
+                    _hang_up(sock)
+            self._sock = self._met = self.durable = None
         with self._lock:
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:

@@ -22,7 +22,7 @@ _JOIN_S = 30.0
 
 
 def open_member(asked: alone.Asked) -> Log:
-    """Become a member of a log that processes share."""
+    """Own the log, or join whoever does."""
     keys = SharedKeys(asked.keyring, asked.cipher)
     how = Asked(asked.directory.path, asked.settings, asked.clock, keys)
 

@@ -5,6 +5,8 @@ answered from what it knows. That is safe while the log knows the session. One t
 or gave its place to newer ones while this process was stopped) looks like one that never sent anything, and what is
 sent again would be written again. So an owner says which number of the session is its newest; if that is older than one
 that was answered as stored, nobody knows what became of the groups that were sent before.
+
+A signal may strike between any two lines (see `journal.commit.forwarder`): what is half done is done again.
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ class UnansweredGroups:
 
     @property
     def first(self) -> int:
-        """The number of the oldest; 0: there is none."""
+        """The oldest number that is not answered; 0: all are."""
         return next(iter(self._groups), 0)
+
+    def has(self, waiting: Waiting) -> bool:
+        """Whether a group of this one is here."""
+        return any(one is waiting for _, one in self._groups.values())
 
     def add(self, items: list[Item], waiting: Waiting) -> PackedGroup:
         """One more group, under the next number."""
-        sequence = max(self._newest, next(reversed(self._groups), 0)) + 1
-        group = PackedGroup(sequence, items)
-        self._groups[sequence] = (group, waiting)
-        self._newest = sequence
+        number = max(self._newest, next(reversed(self._groups), 0)) + 1
+        group = PackedGroup(number, items)
+        self._groups[number] = (group, waiting)
+        self._newest = number
         return group
-
-    def has(self, waiting: Waiting) -> bool:
-        """Whether this waits for an answer."""
-        return any(one is waiting for _, one in self._groups.values())
 
     def frame(self, group: PackedGroup) -> list[Buffer]:
         """A group as it is about to be sent: from now on it may be written."""
@@ -60,10 +62,10 @@ class UnansweredGroups:
             self._stored = max(self._stored, answer.sequence)
         self._answer(answer.sequence, answer.outcomes if answer.error is None else answer.error.error())
 
-    def _answer(self, number: int, told: Outcomes | HoldfastError) -> None:
+    def _answer(self, number: int, answer: Outcomes | HoldfastError) -> None:
         found = self._groups.get(number)
         if found is not None:  # in this order: after a signal in between it is asked for again
-            found[1].answered(told)
+            found[1].answered(answer)
             self._groups.pop(number, None)
         self._sent.discard(number)
 

@@ -69,15 +69,6 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
 
 
-def _check_known(request: ApiRequest, last: int) -> None:
-    """What may have been written before is not written again by a log that has forgotten who sent it."""
-    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
-        raise HttpRefusal(
-            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
-            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
-        )  # fmt: skip
-
-
 async def _put(served: Served, number: _Number, items: list[Forwardable]) -> Forwarded:
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     return await journal.when_room(lambda left: journal.sessions.put(*number, items, left), timeout)
@@ -107,6 +98,15 @@ class _Number(NamedTuple):
     session: bytes
     sequence: int
     floor: int
+
+
+def _check_known(request: ApiRequest, last: int) -> None:
+    """What may have been written before is not written again by a log that has forgotten who sent it."""
+    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
+        raise HttpRefusal(
+            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
+            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
+        )  # fmt: skip
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:
