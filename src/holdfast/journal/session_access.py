@@ -131,6 +131,13 @@ class SessionAccess:
         """The same of a producer."""
         return self._last(PRODUCER + producer)
 
+    def partitions_of(self, producer: bytes) -> set[int]:
+        """The ids of the partitions that a producer appended to last; by the owner."""
+        with self._queue.lock:
+            found = self._state.sessions.sessions.get(PRODUCER + producer)
+            outcomes = () if found is None else found.newest()
+        return {run.partition_id for outcome in outcomes for run in outcome.runs}
+
     def _last(self, name: bytes) -> int | None:
         if self._owned:
             found = self._state.sessions.sessions.get(name)
