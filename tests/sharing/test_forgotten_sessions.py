@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Log, OutcomeUnknown
+from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
 from holdfast.sharing.host import Host
@@ -73,3 +73,18 @@ def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
     assert [payload for payload in payloads(owner) if payload != b"crowd"] == [b"0", b"1", b"2"]
     member.close()
     owner.close()
+
+
+def test_a_process_for_which_there_is_no_session_is_told_so_at_once(tmp_path: Path) -> None:
+    """And not after its time-out, by an error that says nothing; when there is a place again it goes on."""
+    options = {"share": True, "settings": SETTINGS}
+    first, second, third = (holdfast.open(tmp_path / "log", **options) for _ in range(3))  # type: ignore[arg-type]
+    for log in (first, second):
+        log.topic("t").append(b"one")
+    for _ in range(2):
+        with pytest.raises(Full, match="there are 2 sessions already") as refused:
+            third.topic("t").append(b"two", timeout=PATIENCE)
+        assert "journal.sessions_max" in refused.value.hint
+    assert payloads(third) == [b"one", b"one"]
+    for log in (third, second, first):
+        log.close()  # nothing is left to wait for

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Closed, Full, Invalid, NotFound, Unavailable
+from holdfast.errors import Closed, Denied, Full, Invalid, NotFound, Unavailable
 from holdfast.log.log import Log
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
-from holdfast.server.access import Access
+from holdfast.server.access import Access, Caller
 from holdfast.server.api_request import ApiRequest, BodyBudget, ClientGone
 from holdfast.server.browser_guard import BrowserGuard
 from holdfast.server_settings import ServerSettings
@@ -94,6 +94,16 @@ class Served:
         if isinstance(found, TypedTopic):
             raise Invalid(f"topic {name!r} is typed", hint="its records are rows: see its schema")
         return found
+
+    def require_producer(self, caller: Caller, name: str) -> None:
+        """Raise Denied where a producer appends to topics that are none of the caller's.
+
+        Producers belong to the log. Whoever moved the numbers of another one would make it leave records out.
+        """
+        journal = self.log._journal
+        for number in journal.sessions.partitions_of(name.encode()):
+            if not caller.may("append", journal.partitions[number].topic):
+                raise Denied(f"this producer appends to a topic that is not this token's token={caller.id}")
 
     # -- threads ------------------------------------------------------------------------------------------
 
