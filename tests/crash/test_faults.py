@@ -181,6 +181,31 @@ def fail_sync_around_checkpoint(root: Path, nth: int) -> str:
     return outcome
 
 
+def test_a_checkpoint_that_finds_no_room_is_made_later(tmp_path):
+    """A disk that is full while the write-ahead log is folded in stops nobody: the groups are durable as they are."""
+    refusals = [fill_disk_around_checkpoint(tmp_path / str(nth), nth) for nth in range(1, 31)]
+    assert 0 in refusals  # there it was the checkpoint that found no room
+
+
+def fill_disk_around_checkpoint(root: Path, nth: int) -> int:
+    (root / "disk").mkdir(parents=True)
+    settings = holdfast.Settings.from_mapping({"journal": {"checkpoint_bytes": 1, "group_file_bytes": 0}})
+    acked, refusals = [], 0
+    with FaultyDisk(root / "disk") as disk, holdfast.open(root / "disk" / "log", settings=settings) as log:
+        log.topic("t").append(b"before")
+        log.flush()  # the checkpoint behind it is over
+        disk.arm(Fault(nth, "enospc", op="write"))
+        for i in range(20):
+            try:
+                log.topic("t").append(b"%d" % i)
+                acked.append(b"%d" % i)
+            except Unavailable:
+                refusals += 1
+        assert disk.fired
+        assert [record.payload for record in log.topic("t").read()] == [b"before", *acked]
+    return refusals
+
+
 def test_a_full_disk_refuses_and_recovers(tmp_path):
     """ENOSPC refuses the group, nothing is written, and appending goes on once there is room."""
     root = tmp_path / "disk"

@@ -216,6 +216,8 @@ class SqliteBackend:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except (apsw.BusyError, apsw.LockedError):
             return 0
+        except apsw.FullError:  # a write found no room, before any sync: the log has all of it, a later one goes on
+            return 0
         except apsw.Error as error:
             raise DiskFailed("checkpoint failed") from error
         self._wal_pages = 0
