@@ -2,8 +2,9 @@
 
 Some promises are held against thousands of cases: every byte, every step, every kind of damage. With `--sample`
 
-* a function runs at most eight of its cases, with `@pytest.mark.sampled(9)` nine; with `sampled(1, each=("kind",
-  "keyed"))` one of each combination of those parameters;
+* a function runs at most eight of its cases, fewer where they are dear (`CASES_OF`): four with a disk or a store, three
+  that kill, two of Spark; with `@pytest.mark.sampled(9)` nine; with `sampled(1, each=("kind", "keyed"))` one of each
+  combination of those parameters;
 * a test with a loop of its own takes what `some(cases, 9)` gives it;
 * functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
   test_sampling.py` says so.
@@ -33,6 +34,8 @@ Some = Callable[..., list[Case]]
 VARIABLE = "TESTS_SEED"
 CASES = 8
 """What a function without a mark runs at most."""
+CASES_OF = {"spark": 2, "crash": 3, "store": 4, "disk": 4}
+"""What it runs at most in these tiers; the first that it has counts."""
 SEED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 """Functions of which not one case runs, and why."""
@@ -118,8 +121,13 @@ def chosen(config: pytest.Config, cases: list[pytest.Item]) -> list[pytest.Item]
         return []
     mark = wanted[0].get_closest_marker("sampled")
     if mark is None:
-        return draw(config.stash[SEED], name(wanted), wanted, CASES)
+        return draw(config.stash[SEED], name(wanted), wanted, cases_of(wanted[0]))
     return [case for group in groups(wanted, mark) for case in draw(config.stash[SEED], name(group), group, *mark.args)]
+
+
+def cases_of(case: pytest.Item) -> int:
+    """How many of its function's cases run where nothing is said."""
+    return next((most for tier, most in CASES_OF.items() if case.get_closest_marker(tier)), CASES)
 
 
 def reason(case: pytest.Item) -> str | None:

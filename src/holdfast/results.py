@@ -25,7 +25,7 @@ from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.shipping.events import Event, Subscription
-from holdfast.shipping.shipper import Unshipped
+from holdfast.shipping.shipping_stats import Unshipped
 
 __all__ = [
     "BatchTicket",

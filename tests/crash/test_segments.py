@@ -186,6 +186,7 @@ BUGS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_examination_would_notice(tmp_path, monkeypatch, bug):
     """Each classic mistake, planted: some state breaks a promise."""

@@ -99,8 +99,8 @@ def run(path: Path, seed: int, kills: int) -> None:
         assert not found.findings, found.findings
 
 
-def test_kills_around_a_published_topic_leave_whole_states(tmp_path, seed):
-    run(tmp_path, seed, kills=4)
+def test_kills_around_a_published_topic_leave_whole_states(tmp_path, seed, is_sampled):
+    run(tmp_path, seed, kills=2 if is_sampled else 4)
 
 
 @pytest.mark.soak

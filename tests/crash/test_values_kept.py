@@ -53,6 +53,7 @@ with holdfast.open(path) as log:
 """
 
 
+@pytest.mark.sampled(1, each="effect")
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 @pytest.mark.parametrize("effect", ["idempotent", "at_least_once", "exactly_once_guarded"])
 def test_what_was_given_away_is_given_again(tmp_path: Path, effect: str, kind: str) -> None:

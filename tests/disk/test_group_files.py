@@ -619,12 +619,12 @@ def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
     looks, look = [], FiledGroups._look
 
-    def late_look(self: FiledGroups, connection: apsw.Connection) -> Any:
+    def late_look(self: FiledGroups, connection: apsw.Connection, *durable: tuple[int, int]) -> Any:
         looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
         if len(looks) == nth:
             log.seal()
             log.topic("t").append(b"behind")
-        return look(self, connection)
+        return look(self, connection, *durable)
 
     with opened(tmp_path / "log") as log:
         append_to_files(log, numbered(60))
@@ -860,10 +860,10 @@ def test_a_displaced_owner_makes_no_file_in_the_place_of_its_successors(tmp_path
         old.topic("t").append(b"old %d" % i + bytes(2000))  # more than half of a file: the next one is due
     files = old._journal._backend.filed.writer
     assert files is not None
-    while files._preparing is None or files._preparing.is_alive():
+    while (spare := files._spare) is None:
         old.topic("t").append(bytes(2000))
-    spare = files._spare
-    assert spare is not None
+    assert files._preparing is not None
+    files._preparing.join()
     (tmp_path / "log" / "groups" / spare.path.name).unlink()  # as if it had not come to that yet
     files._spare, files._next = None, spare.number
     shutil.rmtree(tmp_path / "log" / "LOCK", ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.disk.test_group_files import frames, patch
 
 import holdfast
 from holdfast import Settings
@@ -108,16 +109,13 @@ def test_a_sync_that_failed_is_made_up_for_before_anything_is_shown(
 
 def test_groups_behind_what_is_durable_are_no_damage(filed: Filed, syncs: Syncs) -> None:
     """Whatever lies there: an owner may be writing it."""
-    data = filed.files.path(filed.file).read_bytes()
-    second = data.index(b"hfg2", FRAMES_BEGIN + 1)
-    with filed.files.path(filed.file).open("r+b") as stream:
-        stream.seek(second)
-        stream.write(b"torn")
+    path = filed.files.path(filed.file)
+    second, size = frames(path)[1]
+    before = path.read_bytes()[second : second + size]
+    patch(path, second, b"torn")
     found = GroupScan(filed.files).late(filed.before, filed.file, FRAMES_BEGIN, filed.before + 1)
     assert (len(found.entries), found.damage) == (1, None)
     found = GroupScan(filed.files).late(filed.before, filed.file, FRAMES_BEGIN, filed.before + 2)
     assert found.damage is not None
-    with filed.files.path(filed.file).open("r+b") as stream:
-        stream.seek(second)
-        stream.write(b"hfg2")
+    patch(path, second, before)
     filed.log.close()

@@ -77,9 +77,9 @@ def examine(
 @contextmanager
 def without_syncs():
     """The planted bug that every examination must notice: SQLite with synchronous=OFF."""
-    from holdfast.journal.sqlite import sqlite_backend
+    from holdfast.journal.sqlite import reader_connections
 
-    original = sqlite_backend.open_writer
+    original = reader_connections.open_writer
 
     def weakened(path):
         connection = original(path)
@@ -87,5 +87,5 @@ def without_syncs():
         return connection
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_backend, "open_writer", weakened)
+        patch.setattr(reader_connections, "open_writer", weakened)
         yield

@@ -359,3 +359,33 @@ def test_a_follower_that_met_an_error_goes_on_where_it_was(served: ServedLog, pr
                 assert (error.offset, len(found)) == (300, 256)
         assert errors == 1
         assert found == [b"%d" % number for number in range(700)]
+
+
+def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(tmp_path: Path) -> None:
+    with (
+        ServedLog(tmp_path / "log", journal__session_expiry_ms=1) as server, CuttingProxy(server.upstream) as proxy,
+        server.connect(proxy.url) as log, server.connect() as other,
+    ):  # fmt: skip
+        topic = log.topic("t")
+        topic.append(b"0")
+        written, forgotten = Event(), Event()
+
+        def plan(seen: Seen) -> str:
+            if not is_group(seen) or forgotten.is_set():
+                return "pass"
+            if written.is_set():
+                return "lose_request"
+            written.set()
+            return "lose_answer"
+
+        proxy.plan = plan
+        ticket = topic.submit(b"1")
+        assert written.wait(60)
+        while [record.payload for record in other.topic("t").read()] != [b"0", b"1"]:
+            pass
+        other.topic("other").append(b"with this the session of the first one goes")
+        forgotten.set()
+        with pytest.raises(OutcomeUnknown, match="forgotten"):
+            ticket.result(60)
+        topic.append(b"2")  # and it goes on
+        assert [record.payload for record in topic.read()] == [b"0", b"1", b"2"]

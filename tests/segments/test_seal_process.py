@@ -273,11 +273,11 @@ def test_another_child_comes_after_a_pause(tmp_path, caplog):
 
 @pytest.mark.parametrize("sig", [signal.SIGSTOP], ids=["hangs"])
 def test_a_child_that_hangs_is_given_up(open_log, monkeypatch, sig):
-    monkeypatch.setattr(seal_process, "_STALL_S", 0.3)
     log = open_log(segments=in_process())
     log.topic("t").append(b"x")
     log.seal(timeout=60)
     (pid,) = children()
+    monkeypatch.setattr(seal_process, "_STALL_S", 0.3)  # not before: on a busy machine it takes longer to start
     os.kill(pid, sig)
     log.topic("t").append(b"y")
     log.seal(timeout=60)

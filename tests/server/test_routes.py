@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import holdfast
 from holdfast.server.route_table import ROUTES
-from tests.server.conftest import Server
+from tests.server.conftest import PATIENCE, Server
 
 pytestmark = pytest.mark.disk
 
@@ -187,3 +192,76 @@ def test_the_page_needs_nothing_from_elsewhere(server: Server):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert b"/v1/topics/{topic}/records" in page.body
     assert server.get("/openapi.json").json["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/topics/raw/records?start=--5", None),
+        ("GET", "/v1/topics/raw/records?since=--5", None),
+        ("GET", "/v1/topics/raw/follow?start=--5", None),
+        ("GET", "/v1/topics/typed/latest?key=--5", None),
+        ("POST", "/v1/topics/raw/records", {"payload": "x", "time": "--5"}),
+        ("PUT", "/v1/topics/raw/retention", {"age_max_s": 1e308}),
+        ("PUT", "/v1/topics/raw/retention", {"wait_for": ["c"], "wait_limit_s": -1e300}),
+        ("POST", "/v1/topics/raw/consumers/c/members", {"start": "999999999999999999"}),
+        ("POST", "/v1/topics/typed/records", '{"amount": 1e-999999999}'),
+        ("POST", "/v1/topics/typed/records", '{"amount": "1e-99999999"}'),
+        ("POST", "/v1/topics/typed/records", '{"amount": "NaN"}'),
+        ("POST", "/v1/topics/typed/records", '{"amount": 0.' + "0" * 100_000 + "1}"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_numbers_that_are_none_are_refused(server, method, path, body):
+    """With 400, and the server goes on: none of them is a defect, or ends the process."""
+    if "typed" in path:
+        schema = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(10, 2))])
+        made = base64.b64encode(bytes(schema.serialize())).decode()
+        assert server.ask("PUT", "/v1/topics/typed", {"schema": made, "key": "id"}).status in (200, 201)
+    else:
+        server.append("raw", "one")
+    refused = server.ask(method, path, body)
+    assert (refused.status, refused.kind) == (400, "Invalid")
+    assert server.get("/healthz").status == 200
+
+
+def test_what_waits_ends_when_its_client_goes(serve, tmp_path):
+    """Else few clients, who ask and go, would keep all places among the requests for a minute."""
+    server = serve(tmp_path / "log", requests_max=2)
+    server.append("t", "one")
+    server.post("/v1/topics/t/consumers/c/members", {"start": "next"})
+    waits = [
+        b"GET /v1/topics/t/records?start=1&wait=60 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /v1/topics/t/watermark/0?offset=9&timeout=60 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ]
+    for request in waits * 4:
+        with server.socket() as client:
+            client.sendall(request)
+            deadline = time.monotonic() + PATIENCE
+            while server.get("/v1/topics/t/marks").status == 429:  # both places are taken by those who are gone
+                assert time.monotonic() < deadline
+    assert server.get("/v1/topics/t/marks").status == 200
+
+
+def test_what_waits_ends_when_the_server_does(serve, tmp_path):
+    """As if its time were over: a reader, a member of a consumer, whoever waits for a seal."""
+    server = serve(tmp_path / "log", shutdown_timeout_ms=600_000)
+    server.append("t", "one")
+    member = server.post("/v1/topics/t/consumers/c/members", {"start": "next"}).json["member"]
+    poll = json.dumps({"timeout": 60})
+    clients = [
+        ("GET", "/v1/topics/t/records?start=1&wait=60", None),
+        ("GET", "/v1/topics/t/watermark/0?offset=9&timeout=60", None),
+        ("POST", f"/v1/topics/t/consumers/c/members/{member}/poll", poll),
+    ]
+    waiting = []
+    for method, path, body in clients:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        connection.request(method, path, body, {"content-type": "application/json"})
+        waiting.append(connection)
+    server.get("/v1/topics/t/marks")
+    code, said = server.stop()
+    assert code == 0, said
+    assert [connection.getresponse().status for connection in waiting] == [200, 503, 200]
+    for connection in waiting:
+        connection.close()

@@ -6,8 +6,10 @@ import http.client
 import json
 
 import pytest
+from click.testing import CliRunner
 
 import holdfast
+from holdfast.cli.program import program
 from tests.server.conftest import PATIENCE, events
 
 pytestmark = pytest.mark.disk
@@ -51,10 +53,6 @@ def test_a_server_that_owns_its_log_alone(serve, tmp_path):
 def test_without_the_extra_one_line_says_which(tmp_path, monkeypatch):
     import sys
 
-    from click.testing import CliRunner
-
-    from holdfast.cli.program import program
-
     for name in [name for name in sys.modules if name.startswith(("holdfast.server.", "uvicorn"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -62,3 +60,12 @@ def test_without_the_extra_one_line_says_which(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "pip install 'holdfast-log[server]'" in result.stderr
     assert not (tmp_path / "log").exists()
+
+
+def test_a_log_has_one_server_and_whoever_comes_second_learns_why(serve, tmp_path):
+    server = serve(tmp_path / "log")
+    second = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), "--listen", "127.0.0.1:0"])
+    assert second.exit_code == 1
+    assert "keeps it: it serves it" in second.stderr
+    assert server.append("t", "a").status == 200
+    assert server.stop()[0] == 0

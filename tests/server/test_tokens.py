@@ -330,3 +330,26 @@ def test_a_page_of_another_site_cannot_append(guarded, server: Server):
     assert server.get("/v1/topics/csrf").status == 404
     asked = server.ask("OPTIONS", "/v1/topics/csrf/records", None, {"origin": "http://evil.example"})
     assert not [name for name in asked.headers if name.startswith("access-control")]
+
+
+def test_a_token_moves_no_producer_of_other_topics(guarded):
+    """Who trusts its last number would leave out what somebody else has sent under its name."""
+    server, tokens = guarded
+
+    def send(token: str, topic: str, sequence: int) -> int:
+        headers = {"holdfast-producer": "device-7", "holdfast-sequence": str(sequence)}
+        path = f"/v1/topics/{topic}/records"
+        return server.post(path, {"payload": "x"}, headers=headers, token=tokens[token]).status
+
+    def last(token: str) -> tuple[int, object]:
+        reply = server.get("/v1/producers/device-7", token=tokens[token])
+        return reply.status, reply.json.get("last")
+
+    assert send("append", "private", 1) == 200
+    assert last("append") == (200, 1)
+    assert send("some", "orders", 2) == 403
+    assert last("some") == (403, None)
+    with holdfast.connect(server.url, token=lambda: tokens["some"]) as log, pytest.raises(holdfast.HoldfastError):
+        log.producer("device-7").append("orders", b"x", sequence=2)
+    assert last("append") == (200, 1)
+    assert send("append", "private", 2) == 200

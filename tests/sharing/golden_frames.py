@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.journal import Run
@@ -54,7 +56,9 @@ def frames() -> dict[str, bytes]:
     )
     made = {
         "hello": wire.frame(wire.HELLO, hello),
+        "hello-2": wire.frame(wire.HELLO, msgspec.structs.replace(hello, protocol=2)),
         "welcome": wire.frame(wire.WELCOME, wire.Welcome(1, "0.1.0", 7, 41, b"proof")),
+        "welcome-2": wire.frame(wire.WELCOME, wire.Welcome(2, "0.1.0", 7, 41, b"proof")),
         "refused": wire.frame(wire.REFUSED, Refusal.of(Unavailable("not now", hint="later"))),
         "group": PackedGroup(42, items()).buffers(40),
         "answer": wire.frame(wire.ANSWER, wire.Answer(42, outcomes)),

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.journal.commit.group import Group
 from holdfast.journal.commit.writer import Writer
 from holdfast.log_directory import Directory
+from holdfast.sharing.client_connection import Caller
 from holdfast.sharing.host import Host
 from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, check_log, owner_of, several
@@ -130,7 +131,7 @@ def test_a_log_that_was_handed_over_to_somebody_who_leaves_too_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """All workers of a server get SIGTERM at once: each may count on another one that does not stay, either."""
-    monkeypatch.setattr(Host, "others", lambda self, session: 1)
+    monkeypatch.setattr(Host, "callers", lambda self: [Caller(bytes(16), 0, lambda name, body: None)])
     with holdfast.open(tmp_path / "log", share=True, settings=SEALS) as log:
         log.topic("t").append(b"one")
     with holdfast.open(tmp_path / "log", read_only=True) as log:

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import Log
 from holdfast.journal.commit import forwarder, group, queue, queued_groups
-from holdfast.sharing import frame_reader, loop_turns, owner_link, unsent
+from holdfast.sharing import frame_reader, loop_turns, owner_link, unanswered_groups, unsent
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.owner_link import SocketLink
 from tests.sharing.shared_logs import OwnerProcess, join, shared
@@ -26,9 +26,10 @@ from tests.sharing.shared_logs import OwnerProcess, join, shared
 pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
-OURS = {
-    module.__file__ for module in (forwarder, queue, queued_groups, group, owner_link, loop_turns, unsent, frame_reader)
-}
+_MODULES = (
+    forwarder, queue, queued_groups, group, owner_link, loop_turns, unanswered_groups, unsent, frame_reader,
+)  # fmt: skip
+OURS = {module.__file__ for module in _MODULES}
 _TURN = LoopTurns._run.__code__
 
 
@@ -137,7 +138,22 @@ def test_an_idle_loop_gives_its_turns_back(tmp_path: Path, loop: AbstractEventLo
         while link_of(log)._loop_turns is not None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert turns.is_over
-        give_turns(log, loop)
+        assert give_turns(log, loop) is not turns
+
+
+def test_a_loop_that_cannot_watch_a_socket_appends_all_the_same(tmp_path: Path, loop: AbstractEventLoop) -> None:
+    asked = []
+
+    def add_reader(*given: object) -> None:
+        asked.append(given)
+        raise NotImplementedError
+
+    with shared(tmp_path / "log") as (log, _):
+        loop.add_reader = add_reader  # type: ignore[assignment]
+        for number in range(10):
+            loop.run_until_complete(append(log, b"%d" % number))
+        assert payloads(log) == [b"%d" % number for number in range(10)]
+        assert len(asked) == 1
 
 
 def test_a_large_batch_of_a_coroutine_does_not_block_its_loop(tmp_path: Path, loop: AbstractEventLoop) -> None:

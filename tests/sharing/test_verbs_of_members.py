@@ -104,7 +104,7 @@ def test_a_process_that_runs_executions_is_handed_the_log_and_keeps_it(tmp_path:
         running.start()
         assert other.executions.result(started, timeout=60) == 42
         for kept in (lambda: other.execution("x"), lambda: other.worker([]), lambda: other.channels("alice")):
-            with pytest.raises(Invalid, match="runs executions or channels itself"):
+            with pytest.raises(Invalid, match="keeps it: it serves it, or runs executions or channels"):
                 kept()
         assert topic.append(b"after").offset == 1
         worker.stop()

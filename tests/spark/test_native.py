@@ -135,7 +135,7 @@ def at(seconds: int, microseconds: int = 0) -> str:
 # -- the same rows ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("topic", "options"),
     [

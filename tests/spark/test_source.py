@@ -206,7 +206,7 @@ FILTERS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("condition", FILTERS)
 def test_a_filter_gives_what_it_gives_on_a_plain_table(either: SparkSession, root: Path, condition: str) -> None:
     """Whether Spark or the source applies it."""

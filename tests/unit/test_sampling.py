@@ -19,6 +19,10 @@ def test_many(n): pass
 @pytest.mark.parametrize("n", range(100))
 def test_unmarked(n): pass
 
+@pytest.mark.spark
+@pytest.mark.parametrize("n", range(100))
+def test_dear(n): pass
+
 @pytest.mark.sampled(1, each="kind")
 @pytest.mark.parametrize("n", range(10))
 @pytest.mark.parametrize("kind", ["a", "b"])
@@ -55,6 +59,7 @@ def test_some_cases_are_taken_the_same_for_the_same_seed(run):
     assert cases(first, "test_many") == cases(again, "test_many") != cases(other, "test_many")
     assert [re.findall(r"\[(.)", case) for case in cases(first, "test_kinds")] == [["a"], ["b"]]
     assert len(cases(first, "test_unmarked")) == sampling.CASES
+    assert len(cases(first, "test_dear")) == sampling.CASES_OF["spark"] < sampling.CASES
     assert not cases(first, "test_long")
     assert [len(cases(everything, name)) for name in ("test_many", "test_kinds", "test_long")] == [100, 20, 1]
 

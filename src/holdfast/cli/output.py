@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 
 import msgspec
@@ -119,6 +119,12 @@ def say_holdfast_error(error: HoldfastError, *, as_json: bool) -> None:
     say_error(kind_of(error), error.message, error.hint, as_json=as_json)
 
 
+def say_problems(problems: Iterable[HoldfastError], *, as_json: bool) -> None:
+    """Damage that was found."""
+    for error in problems:
+        say_holdfast_error(error, as_json=as_json)
+
+
 def kind_of(error: HoldfastError) -> str:
     """The documented kind of an error; what was raised may be a subclass that a room keeps to itself."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
@@ -129,6 +135,17 @@ def emit_facts(facts: Sequence[tuple[str, object]]) -> None:
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         emit(f"{name:<{width}}  {_cell(value)}")
+
+
+def emit_lines(lines: Sequence[msgspec.Struct], nothing: str, *, as_json: bool) -> None:
+    """Lines of one kind, as JSON objects or as a table; these words where there are none."""
+    if as_json:
+        for line in lines:
+            emit_json(line)
+    elif lines:
+        emit_table(lines[0].__struct_fields__, [msgspec.structs.astuple(line) for line in lines])
+    else:
+        say(nothing)
 
 
 def emit_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

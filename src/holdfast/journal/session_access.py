@@ -69,7 +69,8 @@ class SessionAccess:
 
         A number that is known gives what the earlier one was given: under way, or from what is stored. All answers
         below `floor` were received. Waits for room at most `timeout` seconds, and never on an event loop. Raises
-        Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written.
+        Invalid for a gap, OutcomeUnknown for a number whose answer is forgotten, Full; then nothing was written. That
+        there is no place for one more session is an answer.
         """
         if not self._owned:  # it would be put here, and answered before the owner has it
             raise Invalid("only the owner of a log puts what sessions send", hint="send it to the owner")
@@ -129,6 +130,13 @@ class SessionAccess:
     def last_produced(self, producer: bytes) -> int | None:
         """The same of a producer."""
         return self._last(PRODUCER + producer)
+
+    def partitions_of(self, producer: bytes) -> set[int]:
+        """The ids of the partitions that a producer appended to last; by the owner."""
+        with self._queue.lock:
+            found = self._state.sessions.sessions.get(PRODUCER + producer)
+            outcomes = () if found is None else found.newest()
+        return {run.partition_id for outcome in outcomes for run in outcome.runs}
 
     def _last(self, name: bytes) -> int | None:
         if self._owned:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import Unshipped
 
 _PATIENCE_S = 60.0
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from holdfast.segments.segment_stats import Counters, SegmentStats
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipper import Unshipped
     from holdfast.shipping.shipping_stats import Counters as ShippingCounters
-    from holdfast.shipping.shipping_stats import ShippingStats
+    from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 
 class Chores(Protocol):

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipper import Shipper, Unshipped
-    from holdfast.shipping.shipping_stats import Counters, ShippingStats
+    from holdfast.shipping.shipper import Shipper
+    from holdfast.shipping.shipping_stats import Counters, ShippingStats, Unshipped
 
 _FIRST_CONTACT_S = 2.0
 """How long opening waits for the store's first answer; a store that is away does not keep a log from opening."""

@@ -90,7 +90,7 @@ def decoded(text: str, encoding: str | None) -> bytes:
 
 def moment(text: str) -> int:
     """ISO 8601 with a zone, or a number, as microseconds since 1970; Invalid for anything else."""
-    if text.lstrip("-").isdecimal() and len(text) < _DIGITS_MAX:
+    if text.removeprefix("-").isdecimal() and len(text) < _DIGITS_MAX:
         return int(text)
     try:
         found = datetime.fromisoformat(text)

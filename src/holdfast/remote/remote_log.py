@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from holdfast.execution.journal.journal_loss import OnJournalLoss
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
-    from holdfast.shipping.shipper import Unshipped
+    from holdfast.shipping.shipping_stats import Unshipped
 
 _SLACK_S = 10.0
 """What an answer may take beside the waiting that was asked for."""
@@ -264,7 +264,7 @@ class RemoteLog(Log):
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """Records that are durable at the server and not known to be on the store, by partition."""
-        from holdfast.shipping.shipper import Unshipped
+        from holdfast.shipping.shipping_stats import Unshipped
 
         answer = self._exchange.ask(Question("GET", ("v1", "unshipped")), self._timeout)
         return answer.decoded(dict[str, tuple[Unshipped, ...]]).get("unshipped", ())

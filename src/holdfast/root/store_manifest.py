@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.root.numbered_objects import newest, numbered
-from holdfast.root.objects import checkpoint, documents
+from holdfast.root.objects import documents
 from holdfast.root.objects.documents import (
     ExpiredDocument,
     ManifestDocument,
@@ -116,6 +116,8 @@ def decode_slot(data: bytes, log: str, topic: str, partition: int, slot: int) ->
 
 def decode_checkpoint(data: bytes, key: str, log: str, *, values: bool = True) -> list[ManifestDocument]:
     """The manifest objects in a checkpoint of this log, proved; raises Corrupt."""
+    from holdfast.root.objects import checkpoint  # loads pyarrow: not everybody who opens a log needs it
+
     found = checkpoint.decode(data, key, values=values)
     if found[0].log != log:
         raise Corrupt("a checkpoint belongs to another log", path=key)

@@ -242,7 +242,7 @@ def decoded(content: bytes, decoder: msgspec.json.Decoder[Value], *, lines: bool
 
 def whole_of(value: str, name: str) -> int:
     """A text as a whole number."""
-    if not value.lstrip("-").isdecimal() or not value.isascii() or len(value) > _DIGITS_MAX:
+    if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > _DIGITS_MAX:
         raise Invalid(f"{name} is a whole number", hint=f"for instance {name}=10")
     try:
         return int(value)

@@ -84,6 +84,7 @@ class CheckedGroup:
         except UnicodeDecodeError:
             raise Invalid("a producer has a name of printable characters", hint="log.producer('device-7')") from None
         check_producer(told.producer, told.sequence, told.start)
+        self._served.require_producer(self._caller, told.producer.decode())
         return ForwardedProduced(told.producer, told.sequence, told.start, self._item(told.item))
 
     # -- plain records ------------------------------------------------------------------------------------

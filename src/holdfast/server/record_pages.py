@@ -73,7 +73,7 @@ def place_of(text: str | None) -> Place:
     """An offset or a position in a query."""
     if text is None or text.startswith("{"):
         return text
-    if not text.lstrip("-").isdecimal() or not text.isascii() or len(text) > 20:
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 20:
         raise Invalid("a place is an offset or a position", hint='for instance start=0, start=-10 or start={"0":42}')
     return int(text)
 
@@ -93,7 +93,7 @@ def key_of(request: ApiRequest, topic: AnyKind) -> Any:
     kind = topic.schema.field(topic.key).type
     text = key.decode("utf-8", "replace")
     if pa.types.is_integer(kind):
-        if not text.lstrip("-").isdecimal() or len(text) > 20:
+        if not text.removeprefix("-").isdecimal() or len(text) > 20:
             raise Invalid(f"a key of this topic is a whole number column={topic.key!r}", hint="for instance key=42")
         return int(text)
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)

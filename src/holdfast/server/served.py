@@ -7,18 +7,18 @@ many pages are in memory; long work (sealing, shipping, reconciling) has others,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Closed, Full, Invalid, NotFound, Unavailable
+from holdfast.errors import Closed, Denied, Full, Invalid, NotFound, Unavailable
 from holdfast.log.log import Log
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
-from holdfast.server.access import Access
-from holdfast.server.api_request import BodyBudget
+from holdfast.server.access import Access, Caller
+from holdfast.server.api_request import ApiRequest, BodyBudget, ClientGone
 from holdfast.server.browser_guard import BrowserGuard
 from holdfast.server_settings import ServerSettings
 from holdfast.suggestions import meant
@@ -95,6 +95,16 @@ class Served:
             raise Invalid(f"topic {name!r} is typed", hint="its records are rows: see its schema")
         return found
 
+    def require_producer(self, caller: Caller, name: str) -> None:
+        """Raise Denied where a producer appends to topics that are none of the caller's.
+
+        Producers belong to the log. Whoever moved the numbers of another one would make it leave records out.
+        """
+        journal = self.log._journal
+        for number in journal.sessions.partitions_of(name.encode()):
+            if not caller.may("append", journal.partitions[number].topic):
+                raise Denied(f"this producer appends to a topic that is not this token's token={caller.id}")
+
     # -- threads ------------------------------------------------------------------------------------------
 
     async def read(self, work: Callable[[], Value]) -> Value:
@@ -114,6 +124,25 @@ class Served:
         self._working -= 1
         if not future.cancelled():
             future.exception()  # whoever asked may have gone: then nobody looks at it
+
+    async def waiting(self, request: ApiRequest, wait: Coroutine[Any, Any, Value]) -> Value | None:
+        """Wait for something that a client asked for, whose body was read; None when the server shuts down.
+
+        When the client goes, so does its place among the requests: else few who ask and go would keep all places.
+        """
+        waiting = asyncio.ensure_future(wait)
+        gone, draining = asyncio.ensure_future(request.gone()), asyncio.ensure_future(self.draining.wait())
+        try:
+            await asyncio.wait({waiting, gone, draining}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            if gone.done():
+                raise ClientGone
+            return None
+        finally:
+            for one in (waiting, gone, draining):
+                one.cancel()
+            await asyncio.gather(waiting, gone, draining, return_exceptions=True)
 
     def check_ready(self) -> None:
         """Raise Closed unless requests can be answered."""

@@ -119,8 +119,9 @@ class Membership:
         """Stop being the owner on request, soon, and go on as a client; Invalid where that cannot be."""
         if self._keeps:
             raise Invalid(
-                f"the process that owns this log runs executions or channels itself pid={os.getpid()}",
-                hint="run them all in one process, or try again when that one has ended",
+                "the process that owns this log keeps it: it serves it, or runs executions or channels"
+                f" pid={os.getpid()}",
+                hint="one process does all of that for a log: do it there, or try again when that one has ended",
             )
         Thread(target=self._hand_over, name="holdfast-hand-over", daemon=True).start()
 

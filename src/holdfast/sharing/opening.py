@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from holdfast import process_lifetime
 from holdfast.arguments import flag
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
-from holdfast.journal.journal import Journal
-from holdfast.journal.open_journal import open_shared
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
-from holdfast.log_directory import Directory
 from holdfast.settings import Settings
-from holdfast.sharing.call_handlers import set_calls
-from holdfast.sharing.calls.shared_log import answer_members, compose_member
-from holdfast.sharing.host import Host
-from holdfast.sharing.membership import Asked, Membership, Owner
-from holdfast.sharing.owner_link import SocketLink
-from holdfast.sharing.process_turns import ProcessTurns
-from holdfast.sharing.shared_keys import SharedKeys
-
-_JOIN_S = 30.0
 
 
 def open_log(
@@ -67,70 +54,6 @@ def open_log(
         return alone.open_asked(asked, read_only=flag(read_only, "read_only"))
     if flag(read_only, "read_only"):
         raise Invalid("a log is shared or only read, not both", hint="leave out share=True: reading needs no owner")
-    return _open_shared(asked)
+    from holdfast.sharing.shared_opening import open_member  # who has a log alone needs nothing of that
 
-
-def _open_shared(asked: alone.Asked) -> Log:
-    keys = SharedKeys(asked.keyring, asked.cipher)
-    how = Asked(asked.directory.path, asked.settings, asked.clock, keys)
-
-    def now() -> alone.Asked:
-        """As it was asked for, with the keys that the log has now."""
-        return asked._replace(keyring=keys.keyring)
-
-    membership = Membership(
-        how, lambda directory: _Owned(now(), directory), lambda host, owner: _set_calls(host, owner, membership, link)
-    )
-    link = SocketLink(membership, asked.clock)
-    try:
-        link.join(_JOIN_S)
-        journal = open_shared(asked.directory.database, membership.log_id, asked.journal, link)
-    except BaseException:
-        link.close(_JOIN_S)
-        raise
-    log = compose_member(asked, journal, link, _Ownership(membership), keys)
-    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: _open_shared(now()))
-    return log
-
-
-class _Ownership:
-    """What a member knows of who owns its log."""
-
-    def __init__(self, membership: Membership) -> None:
-        self.keep = membership.keep
-        self.hold_off = membership.hold_off
-        self._membership = membership
-
-    def log(self) -> Log | None:
-        """The log that this member owns for all, if it does."""
-        owner = self._membership.owner
-        return owner.log if isinstance(owner, _Owned) else None
-
-
-def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
-    set_calls(host, owner)
-    assert isinstance(owner, _Owned)
-    owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
-
-
-class _Owned(Owner):
-    """The log that this process owns for all members; nobody but the host uses it."""
-
-    def __init__(self, asked: alone.Asked, directory: Directory) -> None:
-        self.log = alone.open_locked(asked, directory)
-        process_lifetime.drop(self.log._lifetime)  # it ends with the member that owns it
-        self.stop_answering: Callable[[], None] = lambda: None
-
-    @property
-    def journal(self) -> Journal:
-        """Its journal."""
-        return self.log._context.journal
-
-    def settle(self, timeout: float) -> None:
-        """Make durable, seal and ship what is there, and go on."""
-        self.log._lifetime.settle_at_exit()
-
-    def close(self, timeout: float, *, hand_over: bool) -> None:
-        """Close it."""
-        self.stop_answering()
-        self.log._lifetime.close(timeout, hand_over=hand_over)
+    return open_member(asked)

@@ -33,8 +33,8 @@ from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.group_frames import PackedGroup
 from holdfast.sharing.loop_turns import LoopTurns, Turn
+from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import (
     ANSWER,
@@ -112,11 +112,12 @@ class SocketLink:
         self._meeting = meeting
         self._clock = clock
         self.session = clock.random_bytes(SESSION_BYTES)
-        self._sequence = 0
-        self._unanswered: dict[int, tuple[PackedGroup, Waiting]] = {}
+        self._unanswered = UnansweredGroups()
         self._sock: socket.socket | None = None
         self._met: socket.socket | None = None
         """A connection to an owner that has welcomed us, to be used from the next turn on."""
+        self._known = 0
+        """The newest number of our session that this owner knows."""
         self.durable: SharedNumber | None = None
         """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
@@ -133,7 +134,11 @@ class SocketLink:
         self._roused = self._hurried = False
         """Something was brought since the last turn; somebody blocks until it is done."""
         self._turn: Turn | None = None
+        self._turns = Lock()
+        """Held by whoever has a turn."""
         self._loop_turns: LoopTurns | None = None
+        self._blind_loop: AbstractEventLoop | None = None
+        """One that cannot watch a socket."""
         self._idle_looks = 0
         self._thread = 0
         self._sent_by_thread = 0
@@ -155,10 +160,10 @@ class SocketLink:
         """What the queue rouses."""
         return self
 
-    def begin(self, turn: Turn) -> None:
-        """From now on, on the forwarder's thread: turns are taken by this."""
+    def begin(self, turn: Turn, turns: Lock) -> None:
+        """From now on, on the forwarder's thread: turns are taken by this, which holds the lock meanwhile."""
         self._thread = get_ident()
-        self._turn = turn
+        self._turn, self._turns = turn, turns
 
     def release(self) -> None:
         """Something was brought: have a turn soon; from any thread, with the queue's lock held."""
@@ -172,7 +177,7 @@ class SocketLink:
             turns.schedule()
             return
         self._bell.ring()
-        if turns is None and self._turn is not None and in_coroutine():
+        if turns is None and self._turn is not None and loop is not self._blind_loop and in_coroutine():
             loop.call_soon(self._give_turns, loop)
 
     def hurry(self) -> None:
@@ -185,12 +190,17 @@ class SocketLink:
         """On a loop that brings groups: let it have turns, if it can watch a socket."""
         sock, turn = self._sock, self._turn
         if self._loop_turns is None and sock is not None and turn is not None and not self._closing.is_set():
-            with suppress(NotImplementedError, OSError, ValueError):
+            try:
                 self._loop_turns = LoopTurns(loop, sock, turn)
                 self._bell.ring()  # the thread need not watch the socket any more
+            except NotImplementedError:
+                self._blind_loop = loop
+            except (OSError, ValueError):  # the connection has just ended
+                pass
 
     def _end_loop_turns(self) -> None:
         turns, self._loop_turns = self._loop_turns, None
+        self._idle_looks = 0
         if turns is not None:
             turns.end()
 
@@ -228,26 +238,22 @@ class SocketLink:
 
     def _is_awaited(self) -> bool:
         """Whether something is on its way that no loop may ever look for."""
-        first = next(iter(self._unanswered), 0)
-        return bool(self._unsent) or bool(self._calls) or 0 < first <= self._sent_by_thread
+        return bool(self._unsent) or bool(self._calls) or 0 < self._unanswered.first <= self._sent_by_thread
 
     # -- sending ------------------------------------------------------------------------------------------
 
     def forward(self, items: list[Item], waiting: Waiting) -> None:
         """Have these committed together, once; see `journal.commit.forwarder.Link`."""
-        sequence = max(self._sequence, next(reversed(self._unanswered), 0)) + 1
-        group = PackedGroup(sequence, items)
-        self._unanswered[sequence] = (group, waiting)
-        self._sequence = sequence
+        group = self._unanswered.add(items, waiting)
         if get_ident() == self._thread:
-            self._sent_by_thread = sequence
+            self._sent_by_thread = group.sequence
         if self._sock is not None:
-            self._unsent.add(group.buffers(next(iter(self._unanswered))))
+            self._unsent.add(self._unanswered.frame(group))
             self._flush(self._sock)
 
     def has(self, waiting: Waiting) -> bool:
         """Whether this waits for an answer."""
-        return any(one is waiting for _, one in self._unanswered.values())
+        return self._unanswered.has(waiting)
 
     def _flush(self, sock: socket.socket) -> None:
         try:
@@ -331,11 +337,7 @@ class SocketLink:
 
     def _take(self, kind: int, head: memoryview, body: memoryview) -> None:
         if kind == ANSWER:
-            answer = cast("Answer", decoded(ANSWER, head))
-            found = self._unanswered.get(answer.sequence)
-            if found is not None:  # in this order: after a signal in between it is asked for again
-                found[1].answered(answer.outcomes if answer.error is None else answer.error.error())
-                self._unanswered.pop(answer.sequence, None)
+            self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             with self._lock:
@@ -379,7 +381,7 @@ class SocketLink:
                 return False
             raise error
         self._meeting.check(hello, cast("Welcome", said))
-        self.durable = number
+        self.durable, self._known = number, cast("Welcome", said).last
         sock.settimeout(None)
         self._met = sock
         return True
@@ -390,9 +392,8 @@ class SocketLink:
         self._unsent = Unsent()
         self._frames = FrameReader(sock, FROM_OWNER)
         self._sock = sock
-        floor = next(iter(self._unanswered), 0)
-        for group, _ in self._unanswered.values():
-            self._unsent.add(group.buffers(floor))
+        for group in self._unanswered.again(self._known):
+            self._unsent.add(self._unanswered.frame(group))
         self._flush(sock)
         for listener in self._listeners.get(MET, ()):
             listener(b"")
@@ -416,13 +417,14 @@ class SocketLink:
         """Let go of the owner; by whoever closes the log, when the forwarder has ended."""
         self._closing.set()
         self._end_loop_turns()
-        for sock in (self._sock, self._met):
-            if sock is not None:
-                with suppress(OSError):
-                    sock.settimeout(0.1)
-                    send(sock, frame(BYE))
-                _hang_up(sock)
-        self._sock = self._met = self.durable = None
+        with self._turns:  # a loop may be in the middle of one
+            for sock in (self._sock, self._met):
+                if sock is not None:
+                    with suppress(OSError):
+                        sock.settimeout(0.1)
+                        send(sock, frame(BYE))
+                    _hang_up(sock)
+            self._sock = self._met = self.durable = None
         with self._lock:
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:

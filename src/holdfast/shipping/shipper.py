@@ -21,8 +21,6 @@ from threading import Event as ThreadEvent
 from threading import Thread
 from typing import Any
 
-import msgspec
-
 from holdfast import process_lifetime
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
@@ -48,7 +46,7 @@ from holdfast.shipping.session import Calls, Session
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters, ShippingStats
+from holdfast.shipping.shipping_stats import Counters, ShippingStats, Unshipped
 from holdfast.store.pool_state import PoolState
 
 _FORGOTTEN = "the store itself"
@@ -57,15 +55,6 @@ _LOOK_AGAIN_S = 1.0
 """How soon a store that has forgotten is looked at again; then less and less often."""
 
 logger = logging.getLogger("holdfast.shipping")
-
-
-class Unshipped(msgspec.Struct, frozen=True):
-    """Records of one partition that are durable here and not known to be on the store."""
-
-    topic: str
-    partition: int
-    first: int
-    records: int
 
 
 class Shipper:

@@ -11,6 +11,15 @@ from holdfast.shipping.alarm import AlarmState
 from holdfast.store.pool_state import PoolState
 
 
+class Unshipped(msgspec.Struct, frozen=True):
+    """Records of one partition that are durable here and not known to be on the store."""
+
+    topic: str
+    partition: int
+    first: int
+    records: int
+
+
 class ShippingStats(msgspec.Struct, frozen=True):
     """Shipping at one moment. Totals count since the log was opened."""
 

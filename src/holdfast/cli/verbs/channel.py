@@ -20,7 +20,7 @@ from holdfast.channels.keeping.snapshot import Buffered, ChannelData, RepairRequ
 from holdfast.channels.wire.message import HistoryEntry
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
-from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error, say_problems
 from holdfast.cli.text import printable, shown
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
@@ -145,8 +145,7 @@ def channel_command(
     """List the reliable channels that are kept in the log in DIR, show one, or print its history."""
     _check_usage(ctx, action, channel, limit)
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
-        for problem in log.problems:
-            say_holdfast_error(problem, as_json=as_json)
+        say_problems(log.problems, as_json=as_json)
         if channel is None:
             whole = _list(log, participant, as_json=as_json)
         else:
@@ -223,8 +222,7 @@ def _list(log: Log, participant: str | None, *, as_json: bool) -> bool:
         emit_table(ChannelLine.__struct_fields__, rows)
     elif not problems:
         say("no channels")
-    for problem in problems:
-        say_holdfast_error(problem, as_json=as_json)
+    say_problems(problems, as_json=as_json)
     return not problems
 
 

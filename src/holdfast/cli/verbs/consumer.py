@@ -24,7 +24,7 @@ from holdfast.cli.options import (
     own_log,
     topic_argument,
 )
-from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_lines, emit_table, flush, say, say_problems
 from holdfast.cli.verbs.read import parse_time
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStatus
@@ -93,13 +93,7 @@ def list_command(directory: Path, topic: str | None, reference: str | None, as_j
     """List all consumers, or those of one topic."""
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
         lines = [_line(one) for one in log.consumers(topic)]
-        if as_json:
-            for line in lines:
-                emit_json(line)
-        elif lines:
-            emit_table(ConsumerLine.__struct_fields__, [msgspec.structs.astuple(line) for line in lines])
-        else:
-            say("no consumers")
+        emit_lines(lines, "no consumers", as_json=as_json)
         return _end(log, as_json=as_json)
 
 
@@ -176,7 +170,7 @@ def _place(text: str) -> int | str | datetime:
     """A place on the command line; offsets are numbers, so a time is written with its date."""
     if text in ("first", "next") or text.startswith("{"):
         return text
-    if text.lstrip("-").isdecimal():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     try:
         return _EPOCH + timedelta(microseconds=parse_time(text))
@@ -222,7 +216,6 @@ def _show(report: ConsumerReport, *, as_json: bool, is_first: bool) -> None:
 
 
 def _end(log: Log, *, as_json: bool) -> int:
-    for problem in log.problems:
-        say_holdfast_error(problem, as_json=as_json)
+    say_problems(log.problems, as_json=as_json)
     flush()
     return DAMAGED if log.problems else FINE

@@ -38,7 +38,7 @@ from holdfast.cli.executions.execution_lines import (
 from holdfast.cli.executions.waterfall import waterfall
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
-from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
 from holdfast.cli.text import printable, printable_json
 from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionError
@@ -81,8 +81,7 @@ def execution_command() -> None:
 @contextmanager
 def _looking(directory: Path, reference: str | None, *, as_json: bool) -> Iterator[Log]:
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
-        for problem in log.problems:
-            say_holdfast_error(problem, as_json=as_json)
+        say_problems(log.problems, as_json=as_json)
         yield log
         flush()
 

@@ -15,7 +15,7 @@ from holdfast import Settings
 from holdfast.cli.action_group import Actions
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log
-from holdfast.cli.output import emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.output import emit_json, emit_lines, flush, say, say_problems
 from holdfast.errors import NotFound
 from holdfast.log.producers.producer import ProducerStatus
 from holdfast.model.record_json import iso
@@ -51,15 +51,8 @@ def list_command(directory: Path, reference: str | None, as_json: bool) -> int:
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
         lines = [_line(one) for one in log.producers()]
         problems = log.problems
-    if as_json:
-        for line in lines:
-            emit_json(line)
-    elif lines:
-        emit_table(ProducerLine.__struct_fields__, [msgspec.structs.astuple(line) for line in lines])
-    else:
-        say("no producers")
-    for problem in problems:
-        say_holdfast_error(problem, as_json=as_json)
+    emit_lines(lines, "no producers", as_json=as_json)
+    say_problems(problems, as_json=as_json)
     flush()
     return DAMAGED if problems else FINE
 

@@ -29,7 +29,7 @@ from holdfast.cli.options import (
     parsed,
     topic_argument,
 )
-from holdfast.cli.output import emit_json, flush, say, say_holdfast_error
+from holdfast.cli.output import emit_json, flush, say, say_holdfast_error, say_problems
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -62,7 +62,7 @@ class PositionLine(msgspec.Struct, frozen=True):
 def parse_time(text: str) -> int:
     """A time on the command line: ISO 8601 with a zone, or microseconds since 1970."""
     try:
-        if text.lstrip("-").isdecimal():
+        if text.removeprefix("-").isdecimal():
             return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -175,8 +175,7 @@ def read_command(
 
 def look_for(log: Log, name: str, *, as_json: bool) -> Topic | TypedTopic | None:
     """The topic, after reporting what is wrong with the log; None where a damaged log does not have it."""
-    for problem in log.problems:
-        say_holdfast_error(problem, as_json=as_json)
+    say_problems(log.problems, as_json=as_json)
     try:
         return find_topic(log, name)
     except NotFound as error:

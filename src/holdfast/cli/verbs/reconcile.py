@@ -16,7 +16,7 @@ import msgspec
 from holdfast import Log, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
-from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error
+from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
 from holdfast.cli.progress import Working
 from holdfast.journal.inspected_database import control_rows
 from holdfast.log_directory import Directory
@@ -77,8 +77,7 @@ def reconcile_command(
             emit_json(_reconciled(report))
         else:
             _show(report)
-        for problem in log.problems:
-            say_holdfast_error(problem, as_json=as_json)
+        say_problems(log.problems, as_json=as_json)
         flush()
         if not report.complete:
             say(f"note: stopped after {limit} units of work; what lies behind them was not compared")

@@ -17,11 +17,10 @@ and begins anew with what is on its way: the owner knows each group by its numbe
 from __future__ import annotations
 
 import logging
-from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
-from threading import Thread
+from threading import Lock, Thread
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -66,8 +65,8 @@ class Link(Protocol):
     def durable(self) -> SharedNumber | None:
         """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
-    def begin(self, turn: Callable[[bool], object]) -> None:
-        """Let turns be taken by this, from now on, also by others than this thread."""
+    def begin(self, turn: Callable[[bool], object], turns: Lock) -> None:
+        """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile."""
 
     def sleep(self, timeout: float | None) -> bool:
         """Wait for the owner, or until there may be something to forward; whether the owner may have sent something.
@@ -129,7 +128,7 @@ class Forwarder:
         self._partitions = partitions
         self._clock = clock
         self._on_the_way: deque[_OnTheWay] = deque()
-        self._turns = allocate_lock()
+        self._turns = Lock()
         """Held by whoever has the turn."""
         self._is_turning = False
         """Within a turn; else true only if a signal ended one."""
@@ -152,7 +151,7 @@ class Forwarder:
 
     def _work(self) -> None:
         try:
-            self._link.begin(self.turn)
+            self._link.begin(self.turn, self._turns)
             self.turn(False)
             while not (self._queue.is_finished and not self._on_the_way):
                 self.turn(self._link.sleep(self._patience()))

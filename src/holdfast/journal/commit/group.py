@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.state.operations import ChangeSpace, Control
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
@@ -194,6 +194,25 @@ class Unit:
             elif not _is_plain(operation):
                 return False
         return True
+
+    def check_repeats(self) -> None:
+        """Raise if idempotency keys refuse all of it: one stands for something else, or a batch is half known.
+
+        Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten.
+        """
+        runs = self.runs()
+        for run in runs:
+            for repeat in run.repeats.values():
+                if isinstance(repeat, HoldfastError):
+                    raise repeat.again()
+        known: dict[int, bool] = {}
+        for run in runs:
+            batch = run.columns.batch if isinstance(run.columns, Encoded) else None
+            if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
+                raise Invalid(
+                    f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
+                    hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
+                )
 
     def release(self) -> None:
         """Let go of records, bodies and parts."""

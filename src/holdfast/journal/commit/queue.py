@@ -57,13 +57,26 @@ class Queue(QueuedGroups):
         idempotency_key: bytes | None,
     ) -> Ticket:
         """Add one record; its ticket. `unique` is the hash of the idempotency key, and the digest of the record."""
+        # What `_put` does, in place: of all verbs this one is called most, and each call costs a tenth of it.
         with self._lock:
-            run = self._put(partition, payload, time, extra, unique, size, timeout)
-            ticket = Ticket(run, len(run.rows) - 1, timeout, idempotency_key)
-            run.group.acked = True
+            group = self._open
+            if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
+                group = self._admit(1, size, timeout)
+            run = group.runs.get(partition)
+            if run is None:
+                run = _run_for(group, partition)
+            if extra is not None:
+                run.extras = True
+            if unique is not None:
+                run.keyed, group.is_plain = True, False
+            group.records += 1
+            group.bytes += size
+            rows = run.rows
+            rows.append((payload, time, extra, unique))
+            group.acked = True
             if self._asleep:
                 self._rouse()
-            return ticket
+            return Ticket(run, len(rows) - 1, timeout, idempotency_key)
 
     def offer(
         self, partition: Partition, payload: bytes, time: int, extra: Extra | None, unique: bytes | None, size: int

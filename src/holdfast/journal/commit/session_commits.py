@@ -10,7 +10,7 @@ from _thread import LockType
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import Full, HoldfastError, Invalid, Unavailable
 from holdfast.journal.commit.forwarded import Forwarded, ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.commit.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
@@ -50,7 +50,17 @@ class Sending:
         found = _known(session, self._sequence, self._floor)
         if found is None and not session.is_producer:
             self._check_answers(session)
+            found = self._without_place(session)
         return found
+
+    def _without_place(self, session: Session) -> Forwarded | None:
+        """There are too many sessions: that is the answer to a new one, and nothing to wait for, as room is."""
+        try:
+            if self._name not in self._table.sessions:
+                self._table.require_place(self._clock.now_us())
+        except Full as error:
+            return Forwarded.known(session, self._sequence, refused_all(len(self._items), error))
+        return None
 
     def _check_answers(self, session: Session) -> None:
         if len(session.answers) + len(session.pending) < self._table.answers_max:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from holdfast.crypto import digests
-from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit.group import Run, Unit
@@ -19,6 +18,7 @@ from holdfast.journal.commit.space_changes import Saved, SpaceChanges
 from holdfast.journal.sessions.session_table import SessionChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
+from holdfast.journal.state.stamped_heads import head_row
 from holdfast.model import frame
 from holdfast.model.control_rows import HeadRow, KeyRow, stamped
 from holdfast.model.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
@@ -275,12 +275,6 @@ class Staging:
             digest = encrypted[_HASH_BYTES * at : _HASH_BYTES * (at + 1)]
             rows.append(stamped(KeyRow(number, key, partition.id, record, seq, digest, epoch, b""), self._vault))
         return rows
-
-
-def head_row(partition: Partition, topic_id: int, next_offset: int, link: bytes, vault: Vault) -> HeadRow:
-    """A head as the database has it, stamped."""
-    values = (partition.id, topic_id, partition.number, next_offset, link, vault.epoch)
-    return HeadRow(*values, vault.stamp(HeadRow.covered(*values)))
 
 
 def _is_same(known: Keyed, digest: bytes) -> bool:

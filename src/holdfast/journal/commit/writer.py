@@ -32,7 +32,7 @@ from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.next_row import filed_row, next_row
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
-from holdfast.journal.commit.staging import Staging, head_row
+from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.state.commit_counts import Commits
@@ -50,6 +50,7 @@ from holdfast.journal.state.operations import (
     SetPolicy,
     Trim,
 )
+from holdfast.journal.state.stamped_heads import stamp_late
 from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import LogRow, stamped
 from holdfast.model.record_columns import Encoded
@@ -154,27 +155,12 @@ class Writer:
 
     def _folded_row(self) -> LogRow | None:
         """The log's own row as the database gets it with all that is in files alone; None where that is nothing."""
-        stamps = self._stamp_late()
+        stamps = stamp_late(self._backend.filed.late, self._topics, self._vault)
         if not stamps:
             return None
-        file, position = self._place()
+        file, position = self._backend.filed.place
         row = self._state.row._replace(heads=self._digest.propose(stamps), group_file=file, group_position=position)
         return stamped(row, self._vault)
-
-    def _stamp_late(self) -> dict[Vouched, bytes]:
-        """Stamp the heads of what is in files alone: the database is about to get them."""
-        late, topics = self._backend.filed.late, self._topics
-        for number in late.partitions:
-            partition, last = topics.by_id[number], late.last(number)
-            assert last is not None
-            end = last.first + last.count
-            late.heads[number] = head_row(partition, topics.ids[partition.topic], end, last.digest, self._vault)
-        return {("head", number): head.stamp for number, head in late.heads.items()}
-
-    def _place(self) -> tuple[int, int]:
-        """Where the next group may be in a file."""
-        files = self._backend.filed.writer
-        return (0, 0) if files is None else (files.number, files.used)
 
     # -- one group ----------------------------------------------------------------------------------------
 
@@ -216,7 +202,7 @@ class Writer:
 
     def _commit_to_database(self, group: Group, staging: Staging) -> LogRow:
         """Store a group of anything, with all that is in files alone; returns the log's row."""
-        late = self._stamp_late()
+        late = stamp_late(self._backend.filed.late, self._topics, self._vault)
         self._backend.begin()
         if not staging.is_full:
             for item in group.items:
@@ -343,10 +329,7 @@ class Writer:
         try:
             for operation in unit.operations:
                 self._apply(operation, staging)
-            runs = unit.runs()
-            if len(runs) > 1 or (runs and runs[0].repeats):
-                _refuse_misused(runs)
-                _refuse_half_known(runs)
+            unit.check_repeats()
             staging.flush()
         except HoldfastError as error:
             if self._backend.transaction_ended():  # the database undid all of it: this is not the unit's own failure
@@ -398,7 +381,7 @@ class Writer:
         if heads:
             self._backend.store_heads(heads)
         stamps: dict[Vouched, bytes] = {("head", head.partition_id): head.stamp for head in heads}
-        row = next_row(self._state.row, staging, late | stamps, self._digest.propose, self._place())
+        row = next_row(self._state.row, staging, late | stamps, self._digest.propose, self._backend.filed.place)
         row = stamped(row, self._vault)
         if staging.keys:
             self._backend.trim_keys(row.keys - self._settings.idempotency_keys_max, _KEYS_TRIMMED_PER_GROUP)
@@ -482,26 +465,6 @@ def _is_plain(item: Run | Unit) -> bool:
     if isinstance(item, Run):
         return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
     return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
-
-
-def _refuse_misused(runs: list[Run]) -> None:
-    """A record whose idempotency key stands for something else is refused with the whole unit that it belongs to."""
-    for run in runs:
-        for repeat in run.repeats.values():
-            if isinstance(repeat, HoldfastError):
-                raise repeat.again()
-
-
-def _refuse_half_known(runs: list[Run]) -> None:
-    """Rows of one batch in several partitions have a key each; at the edge of the window some may be forgotten."""
-    known: dict[int, bool] = {}
-    for run in runs:
-        batch = run.columns.batch if isinstance(run.columns, Encoded) else None
-        if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
-            raise Invalid(
-                f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
-                hint="it is about to leave the window of keys; see journal.idempotency_keys_max",
-            )
 
 
 def _unknown(poison: Closed) -> OutcomeUnknown:

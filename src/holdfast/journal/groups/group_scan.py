@@ -62,8 +62,6 @@ class GroupScan:
         self._shown = 0
         """The newest group that was taken: it is durable, whatever an owner that is not as far by itself says."""
         self._at = (0, 0)
-        self._version = 0
-        """Of the frames that were found: an owner writes one version."""
         self._doubt: _Doubt | None = None
         self._clean: set[int] = set()
         """Files behind whose last frame nothing was, since the database is as it is."""
@@ -78,7 +76,6 @@ class GroupScan:
         if began != self._began:
             self._began, self._late, self._at = began, LateRows(), (file, position)
             self._is_lent = False
-            self._version = 0
             self._clean = set()
         if file <= 0 or self._late.damage is not None:
             return self._late
@@ -126,7 +123,7 @@ class GroupScan:
             self._late, self._is_lent = self._late.copy(), False
         if self._durable is None:
             self._unsynced.add(number)
-        late, self._version = self._late, head.version
+        late = self._late
         late.add(head.group, entries)
         if control.sessions or control.gone:
             total = None if control.session_count is None else (control.session_count, control.session_sum)
@@ -165,8 +162,6 @@ class GroupScan:
             return None
         if head.group <= group:
             return None if self._control(file, at, head) is None else (head, None)
-        if self._version and head.version != self._version:
-            return None
         control = self._whole(file, at, head)
         return None if control is None else (head, control)
 

@@ -84,7 +84,7 @@ class LateRows:
         """The log's own row after the newest group, given the one in the database."""
         if self._row is not None:
             return self._row
-        if not self.groups:
+        if self.groups <= stored.groups:
             return stored
         sessions, session_sum = self.session_total or (stored.sessions, stored.session_sum)
         return stored._replace(

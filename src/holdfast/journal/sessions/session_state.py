@@ -98,6 +98,11 @@ class Session:
             raise _passed(sequence, expected)
         return None
 
+    def newest(self) -> Outcomes:
+        """What became of the newest number that was stored, as far as that is remembered."""
+        answer = next(reversed(self.answers.values()), None)
+        return () if answer is None else _decode_answer(answer)[1]
+
     def note_floor(self, floor: int) -> None:
         """A member has received all answers below this."""
         if self.refused:

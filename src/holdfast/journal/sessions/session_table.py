@@ -92,10 +92,14 @@ class SessionTable:
         """The session of this name; a new one where there is none, if there is room for it."""
         session = self._sessions.get(name)
         if session is None:
-            if len(self._sessions) >= self._limits.sessions_max:
-                self._make_room(now_us)
+            self.require_place(now_us)
             session = self._sessions[name] = Session(name, now_us, start)
         return session
+
+    def require_place(self, now_us: int) -> None:
+        """Have a place for one more; raises Full."""
+        if len(self._sessions) >= self._limits.sessions_max:
+            self._make_room(now_us)
 
     def leave_if_new(self, session: Session) -> None:
         """Nothing came of a session that was entered: it need not be kept."""

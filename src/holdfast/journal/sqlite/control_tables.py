@@ -122,6 +122,8 @@ class Tables:
         self.version = version
         self.damage = [] if damage is None else damage
         self._unreadable = apsw.Error if tolerant else ()
+        self._stored: LogRow | None = None
+        self._is_log_read = False
 
     def control_rows(self, newest: int | None = None) -> ControlRows:
         """All control rows; of epochs and key epochs only the `newest`, but one at least (None: all)."""
@@ -153,7 +155,9 @@ class Tables:
 
     def stored_log_row(self) -> LogRow | None:
         """The same as the database has it: without groups that are in files alone, and with its stamp."""
-        return next(iter(self.rows("log", LogRow, "WHERE id=1")), None)
+        if not self._is_log_read:  # what is wrong with it is told once
+            self._stored, self._is_log_read = next(iter(self.rows("log", LogRow, "WHERE id=1")), None), True
+        return self._stored
 
     def shipping_row(self) -> ShippingRow | None:
         """Where the log is shipped to."""

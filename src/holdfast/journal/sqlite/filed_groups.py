@@ -188,6 +188,11 @@ class FiledGroups:
         frame = encoded(writer.salt, group, follows, entries, bodies, prove, sessions)
         return frame if padded(frame.length) <= writer.room else None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The file in which the next group may be, and where it begins there at the earliest."""
+        return (0, 0) if self.writer is None else (self.writer.number, self.writer.used)
+
     def check_owned(self) -> None:
         """Before a group is written to a file: this log must still be ours."""
         assert self.writer is not None

@@ -381,14 +381,14 @@ class SqliteBackend:
     def run(self, sql: str, values: Sequence[object] = ()) -> None:
         """Execute a statement of this room on the writer's connection."""
         try:
-            self.connection.execute(sql, values)
+            self._connections.own.execute(sql, values)
         except apsw.Error as error:
             self._raise(error)
 
     def run_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         """The same, once for each row."""
         try:
-            self.connection.executemany(sql, rows)
+            self._connections.own.executemany(sql, rows)
         except apsw.Error as error:
             self._raise(error)
 

@@ -11,6 +11,8 @@ OutcomeUnknown, and their tickets still settle. Meanwhile the queue fills up to 
 Failing. What the server refuses before it writes anything (4xx) fails with what it says; where that is one item's fault
 (`Holdfast-Item`), the others are sent without it. After an attempt whose fate is not known, a refusal proves nothing
 about the attempts before it: that is OutcomeUnknown. Nothing is ever reported as not written when it may have been.
+With the next attempt goes which number the server has stored before (`Holdfast-Stored`): a log that does not know that
+any more has forgotten this client, and would write what it wrote already.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class GroupSender:
         self._stored = stored
         self._session = SystemClock().random_bytes(_SESSION_BYTES).hex()
         self._sequence = 0
+        self._stored_last = 0
+        """The newest number that is known to be in the log."""
         self.failure: HoldfastError | None = None
         """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
         self.groups = 0
@@ -127,6 +131,8 @@ class GroupSender:
             if answer is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
                 return self._refused(items, answer, in_doubt=in_doubt)
             in_doubt = in_doubt or (attempt.was_sent and not _is_certain(answer))
+            if in_doubt and self._stored_last:
+                question = question._replace(headers={**question.headers, "Holdfast-Stored": str(self._stored_last)})
             self._note_trouble(attempt.why or f"status={answer.status if answer is not None else 0}")
             self._exchange.pause(pauses.next(answer))
 
@@ -140,7 +146,10 @@ class GroupSender:
 
     def _fill_in(self, items: Items, answer: Answer) -> None:
         try:
-            fill_in(items, decode_outcome(answer.body).items, self._partitions)
+            outcomes = decode_outcome(answer.body).items
+            fill_in(items, outcomes, self._partitions)
+            if any(outcome.error is None for outcome in outcomes):
+                self._stored_last = self._sequence
         except ValueError as error:
             logger.error("an answer of the server cannot be understood: %s", error, extra={"action": "bad_answer"})
             unknown = _unknown("the server's answer cannot be understood")

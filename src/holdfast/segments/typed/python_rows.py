@@ -155,12 +155,16 @@ _CLASS_TESTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[type], bool]]
     (_is.is_map, lambda cls: issubclass(cls, Mapping) or _sequence(cls)),
     (lambda kind: bool(arrow_types.inner(kind)), _sequence),
 )
+_DIGITS_MAX = 1000
+"""Far beyond what any column of decimals holds."""
 _EXACT_INTS = {16: 2**11, 32: 2**24, 64: 2**53}
 _LARGEST = {16: 65504.0, 32: 3.4028234663852886e38, 64: math.inf}
 
 
 def _misfit_of_value(values: list[Any], kind: pa.DataType) -> str | None:
     if _is.is_floating(kind) and not all(_float_fits(value, kind.bit_width) for value in values):
+        return f"a number that {arrow_types.shown(kind)} cannot hold"
+    if _is.is_decimal(kind) and not all(map(_decimal_fits, values)):
         return f"a number that {arrow_types.shown(kind)} cannot hold"
     if _is.is_timestamp(kind) and any((value.tzinfo is None) != (kind.tz is None) for value in values):
         return f"a datetime {'without' if kind.tz else 'with'} a time zone where {arrow_types.shown(kind)} is expected"
@@ -175,6 +179,13 @@ def _float_fits(value: Any, bits: int) -> bool:
     if isinstance(value, Integral):
         return abs(int(value)) <= _EXACT_INTS[bits]
     return not math.isfinite(value) or abs(value) <= _LARGEST[bits]
+
+
+def _decimal_fits(value: Any) -> bool:
+    """Whether Arrow may look at it. Hazard: it takes the process down over 1E-99999999, which anybody can send."""
+    if isinstance(value, Integral):
+        return True
+    return bool(value.is_finite()) and abs(value.adjusted()) < _DIGITS_MAX and len(str(value)) < _DIGITS_MAX
 
 
 def _nanoseconds(value: Any) -> bool:

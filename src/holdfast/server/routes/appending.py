@@ -54,6 +54,8 @@ async def append(request: ApiRequest, served: Served) -> Answer:
 async def append_body(request: ApiRequest, served: Served, topic: AnyKind, content: bytes) -> Answer:
     """Append what a request has in its body."""
     asked = _Asked(request, served)
+    if asked.producer is not None:
+        served.require_producer(request.caller, asked.producer)
     parse = given_rows if isinstance(topic, TypedTopic) else given_records
     if len(content) <= _LARGE_BYTES:
         given = parse(request, topic, content)  # type: ignore[arg-type]

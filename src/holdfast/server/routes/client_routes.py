@@ -111,7 +111,7 @@ async def topic_state(request: ApiRequest, served: Served) -> Answer:
     wait = request.seconds("wait", 0.0) or 0.0
     if wait and known == state.tag:
         with served.followers:
-            state = await _moved(served, topic, state, wait)
+            state = await served.waiting(request, _moved(served, topic, state, wait)) or state
     return Answer(encode(state))
 
 

@@ -256,7 +256,8 @@ async def poll(request: ApiRequest, served: Served) -> Answer:
         if asked.position is not None and asked.position != member.consumer.position:
             await served.read(partial(_go_to, member.consumer, position_of(asked.position)))
         limit = min(asked.limit, _POLL_RECORDS_MAX)
-        items = await member.consumer.poll_async(limit, min(max(0.0, asked.timeout), WAIT_SECONDS_MAX))
+        timeout = min(max(0.0, asked.timeout), WAIT_SECONDS_MAX)
+        items = await served.waiting(request, member.consumer.poll_async(limit, timeout)) or []
         answer = await served.read(partial(_page, member, items, form))
     member.used_at = asyncio.get_running_loop().time()
     return answer
@@ -357,4 +358,7 @@ def _place(given: int | str) -> Any:
         return given
     from datetime import UTC, datetime, timedelta
 
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(given))
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(given))
+    except OverflowError:
+        raise Invalid("no calendar has this time", hint="for instance 2026-01-31T12:00:00Z, or 'first'") from None

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import ExecutionError, HoldfastError, Invalid
 from holdfast.server.api_answers import JSON, Answer, json_answer
-from holdfast.server.api_request import ApiRequest
+from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.served import Served
 
 _LIMIT, _LIMIT_MAX = 100, 1_000
@@ -104,8 +104,11 @@ async def execution_result(request: ApiRequest, served: Served) -> Answer:
     """Wait for its end."""
     timeout = request.seconds("timeout", 0.0)
     try:
-        value = await served.log.executions.result_async(request.params["id"], timeout)
-    except HoldfastError:
+        result = served.log.executions.result_async(request.params["id"], timeout)
+        value = await served.waiting(request, result)
+        if value is None:
+            served.check_ready()
+    except (HoldfastError, ClientGone):
         raise
     except Exception as error:  # what its program raised
         raise ExecutionError(f"the execution failed: {type(error).__name__}", hint="see its steps") from None

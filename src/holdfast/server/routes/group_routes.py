@@ -51,6 +51,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
+    _check_known(request, journal.sessions.last(number.session) or 0)
     consumed = consumed_in(message)
     try:
         if consumed:
@@ -97,6 +98,15 @@ class _Number(NamedTuple):
     session: bytes
     sequence: int
     floor: int
+
+
+def _check_known(request: ApiRequest, last: int) -> None:
+    """What may have been written before is not written again by a log that has forgotten who sent it."""
+    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
+        raise HttpRefusal(
+            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
+            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
+        )  # fmt: skip
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:

@@ -22,4 +22,5 @@ async def show_producer(request: ApiRequest, served: Served) -> Answer:
     if "append" not in request.caller.scopes:
         raise Denied("this token does not allow append")
     name = request.params["producer"]
+    served.require_producer(request.caller, name)
     return json_answer(ProducerAnswer(name, await served.read(lambda: served.log.producer(name).last)))

@@ -43,7 +43,7 @@ async def read(request: ApiRequest, served: Served) -> Answer:
     form = request.accepts(FORMS)
     wait = request.seconds("wait", 0.0)
     if wait:
-        await _wait(topic, asked, wait)
+        await served.waiting(request, _wait(topic, asked, wait))
     return await served.read(lambda: page(topic, asked, form))
 
 

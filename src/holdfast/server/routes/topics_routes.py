@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import timedelta
 from functools import partial
@@ -176,8 +177,21 @@ async def watermark(request: ApiRequest, served: Served) -> Answer:
     if offset is None:
         found: Watermark = await served.read(partial(topic.watermark, number))
     else:
-        found = await served.do(partial(topic.wait_sealed, offset, timeout, partition=number))
+        await served.waiting(request, _sealed(topic, number, offset, timeout))
+        found = await served.read(partial(topic.wait_sealed, offset, 0.0, partition=number))
     return json_answer(found)
+
+
+async def _sealed(topic: AnyKind, number: int, offset: int, timeout: float) -> None:
+    """Wait so long for it, without a thread; whoever asks then says whether it came."""
+    watch = topic.watch(number)
+    deadline = asyncio.get_running_loop().time() + timeout
+    while watch.value.offset < offset:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await anext(watch)
+        except (TimeoutError, StopAsyncIteration):
+            return
 
 
 async def set_retention(request: ApiRequest, served: Served) -> Answer:
@@ -185,8 +199,8 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     asked = await request.json(RetentionBody)
     if asked.wait_limit_s is not None and asked.wait_limit_bytes is not None:
         raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
-    limit = asked.wait_limit_bytes if asked.wait_limit_s is None else timedelta(seconds=asked.wait_limit_s)
-    age = None if asked.age_max_s is None else timedelta(seconds=asked.age_max_s)
+    limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
+    age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
     await served.do(
         partial(
             served.log.set_retention, request.params["topic"], bytes_max=asked.bytes_max, age_max=age,
@@ -194,3 +208,10 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
         )
     )  # fmt: skip
     return Answer(b"{}", JSON)
+
+
+def _span(seconds: float, name: str) -> timedelta:
+    try:
+        return timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        raise Invalid(f"{name} is a number of seconds", hint="leave it out for no limit") from None

@@ -22,8 +22,7 @@ from holdfast.sharing.calls.told_events import ToldEvents
 if TYPE_CHECKING:
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipper import Unshipped
-    from holdfast.shipping.shipping_stats import ShippingStats
+    from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 
 class AskedStore:

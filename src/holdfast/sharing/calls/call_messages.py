@@ -13,8 +13,7 @@ import msgspec
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention_plan import Policy
-from holdfast.shipping.shipper import Unshipped
-from holdfast.shipping.shipping_stats import ShippingStats
+from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]

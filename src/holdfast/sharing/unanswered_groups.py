@@ -1,0 +1,85 @@
+"""The groups of a member that no owner has answered yet, under the numbers of its session. No I/O.
+
+Whatever was sent and not answered is sent again to the next owner, under the same number: what the log knows is
+answered from what it knows. That is safe while the log knows the session. One that was forgotten meanwhile (it expired,
+or gave its place to newer ones while this process was stopped) looks like one that never sent anything, and what is
+sent again would be written again. So an owner says which number of the session is its newest; if that is older than one
+that was answered as stored, nobody knows what became of the groups that were sent before.
+
+A signal may strike between any two lines (see `journal.commit.forwarder`): what is half done is done again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.sharing.group_frames import Buffer, PackedGroup
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarded import Item
+    from holdfast.journal.commit.forwarder import Waiting
+    from holdfast.journal.sessions.outcomes import Outcomes
+    from holdfast.sharing.wire import Answer
+
+
+class UnansweredGroups:
+    """Numbers groups, and keeps them until they are answered."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._groups: dict[int, tuple[PackedGroup, Waiting]] = {}
+        self._sent: set[int] = set()
+        """Those of them that an owner may have written."""
+        self._stored = 0
+        """The newest number that is known to be in the log."""
+
+    @property
+    def first(self) -> int:
+        """The oldest number that is not answered; 0: all are."""
+        return next(iter(self._groups), 0)
+
+    def has(self, waiting: Waiting) -> bool:
+        """Whether a group of this one is here."""
+        return any(one is waiting for _, one in self._groups.values())
+
+    def add(self, items: list[Item], waiting: Waiting) -> PackedGroup:
+        """One more group, under the next number."""
+        number = max(self._newest, next(reversed(self._groups), 0)) + 1
+        group = PackedGroup(number, items)
+        self._groups[number] = (group, waiting)
+        self._newest = number
+        return group
+
+    def frame(self, group: PackedGroup) -> list[Buffer]:
+        """A group as it is about to be sent: from now on it may be written."""
+        self._sent.add(group.sequence)
+        return group.buffers(self.first)
+
+    def take(self, answer: Answer) -> None:
+        """This is what became of a group."""
+        if any(outcome.error is None for outcome in answer.outcomes):
+            self._stored = max(self._stored, answer.sequence)
+        self._answer(answer.sequence, answer.outcomes if answer.error is None else answer.error.error())
+
+    def _answer(self, number: int, answer: Outcomes | HoldfastError) -> None:
+        found = self._groups.get(number)
+        if found is not None:  # in this order: after a signal in between it is asked for again
+            found[1].answered(answer)
+            self._groups.pop(number, None)
+        self._sent.discard(number)
+
+    def again(self, last: int) -> list[PackedGroup]:
+        """What to send to an owner that knows this session up to the number `last`; 0: it does not know it."""
+        if last < self._stored:
+            for number in sorted(self._sent):
+                self._answer(number, _forgotten(number))
+            self._stored = 0
+        return [group for group, _ in self._groups.values()]
+
+
+def _forgotten(number: int) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the log has forgotten what this process sent, which may have been written sequence={number}",
+        hint="read it back, or give idempotency_key; journal.sessions_max and session_expiry_ms say how long it knows",
+    )

@@ -1,0 +1,90 @@
+"""A session that the log has forgotten looks like one that never sent anything: what it sends again is not believed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Full, Log, OutcomeUnknown
+from holdfast.journal.session_access import ForwardedRows
+from holdfast.journal.sessions import session_table
+from holdfast.sharing.host import Host
+
+pytestmark = pytest.mark.disk
+
+PATIENCE = 60
+SETTINGS = {"journal": {"sessions_max": 2, "ack_timeout_ms": 60_000}, "segments": {"seal_on_close": False}}
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def payloads(log: Log) -> list[bytes]:
+    return [record.payload for record in log.topic("t").read()]
+
+
+def crowd(log: Log) -> None:
+    """Others come, and take the places of all sessions that are idle."""
+    owned = log._context.journal.news.owned_here()  # type: ignore[union-attr]
+    assert isinstance(owned, Log)
+    journal = owned._context.journal
+    partition = owned.topic("t")._partitions.parts[0]
+    for _ in range(2):
+        rows = [(b"crowd", 0, None, None)]
+        sent = journal.sessions.put(os.urandom(16), 1, 1, [ForwardedRows(partition, rows, 10)], PATIENCE)
+        until(lambda sent=sent: sent.done)
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool
+) -> None:
+    monkeypatch.setattr(session_table, "IDLE_MIN_US", -(10**12))  # a minute has gone by
+    owner = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
+    member = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
+    member.topic("t").append(b"0")
+    answer = Host._answer
+    monkeypatch.setattr(Host, "_answer", lambda self: False)  # the owner is about to die: it answers nobody
+    ticket = member.topic("t").submit(b"1")
+    until(lambda: payloads(owner) == [b"0", b"1"])
+    if is_forgotten:
+        crowd(owner)
+    link = member._lifetime.shared._link  # type: ignore[union-attr]
+    before = link._sock
+    before.shutdown(socket.SHUT_RDWR)
+    until(lambda: link._sock not in (before, None))
+    monkeypatch.setattr(Host, "_answer", answer)
+    if is_forgotten:
+        with pytest.raises(OutcomeUnknown, match="forgotten"):
+            ticket.result(PATIENCE)
+    else:
+        assert ticket.result(PATIENCE).offset == 1
+    member.topic("t").append(b"2")  # and it goes on
+    assert [payload for payload in payloads(owner) if payload != b"crowd"] == [b"0", b"1", b"2"]
+    member.close()
+    owner.close()
+
+
+def test_a_process_for_which_there_is_no_session_is_told_so_at_once(tmp_path: Path) -> None:
+    """And not after its time-out, by an error that says nothing; when there is a place again it goes on."""
+    options = {"share": True, "settings": SETTINGS}
+    first, second, third = (holdfast.open(tmp_path / "log", **options) for _ in range(3))  # type: ignore[arg-type]
+    for log in (first, second):
+        log.topic("t").append(b"one")
+    for _ in range(2):
+        with pytest.raises(Full, match="there are 2 sessions already") as refused:
+            third.topic("t").append(b"two", timeout=PATIENCE)
+        assert "journal.sessions_max" in refused.value.hint
+    assert payloads(third) == [b"one", b"one"]
+    for log in (third, second, first):
+        log.close()  # nothing is left to wait for
