@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,76 @@ class BothLogs(RuleBasedStateMachine):
                 consumer.commit()
             seen.append((given, consumer.position, consumer.committed, consumer.lag))
         assert seen[0] == seen[1]
+
+    @rule(payload=payloads, how=st.sampled_from(["commits", "raises", "conflicts", "commits and polls"]))
+    def consume_with_a_transaction(self, payload: bytes, how: str) -> None:
+        """What was given out is consumed together with what was made of it, or neither."""
+        time, unique = self.now(), f"{self.raw}-conflict" if how == "conflicts" else None
+        if how == "conflicts":
+            self.same(lambda log: place(log.topic(self.raw).append(b"first", idempotency_key=unique, time=T0)))
+        seen = []
+        for log, consumer in zip((self.local, self.remote), self.consumers, strict=True):
+            given = sorted((one.partition, one.offset) for _ in range(3) for one in consumer.poll(100, 0))
+            came = told(partial(self._transact, log, consumer, payload, time, unique, how))
+            seen.append((given, came, consumer.position, consumer.committed, consumer.lag))
+        assert seen[0] == seen[1]
+
+    def _transact(self, log: Log, consumer: Any, payload: bytes, time: int, unique: str | None, how: str) -> Any:
+        try:
+            with log.transaction() as tx:
+                one = tx.append(self.raw, payload + b"!", time=time, partition=2, idempotency_key=unique)
+                tx.consumed(consumer)
+                if how == "commits and polls":
+                    consumer.poll(1, 0)
+                    tx.consumed(consumer)
+                if how == "raises":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            return told(lambda: tx.receipts)
+        return place(one.receipt)
+
+    @rule(to=st.sampled_from(["first", "next", "committed", 0, -1, 10**6, "nowhere"]))
+    def seek(self, to: Any) -> None:
+        seen = [(told(partial(one.seek, to)), one.position, one.committed) for one in self.consumers]
+        assert seen[0] == seen[1]
+
+    @rule(which=st.integers(0, 2), value=st.sampled_from([1, "text", b"\x00", None, {"a": [1.5]}]), queue=st.booleans())
+    def start_execution(self, which: int, value: Any, queue: bool) -> None:
+        name = "slow" if queue else "default"
+        self.same(lambda log: str(log.executions.start(self.raw, value, id=self._execution(which), queue=name)))
+
+    @rule(
+        which=st.integers(0, 3), value=st.sampled_from([1, b"\x00", None]), number=st.integers(0, 2),
+        do=st.sampled_from(["cancel", "resume", "signal", "summary", "rewind", "fork", "settle"]),
+    )  # fmt: skip
+    def change_execution(self, which: int, do: str, value: Any, number: int) -> None:
+        found, other = self._execution(which), self._execution(10 + number)
+
+        def run(log: Log) -> Any:
+            changes = log.executions
+            if do == "signal":
+                return changes.signal(found, "paid", value, signal_id=str(other))
+            if do == "summary":
+                return changes.summary(found).status, changes.show(found).steps
+            if do == "rewind":
+                return changes.rewind(found, before="nothing")
+            if do == "fork":
+                return str(changes.fork(found, id=other))
+            return changes.settle(found, "nothing", value) if do == "settle" else getattr(changes, do)(found)
+
+        self.same(run)
+        self.same(lambda log: sorted((str(one.id), one.status, one.queue) for one in self._executions(log)))
+
+    def _execution(self, number: int) -> Any:
+        return holdfast.execution_id(self.raw, str(number))
+
+    def _executions(self, log: Log) -> list[Any]:
+        return log.executions.list(kind=self.raw)
+
+    @rule(token=st.sampled_from(["", "nonsense", "hfp1_" + "A" * 60]))
+    def settle_what_is_no_promise(self, token: str) -> None:
+        self.same(lambda log: log.executions.resolve(token, 1))
+        self.same(lambda log: log.executions.reject(token, "no"))
 
     @rule()
     def seal(self) -> None:

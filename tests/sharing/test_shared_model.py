@@ -165,6 +165,41 @@ class SharedMachine(RuleBasedStateMachine):
 
         self.both(do)
 
+    @rule(sequence=st.sampled_from([1, 2, 3, 9]), producer=names, payload=payloads, forgets=st.booleans())
+    def produce(self, sequence: int, producer: str, payload: bytes, forgets: bool) -> None:
+        time, name = next(self.times), self.name(producer)
+        self.both(
+            lambda at, log: log.producer(name).append(
+                self.name("t"), payload, sequence=sequence, time=time, partition=0
+            )
+        )
+        self.both(lambda at, log: log.producer(name).last)
+        if forgets:
+            self.both(lambda at, log: log.forget_producer(name))
+            self.both(lambda at, log: [one.last for one in log.producers() if one.producer == name])
+
+    @rule(
+        which=names, do=st.sampled_from(["start", "cancel", "resume", "signal", "summary", "settle"]),
+        value=st.sampled_from([1, b"\x00", None]),
+    )  # fmt: skip
+    def execute(self, which: str, do: str, value: Any) -> None:
+        found = holdfast.execution_id(self.name("e"), which)
+
+        def run(at: int, log: Log) -> Any:
+            changes = log.executions
+            if do == "start":
+                return str(changes.start(self.name("kind"), value, id=found))
+            if do == "signal":
+                return changes.signal(found, "paid", value, signal_id=str(holdfast.execution_id(which)))
+            if do == "settle":
+                return changes.settle(found, "nothing", value)
+            return changes.summary(found).status if do == "summary" else getattr(changes, do)(found)
+
+        self.both(run)
+        self.both(
+            lambda at, log: sorted((str(one.id), one.status) for one in log.executions.list(kind=self.name("kind")))
+        )
+
     # -- small state --------------------------------------------------------------------------------------
 
     @rule(space=names, key=names, body=payloads)

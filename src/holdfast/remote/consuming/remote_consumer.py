@@ -248,6 +248,8 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
             if to.tzinfo is None:
                 raise Invalid("a time needs a time zone", hint="use datetime.now(UTC)")
             to = to.astimezone(UTC).isoformat()
+        elif isinstance(to, str) and to not in ("first", "next", "committed"):
+            parse_position(to)
         with self._lock:
             found = self._session.seek(to, None if partition is None else whole(partition, "partition"))
             self._page.clear()
