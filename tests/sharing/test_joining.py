@@ -130,6 +130,28 @@ def test_a_large_group_is_not_overtaken_for_ever_by_small_ones(open_log: Open) -
         client.close()
 
 
+def test_what_is_sent_again_is_answered_while_others_wait_for_room(open_log: Open) -> None:
+    """It needs none: whoever lost its connection is not kept waiting for what was stored long ago."""
+    owner = open_log(share=True, journal={"queue_records_max": 10})
+    owner.topic("t").append(b"0")
+    owned = owner._context.journal.news.owned_here()  # type: ignore[union-attr]
+    assert isinstance(owned, Log)
+    host = host_of(owner)
+    first, again = Client(owner), Client(owner)
+    again.send(PackedGroup(1, rows(owner, row())).buffers(1))
+    assert place(again) == 1
+    with stalled(owned.topic("t")):
+        for number in (1, 2):
+            first.send(PackedGroup(number, rows(owner, *[row()] * 8)).buffers(1))
+        until(lambda: len(host._parked) == 1)
+        again.send(PackedGroup(1, rows(owner, row())).buffers(1))
+        assert place(again) == 1
+        assert [sequence for _, _, sequence in host._waiting] == [1]  # the writer still stands
+    assert [place(first), place(first)] == [2, 10]
+    for client in (first, again):
+        client.close()
+
+
 def place(client: Client) -> int:
     client.sock.settimeout(PATIENCE)
     kind, answer = client.receive()

@@ -376,8 +376,10 @@ class Host:
             self._close(connection)
 
     def _take(self, connection: Connection, group: _Parked) -> None:
-        """Put a group into the owner's queue, or in line."""
-        if self._parked:
+        """Put a group into the owner's queue, or in line; what is known already needs no room, and is answered."""
+        assert connection.caller is not None
+        sessions, session = self._journal.sessions, connection.caller.session
+        if self._parked and not sessions.is_known(session, group.sequence, group.floor):
             self._park(connection, group)
         else:
             self._put(connection, group)
@@ -404,9 +406,12 @@ class Host:
         except HoldfastError as error:
             self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
         else:
-            self._waiting.append((forwarded, connection, group.sequence))
             group_of = forwarded.group
-            if group_of is not None and group_of is not self._last_group:
+            if group_of is None:  # it was known already: it waits for nobody
+                self._send_answer(connection, Answer(group.sequence, forwarded.outcomes()))
+                return True
+            self._waiting.append((forwarded, connection, group.sequence))
+            if group_of is not self._last_group:
                 self._last_group = group_of
                 group_of.signal.call(self.wake)
         finally:
