@@ -380,6 +380,15 @@ class OwnerLock:
             return _is_alive(self.holder())
         return any("FLOCK" in line and device in line.split() for line in locks)
 
+    def is_ours(self) -> bool:
+        """Whether we hold the lock, on the file that has its name now."""
+        if self._descriptor < 0:
+            return False
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def holder(self) -> int | None:
         """The pid in the lock file: who holds it, or who held it last."""
         try:

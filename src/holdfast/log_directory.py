@@ -70,6 +70,10 @@ class Directory:
                 self._refuse_foreign()
             return self._lock.acquire(note)
 
+    def is_ours(self) -> bool:
+        """Whether we own what is at this path now: it may have been moved away, and another one put in its place."""
+        return self._lock.is_ours()
+
     def is_shared(self) -> bool:
         """Whether whoever owns it now, or did last, shares it with other processes."""
         return self._lock.note() == _SHARED

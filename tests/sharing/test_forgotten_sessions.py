@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
-from holdfast.sharing.host import Host
+from holdfast.sharing.hosting.host import Host
 
 pytestmark = pytest.mark.disk
 

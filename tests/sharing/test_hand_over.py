@@ -13,8 +13,8 @@ import holdfast
 from holdfast.journal.commit.group import Group
 from holdfast.journal.commit.writer import Writer
 from holdfast.log_directory import Directory
-from holdfast.sharing.client_connection import Caller
-from holdfast.sharing.host import Host
+from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.sharing.hosting.host import Host
 from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, check_log, owner_of, several
 

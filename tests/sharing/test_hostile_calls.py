@@ -17,7 +17,7 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.sharing.calls.consumer_calls import ConsumerCalls
 from holdfast.sharing.calls.mark_events import MarkEvents
 from holdfast.sharing.calls.verb_calls import VerbCalls
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 
 pytestmark = pytest.mark.disk
 

@@ -20,9 +20,10 @@ from holdfast.journal.journal import Run
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded
-from holdfast.sharing import host, socket_place, wire
+from holdfast.sharing import socket_place, wire
 from holdfast.sharing.frame_reader import FrameReader, send
 from holdfast.sharing.group_frames import GroupHead, PackedGroup
+from holdfast.sharing.hosting import host
 from holdfast.sharing.membership import settings_digests
 
 pytestmark = pytest.mark.disk
@@ -203,7 +204,7 @@ def test_a_call_that_nobody_knows_is_answered_with_an_error(log: Log) -> None:
 
 
 def test_a_client_that_never_reads_is_hung_up_on(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sharing.client_connection._UNSENT_BYTES_MAX", 1000)
+    monkeypatch.setattr("holdfast.sharing.hosting.client_connection._UNSENT_BYTES_MAX", 1000)
     client = Client(log)
     client.sock.settimeout(60)
     call = b"".join(wire.frame(wire.CALL, wire.Call(1, "x" * 200)))

@@ -206,7 +206,7 @@ def test_what_is_not_answered_in_time_is_an_unknown_outcome(open_log: Open, monk
     log = open_log(share=True)
     other = open_log(share=True, journal={"ack_timeout_ms": 60_000, "flush_interval_ms": 10.0})  # one's own patience
     topic = other.topic("t")
-    from holdfast.sharing.host import Host
+    from holdfast.sharing.hosting.host import Host
 
     monkeypatch.setattr(Host, "_answer", lambda self: False)
     with pytest.raises(OutcomeUnknown) as unknown:

@@ -58,7 +58,7 @@ def test_importing_holdfast_loads_nothing():
 
 def test_a_log_that_seals_nothing_loads_no_arrow_and_nothing_of_sharing():
     """Opening a log, appending and reading what is not sealed: a process that does no more starts in half the time."""
-    heavy = ("numpy", "pyarrow", "holdfast.sharing.host", "holdfast.shipping.shipper")
+    heavy = ("numpy", "pyarrow", "holdfast.sharing.hosting.host", "holdfast.shipping.shipper")
     code = (
         "import sys, tempfile, holdfast\n"
         "with tempfile.TemporaryDirectory() as folder:\n"

@@ -16,8 +16,9 @@ from holdfast.journal.commit.owner_calls import (
     Forgotten,
     SetPolicyCall,
 )
-from holdfast.sharing.client_connection import Caller
-from holdfast.sharing.host import CallHandler, Host
+from holdfast.sharing.hosting.call_runner import CallHandler
+from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.sharing.hosting.host import Host
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal

@@ -33,7 +33,8 @@ from holdfast.journal.journal import Journal
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
-from holdfast.sharing.host import Host
+from holdfast.sharing.hosting.host import Host
+from holdfast.sharing.hosting.listening import Listening
 from holdfast.sharing.key_proof import check_proof, make_proof
 from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
@@ -193,7 +194,8 @@ class Membership:
             if self._clock.monotonic() < self._held_off_until or not directory.try_to_own(shared=True):
                 return False
             owner = self._open_owner(directory)
-            host = Host(owner.journal, self._path, lambda hello: self._greet(owner.journal, hello), self._clock)
+            listening = Listening(self._path, directory.is_ours)
+            host = Host(owner.journal, listening, lambda hello: self._greet(owner.journal, hello), self._clock)
             try:
                 self._set_calls(host, owner)
                 host.start()

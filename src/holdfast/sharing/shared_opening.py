@@ -12,7 +12,7 @@ from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.sharing.call_handlers import set_calls
 from holdfast.sharing.calls.shared_log import answer_members, compose_member
-from holdfast.sharing.host import Host
+from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.process_turns import ProcessTurns

@@ -70,6 +70,15 @@ def connections_max() -> int:
     return _CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(_CONNECTIONS_MAX, soft // 2)
 
 
+def name(directory: Path) -> tuple[int, int] | None:
+    """Which file the socket in this directory is; None where there is none."""
+    try:
+        found = os.lstat(directory / NAME)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def withdraw(directory: Path) -> None:
     """Nobody listens here any more; by the owner, before it lets go of the directory."""
     with suppress(OSError):

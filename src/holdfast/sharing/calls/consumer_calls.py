@@ -35,14 +35,14 @@ from holdfast.log.consumers.member_messages import (
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
 from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Item
     from holdfast.journal.journal import Unit
     from holdfast.journal.state.partition import Partition
     from holdfast.log.log import Log
-    from holdfast.sharing.host import CallHandler
+    from holdfast.sharing.hosting.call_runner import CallHandler
 
 _LOOK_AGAIN_S = 1.0
 _MEMBERS_MAX = 10_000

@@ -21,12 +21,13 @@ from holdfast.errors import Unavailable
 from holdfast.log.owner_asking import Asking
 from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.key_proof import KEYS, ROTATE, decrypted, encrypted
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.sharing.host import CallHandler, Host
+    from holdfast.sharing.hosting.call_runner import CallHandler
+    from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
 

@@ -21,11 +21,11 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
-    from holdfast.sharing.host import CallHandler
+    from holdfast.sharing.hosting.call_runner import CallHandler
 
 _SHIPPING = ""
 """Stands for the store where topics are named."""

@@ -21,11 +21,11 @@ from holdfast.sharing.calls.mark_events import MarkEvents
 from holdfast.sharing.calls.owner_news import HOLD_OFF, OwnerNews, Ownership
 from holdfast.sharing.calls.told_events import EventCalls, ToldEvents
 from holdfast.sharing.calls.verb_calls import VerbCalls
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.log.open_log import Asked
-    from holdfast.sharing.host import Host
+    from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
 

@@ -20,13 +20,13 @@ from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
 from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.owner_link import MET
 from holdfast.shipping.events import Event, Subscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.parts import LogStore
-    from holdfast.sharing.host import CallHandler
+    from holdfast.sharing.hosting.call_runner import CallHandler
     from holdfast.sharing.owner_link import SocketLink
 
 SHIPPING = "shipping"

@@ -28,7 +28,7 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
-from holdfast.sharing.client_connection import Caller
+from holdfast.sharing.hosting.client_connection import Caller
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
     from holdfast.segments.segment_stats import SegmentStats
-    from holdfast.sharing.host import CallHandler
+    from holdfast.sharing.hosting.call_runner import CallHandler
     from holdfast.shipping.refill.store_loss import RebuildReport
 
 _DONE = Nothing()

@@ -3,7 +3,8 @@
 One thread for all connections. It takes frames apart, puts what they forward into the owner's queue, and sends an
 answer when the group that it went into is durable: the writer wakes this thread once per group, however many clients
 take part in it. It never waits for one client, for the disk or for room in the queue: a client whose group has no room
-is not read any further until there is some. Calls run in threads of their own.
+is not read any further until there is some. Then whatever others send stands in line behind it: small groups would
+else take all the room that ever comes, and a large one would wait for ever. Calls run in threads of their own.
 
 A client that breaks the protocol, does not read its answers or is another user is disconnected; the log goes on.
 Everything is bounded: connections, bytes that are on their way, bytes that wait to be sent, calls at once.
@@ -20,16 +21,16 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError
-from holdfast.process_lifetime import Threads
 from holdfast.sharing import socket_place
-from holdfast.sharing.client_connection import Caller, Connection
 from holdfast.sharing.group_frames import GroupReader
+from holdfast.sharing.hosting.call_runner import CallHandler, CallRunner
+from holdfast.sharing.hosting.client_connection import Caller, Connection
+from holdfast.sharing.hosting.listening import Listening
 from holdfast.sharing.wire import (
     ANSWER,
     BYE,
@@ -39,7 +40,6 @@ from holdfast.sharing.wire import (
     GROUP,
     HELLO,
     REFUSED,
-    RESULT,
     WELCOME,
     Answer,
     BadFrame,
@@ -47,7 +47,6 @@ from holdfast.sharing.wire import (
     Event,
     Header,
     Hello,
-    Result,
     Welcome,
     decoded,
     frame,
@@ -62,16 +61,11 @@ if TYPE_CHECKING:
     from holdfast.journal.commit.forwarded import Forwarded, Item
     from holdfast.journal.journal import Journal
 
-CallHandler = Callable[[Caller, bytes], bytes]
 Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
 """Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
 Greeting = Callable[[Hello], Welcome]
 """Checks a client's hello; raises what refuses it."""
 
-_ACCEPTED_AT_ONCE = 64
-_CALLS_MAX = 64
-"""Calls of one client at once; of all together, as many as there are threads run and the others wait."""
-_CALL_THREADS = 32
 _HELLO_S = 10.0
 _FRAME_S = 60.0
 """How long a client may take to say who it is, and to send the rest of a frame that it has begun."""
@@ -92,9 +86,9 @@ class _Parked(NamedTuple):
 class Host:
     """Serves the clients of one owner."""
 
-    def __init__(self, journal: Journal, path: Path, greet: Greeting, clock: Clock) -> None:
+    def __init__(self, journal: Journal, listening: Listening, greet: Greeting, clock: Clock) -> None:
         self._journal = journal
-        self._path = path
+        self._listening = listening
         self._greet = greet
         self._clock = clock
         self._settings = journal.settings
@@ -102,8 +96,7 @@ class Host:
         body_max = 2 * journal.settings.queue_bytes_max
         self._limits = from_client(body_max)
         self._held_max = 2 * body_max
-        self.calls: dict[str, CallHandler] = {}
-        """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self._call_runner = CallRunner(self._tell)
         self.guard: Guard = lambda items: (items, lambda: None)
         """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
@@ -113,11 +106,11 @@ class Host:
         self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
         self._parked: dict[Connection, _Parked] = {}
+        """Groups for which there was no room, in line; and whether we are told when there is some."""
+        self._awaits_room = False
         self._told: deque[tuple[Connection, list[bytes | memoryview]]] = deque()
         """What other threads want to have sent."""
-        self._threads = Threads(_CALL_THREADS, "holdfast-call")
         self._selector = selectors.DefaultSelector()
-        self._listener: socket.socket | None = None
         self._wake_in, self._wake_out = socket.socketpair()
         self._is_asleep = False
         self._ending: str | None = None
@@ -129,13 +122,17 @@ class Host:
 
     def start(self) -> None:
         """Listen, and begin to serve."""
-        self._listener = socket_place.listen(self._path)
+        self._listening.open(self._selector, self._clock.monotonic())
         for one in (self._wake_in, self._wake_out):
             one.setblocking(False)
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._thread.start()
         collecting.watch(self, _points)
+
+    @property
+    def calls(self) -> dict[str, CallHandler]:
+        """What clients may ask for, by name."""
+        return self._call_runner.handlers
 
     @property
     def is_alive(self) -> bool:
@@ -197,13 +194,13 @@ class Host:
     def _turn(self) -> None:
         self._is_asleep = True  # before we look: whoever has news from now on wakes us
         busy = self._answer() or bool(self._told)
-        patience = 0.005 if self._parked or self._ending else _LOOK_AGAIN_S
+        patience = 0.005 if self._parked or self._ending else self._listening.patience
         ready = self._selector.select(0 if busy else patience)
         self._is_asleep = False
         for key, mask in ready:
-            if key.data is not None:
+            if isinstance(key.data, Connection):
                 self._serve(key.data, mask)
-            elif key.fileobj is self._listener:
+            elif key.data is self._listening:
                 self._accept()
             else:
                 self._empty_wake()
@@ -211,11 +208,12 @@ class Host:
         self._send_told()
         self._answer()
         self._drop_slow()
+        self._listening.look(self._clock.monotonic())
 
     def _is_over(self) -> bool:
         if self._ending is None:
             return False
-        if self._listener is not None:
+        if self._listening.is_open:
             self._stop_listening()
         if self._ending == "stop":
             return True
@@ -227,17 +225,13 @@ class Host:
         return is_late or not any(one.calls for one in self._connections.values())
 
     def _stop_listening(self) -> None:
-        assert self._listener is not None
-        socket_place.withdraw(self._path)
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        self._listener = None
+        self._listening.close()
         for connection in self._connections.values():
             connection.is_paused = True
             self._watch(connection)
 
     def _end(self) -> None:
-        if self._listener is not None:
+        if self._listening.is_open:
             with suppress(Exception):
                 self._stop_listening()
         for connection in list(self._connections.values()):
@@ -246,7 +240,7 @@ class Host:
             connection.sock.settimeout(1.0)
             connection.flush()
             self._close(connection)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._call_runner.end()
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
@@ -258,12 +252,7 @@ class Host:
     # -- connections --------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        assert self._listener is not None
-        for _ in range(_ACCEPTED_AT_ONCE):
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:  # nobody is left in line, or too many files are open in this process
-                return
+        for sock in self._listening.accepted(self._clock.monotonic()):
             self._begin(sock)
 
     def _begin(self, sock: socket.socket) -> None:
@@ -360,9 +349,9 @@ class Host:
     ) -> None:  # fmt: skip
         if found.kind == GROUP:
             group, items = self._reader.read(head, body, keeps=keeps)
-            self._put(connection, _Parked(group.sequence, group.floor, items))
+            self._take(connection, _Parked(group.sequence, group.floor, items))
         elif found.kind == CALL:
-            self._begin_call(connection, cast("Call", decoded(CALL, head)), bytes(body))
+            self._call_runner.begin(connection, cast("Call", decoded(CALL, head)), bytes(body))
         elif found.kind == HELLO:
             self._welcome(connection, cast("Hello", decoded(HELLO, head)))
         elif found.kind == BYE:
@@ -386,15 +375,29 @@ class Host:
         if not connection.welcome(frame(WELCOME, welcome), self._journal.durable_groups()):
             self._close(connection)
 
-    def _put(self, connection: Connection, group: _Parked) -> None:
+    def _take(self, connection: Connection, group: _Parked) -> None:
+        """Put a group into the owner's queue, or in line."""
+        if self._parked:
+            self._park(connection, group)
+        else:
+            self._put(connection, group)
+
+    def _park(self, connection: Connection, group: _Parked) -> None:
+        self._parked[connection] = group  # one that was in line keeps its place
+        connection.is_paused = True
+
+    def _put(self, connection: Connection, group: _Parked) -> bool:
+        """Put a group into the owner's queue; False: there is no room, and it is in line."""
         assert connection.caller is not None
         items, queued = self.guard(group.items)
         try:
             forwarded = self._journal.sessions.put(connection.caller.session, group.sequence, group.floor, items, 0)
         except Full:
-            self._parked[connection] = group
-            connection.is_paused = True
-            self._journal.room.call(self.wake)
+            self._park(connection, group)
+            if not self._awaits_room:
+                self._awaits_room = True
+                self._journal.room.call(self._room_came)
+            return False
         except Closed:  # it is about to end, or has failed: whoever owns the log next gets it
             connection.is_paused = True
             self._ending = self._ending or "stop"
@@ -408,20 +411,29 @@ class Host:
                 group_of.signal.call(self.wake)
         finally:
             queued()
+        return True
 
     def _retry_parked(self) -> None:
-        for connection, group in list(self._parked.items()):
-            del self._parked[connection]
-            connection.is_paused = self._ending is not None
-            if self._ending is not None:
-                continue
-            self._put(connection, group)
+        """Put what is in line, in order, as far as there is room."""
+        while self._parked:
+            if self._ending is not None:  # whoever owns the log next gets them
+                self._parked.clear()
+                return
+            connection, group = next(iter(self._parked.items()))
+            connection.is_paused = False
+            if not self._put(connection, group):
+                return
+            self._parked.pop(connection, None)
             try:
                 connection.work(self._handle, self._may_hold)
             except BadFrame:
                 self._close(connection)
                 continue
             self._watch(connection)
+
+    def _room_came(self) -> None:
+        self._awaits_room = False
+        self.wake()
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -451,34 +463,7 @@ class Host:
             elif connection.has_unsent:
                 self._watch(connection)
 
-    # -- calls --------------------------------------------------------------------------------------------
-
-    def _begin_call(self, connection: Connection, call: Call, request: bytes) -> None:
-        handler = self.calls.get(call.name)
-        error: HoldfastError | None = None
-        if handler is None:
-            error = HoldfastError(f"the owner of this log does not know the call {call.name!r}", hint="upgrade it")
-        elif connection.calls >= _CALLS_MAX:
-            error = Full(f"{_CALLS_MAX} calls of one client are under way already", hint="wait for some of them")
-        if handler is None or error is not None:
-            assert error is not None
-            connection.send(frame(RESULT, Result(call.number, refusal(error))))
-            self._flush(connection)
-            return
-        connection.calls += 1
-        self._threads.submit(self._run_call, connection, call.number, handler, request)
-
-    def _run_call(self, connection: Connection, number: int, handler: CallHandler, request: bytes) -> None:
-        assert connection.caller is not None
-        try:
-            body = handler(connection.caller, request)
-            buffers = frame(RESULT, Result(number), body)
-        except Exception as error:  # the caller gets it; a defect is told here, too
-            if not isinstance(error, HoldfastError):
-                logger.exception("a call failed", extra={"action": "call_failed"})
-            buffers = frame(RESULT, Result(number, refusal(error)))
-        connection.calls -= 1
-        self._tell(connection, buffers)
+    # -- what other threads want to have sent ---------------------------------------------------------------
 
     def _tell(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
         self._told.append((connection, buffers))

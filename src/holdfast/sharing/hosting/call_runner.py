@@ -1,0 +1,65 @@
+"""Calls of clients run in threads of their own: they may block, and the host's thread never does.
+
+Bounded: calls of one client at once; of all together, as many as there are threads run and the others wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from holdfast.errors import Full, HoldfastError
+from holdfast.process_lifetime import Threads
+from holdfast.sharing.hosting.client_connection import Caller, Connection
+from holdfast.sharing.wire import RESULT, Call, Result, frame, refusal
+
+CallHandler = Callable[[Caller, bytes], bytes]
+Tell = Callable[[Connection, "list[bytes | memoryview]"], None]
+
+_CALLS_MAX = 64
+_CALL_THREADS = 32
+
+logger = logging.getLogger("holdfast.sharing")
+
+
+class CallRunner:
+    """Runs what clients ask for, and has them told what came of it."""
+
+    def __init__(self, tell: Tell) -> None:
+        """`tell` has something sent to a client; it is called from any thread."""
+        self.handlers: dict[str, CallHandler] = {}
+        """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self._tell = tell
+        self._threads = Threads(_CALL_THREADS, "holdfast-call")
+
+    def begin(self, connection: Connection, call: Call, request: bytes) -> None:
+        """Run a call, or refuse it."""
+        handler = self.handlers.get(call.name)
+        if handler is None:
+            unknown = f"the owner of this log does not know the call {call.name!r}"
+            self._refuse(connection, call, HoldfastError(unknown, hint="upgrade it"))
+        elif connection.calls >= _CALLS_MAX:
+            many = f"{_CALLS_MAX} calls of one client are under way already"
+            self._refuse(connection, call, Full(many, hint="wait for some of them"))
+        else:
+            connection.calls += 1
+            self._threads.submit(self._run, connection, call.number, handler, request)
+
+    def _refuse(self, connection: Connection, call: Call, error: HoldfastError) -> None:
+        self._tell(connection, frame(RESULT, Result(call.number, refusal(error))))
+
+    def _run(self, connection: Connection, number: int, handler: CallHandler, request: bytes) -> None:
+        assert connection.caller is not None
+        try:
+            body = handler(connection.caller, request)
+            buffers = frame(RESULT, Result(number), body)
+        except Exception as error:  # the caller gets it; a defect is told here, too
+            if not isinstance(error, HoldfastError):
+                logger.exception("a call failed", extra={"action": "call_failed"})
+            buffers = frame(RESULT, Result(number, refusal(error)))
+        connection.calls -= 1
+        self._tell(connection, buffers)
+
+    def end(self) -> None:
+        """Begin none of those that wait."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
