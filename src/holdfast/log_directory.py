@@ -29,6 +29,8 @@ _FORMAT_BYTES_MAX = 4096
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
 _SEGMENTS, _QUARANTINE = "segments", "quarantine"
 _SHARED = "shared"
+_DATABASE_PATH_BYTES_MAX = 504
+"""SQLite opens no database whose path is longer, once all links in it are followed."""
 _OURS = {_FORMAT, _FORMAT + ".tmp", _LOCK, _DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"}
 
 
@@ -64,6 +66,7 @@ class Directory:
         return self._acquire(_SHARED if shared else "")
 
     def _acquire(self, note: str, *, damaged: bool = False) -> bool:
+        self._refuse_long()
         with self._typed():
             disk.make_directory(self.path)
             if not damaged:
@@ -125,6 +128,7 @@ class Directory:
 
     def require_log(self) -> bytes:
         """The id of the log that must be here."""
+        self._refuse_long()
         log_id = self.log_id()
         if log_id is None:
             raise NotFound(f"there is no log path={self.path}", hint="it is created by opening it for appending")
@@ -219,6 +223,15 @@ class Directory:
         return Invalid(
             f"not a directory path={self.path}", hint="a log is a directory; give one, or a path for a new one"
         )
+
+    def _refuse_long(self) -> None:
+        """Before anything is made there: SQLite would say only that it cannot open its file."""
+        size, most = len(os.fsencode(os.path.realpath(self.path))), _DATABASE_PATH_BYTES_MAX - len(_DATABASE) - 1
+        if size > most:
+            raise Invalid(
+                f"the path of the log is too long path={self.path} bytes={size} bytes_max={most}",
+                hint="give a shorter one, or mount its directory (mount --bind) at one; a link to it does not help",
+            )
 
     def _refuse_foreign(self) -> None:
         if self.log_id() is None:

@@ -452,3 +452,35 @@ def test_an_emptied_database_is_not_written_to(open_log, tmp_path):
     with pytest.raises(Corrupt):
         open_log()
     assert (tmp_path / "log" / "durable.db").read_bytes() == b""
+
+
+@pytest.mark.parametrize("options", [{}, {"share": True}, {"read_only": True}], ids=["alone", "shared", "read only"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_path_that_is_too_long_for_the_database_is_refused_with_its_length(
+    tmp_path: Path, options: dict[str, bool], is_linked: bool
+) -> None:
+    """SQLite would only say that it cannot open its file; and it follows links, so a short one does not help."""
+    deep = tmp_path
+    while len(bytes(deep)) < 494:
+        deep /= "d" * min(200, max(1, 493 - len(bytes(deep))))
+    given = deep
+    if is_linked:
+        deep.mkdir(parents=True)
+        given = tmp_path / "link"
+        given.symlink_to(deep)
+    with pytest.raises(Invalid, match=f"too long .*bytes={len(bytes(deep))} bytes_max=493") as refused:
+        holdfast.open(given, **options)  # type: ignore[arg-type]
+    assert "shorter" in refused.value.hint
+    assert is_linked or not deep.exists()
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_longest_path_that_the_database_takes_is_taken(tmp_path: Path, share: bool) -> None:
+    deep = tmp_path
+    while (left := 493 - len(bytes(deep))) > 0:
+        deep /= "d" * (left - 1 if left <= 200 else 100)
+    assert len(bytes(deep)) == 493
+    with holdfast.open(deep, share=share) as log:
+        assert log.topic("t").append(b"one").offset == 0
+    with holdfast.open(deep, read_only=True) as log:
+        assert [record.payload for record in log.topic("t").read()] == [b"one"]

@@ -215,6 +215,47 @@ def test_three_times_as_many_sessions_as_there_may_be(tmp_path):
         assert put(log, bytes([14]) * 16, 1, rows(log, b"14"))[0].runs[0].first == 14
 
 
+@pytest.mark.parametrize("reopens", [False, True])
+def test_a_clock_that_was_set_back_keeps_no_place_taken(tmp_path, reopens):
+    """Sessions whose last use is in the future are idle from now on: a minute later they make room, all of them."""
+    clock = ManualClock()
+    settings = Settings.from_mapping({"journal": {"sessions_max": 5}})
+    log = holdfast.open(tmp_path / "log", settings=settings, clock=clock)
+    _topic(log)
+    for n in range(5):
+        put(log, bytes([n]) * 16, 1, rows(log, b"%d" % n))
+        clock.advance(1)
+    clock.jump(-86_400)
+    if reopens:
+        log.close()
+        log = holdfast.open(tmp_path / "log", settings=settings, clock=clock)
+    (early,) = put(log, b"early".ljust(16), 1, rows(log, b"early"))
+    with pytest.raises(Full, match="sessions"):
+        raise early.error.error()
+    clock.advance(61)
+    for n in range(5, 10):
+        put(log, bytes([n]) * 16, 1, rows(log, b"%d" % n))
+    assert payloads(log) == [b"%d" % n for n in range(10)]
+    assert [info.name[0] for info in log._journal.sessions.all()] == [5, 6, 7, 8, 9]
+    log.close()
+    with holdfast.open(tmp_path / "log", settings=settings, clock=clock) as log:
+        assert put(log, bytes([9]) * 16, 1, rows(log, b"9"))[0].runs[0].first == 9
+
+
+def test_a_clock_that_was_set_back_keeps_no_session_for_ever(tmp_path):
+    """It expires as if it had been used when the clock was set back."""
+    clock = ManualClock()
+    settings = Settings.from_mapping({"journal": {"session_expiry_ms": 3_600_000}})
+    with holdfast.open(tmp_path / "log", settings=settings, clock=clock) as log:
+        _topic(log)
+        put(log, ONE, 1, rows(log, b"one"))
+        clock.jump(-86_400)
+        put(log, TWO, 1, rows(log, b"two"))
+        clock.advance(3601)
+        put(log, TWO, 2, rows(log, b"two"), floor=2)
+        assert [info.name for info in log._journal.sessions.all()] == [TWO]
+
+
 def test_a_session_that_takes_no_answers_is_bounded(log):
     """What is kept for it is bounded, whatever its floor says."""
     for n in range(1, 65):

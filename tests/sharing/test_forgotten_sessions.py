@@ -15,6 +15,8 @@ from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
 from holdfast.sharing.hosting.host import Host
+from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.disk
 
@@ -45,14 +47,17 @@ def crowd(log: Log) -> None:
         until(lambda sent=sent: sent.done)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("is_forgotten", [True, False])
 def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool, is_first: bool
 ) -> None:
+    """Also where it was the very first that the sender sent, and no answer ever told it that it is known."""
     monkeypatch.setattr(session_table, "IDLE_MIN_US", -(10**12))  # a minute has gone by
     owner = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
     member = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
-    member.topic("t").append(b"0")
+    (owner if is_first else member).topic("t").append(b"0")
+    member.topic("t")
     answer = Host._answer
     monkeypatch.setattr(Host, "_answer", lambda self: False)  # the owner is about to die: it answers nobody
     ticket = member.topic("t").submit(b"1")
@@ -73,6 +78,36 @@ def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
     assert [payload for payload in payloads(owner) if payload != b"crowd"] == [b"0", b"1", b"2"]
     member.close()
     owner.close()
+
+
+def test_what_an_owner_knew_and_the_next_does_not_is_not_sent_again(tmp_path: Path) -> None:
+    """Nor is what was sent long ago, to a log that does not know its sender; by either clock."""
+    clock, told = ManualClock(), Told()
+    groups = UnansweredGroups(clock, remembered_us=60_000_000)
+    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    clock.advance(20)
+    assert [group.sequence for group in groups.again(0)] == [1]  # it cannot have been forgotten: it never arrived
+    assert [group.sequence for group in groups.again(1)] == [1]
+    assert groups.again(0) == []  # known before, not known now
+    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    clock.jump(3600)
+    groups.add([], told)  # type: ignore[arg-type]
+    assert [group.sequence for group in groups.again(0)] == [3]  # which was not sent yet
+    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    clock.advance(100)
+    clock.jump(-7200)
+    assert [group.sequence for group in groups.again(0)] == [3]
+    assert [type(answer) for answer in told.answers] == [OutcomeUnknown] * 3
+
+
+class Told:
+    """Whoever waits for answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+
+    def answered(self, answer: object) -> None:
+        self.answers.append(answer)
 
 
 def test_a_process_for_which_there_is_no_session_is_told_so_at_once(tmp_path: Path) -> None:

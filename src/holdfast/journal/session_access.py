@@ -26,21 +26,28 @@ from holdfast.journal.commit.group import Operation, Produced, Run
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import Sending
 from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
 from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, Session
-from holdfast.journal.sessions.session_table import proved
+from holdfast.journal.sessions.session_table import SessionLimits, proved
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ForgetSessions
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 
 __all__ = [
     "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Refusal", "Repeat",
-    "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill",
+    "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill", "remembered_us",
 ]  # fmt: skip
 
 SESSION_BYTES = 16
 NUMBER_MAX = 2**62
 """The highest sequence number."""
+
+
+def remembered_us(settings: JournalSettings) -> int:
+    """For so long after its last use no session is forgotten, however many there are."""
+    return min(session_table.IDLE_MIN_US, SessionLimits.of(settings).expiry_us)
 
 
 class SessionInfo(NamedTuple):

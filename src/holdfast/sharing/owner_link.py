@@ -108,11 +108,12 @@ class _Call:
 class SocketLink:
     """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns."""
 
-    def __init__(self, meeting: Meeting, clock: Clock) -> None:
+    def __init__(self, meeting: Meeting, clock: Clock, remembered_us: int) -> None:
+        """`remembered_us`: for so long after its last use no owner forgets a session."""
         self._meeting = meeting
         self._clock = clock
         self.session = clock.random_bytes(SESSION_BYTES)
-        self._unanswered = UnansweredGroups()
+        self._unanswered = UnansweredGroups(clock, remembered_us)
         self._sock: socket.socket | None = None
         self._met: socket.socket | None = None
         """A connection to an owner that has welcomed us, to be used from the next turn on."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from holdfast import process_lifetime
 from holdfast.journal.journal import Journal
 from holdfast.journal.open_journal import open_shared
+from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
@@ -33,7 +34,7 @@ def open_member(asked: alone.Asked) -> Log:
     membership = Membership(
         how, lambda directory: _Owned(now(), directory), lambda host, owner: _set_calls(host, owner, membership, link)
     )
-    link = SocketLink(membership, asked.clock)
+    link = SocketLink(membership, asked.clock, remembered_us(asked.settings.journal))
     try:
         link.join(_JOIN_S)
         journal = open_shared(asked.directory.database, membership.log_id, asked.journal, link)

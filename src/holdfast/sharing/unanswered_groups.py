@@ -4,7 +4,8 @@ Whatever was sent and not answered is sent again to the next owner, under the sa
 answered from what it knows. That is safe while the log knows the session. One that was forgotten meanwhile (it expired,
 or gave its place to newer ones while this process was stopped) looks like one that never sent anything, and what is
 sent again would be written again. So an owner says which number of the session is its newest; if that is older than one
-that was answered as stored, nobody knows what became of the groups that were sent before.
+that was answered as stored, nobody knows what became of the groups that were sent before. Before any was, only time
+tells: a session is remembered for a while, so what was sent just now and is not known has not arrived.
 
 A signal may strike between any two lines (see `journal.commit.forwarder`): what is half done is done again.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sharing.group_frames import Buffer, PackedGroup
 
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
 class UnansweredGroups:
     """Numbers groups, and keeps them until they are answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, remembered_us: int) -> None:
+        """`remembered_us`: for so long after its last use no log forgets a session."""
+        self._clock = clock
+        self._remembered_us = remembered_us
         self._newest = 0
         self._groups: dict[int, tuple[PackedGroup, Waiting]] = {}
-        self._sent: set[int] = set()
-        """Those of them that an owner may have written."""
+        self._sent: dict[int, tuple[float, int]] = {}
+        """Those of them that an owner may have written, and when they were sent first, by both clocks."""
         self._stored = 0
         """The newest number that is known to be in the log."""
 
@@ -53,7 +58,8 @@ class UnansweredGroups:
 
     def frame(self, group: PackedGroup) -> list[Buffer]:
         """A group as it is about to be sent: from now on it may be written."""
-        self._sent.add(group.sequence)
+        if group.sequence not in self._sent:
+            self._sent[group.sequence] = self._clock.monotonic(), self._clock.now_us()
         return group.buffers(self.first)
 
     def take(self, answer: Answer) -> None:
@@ -67,15 +73,20 @@ class UnansweredGroups:
         if found is not None:  # in this order: after a signal in between it is asked for again
             found[1].answered(answer)
             self._groups.pop(number, None)
-        self._sent.discard(number)
+        self._sent.pop(number, None)
 
     def again(self, last: int) -> list[PackedGroup]:
         """What to send to an owner that knows this session up to the number `last`; 0: it does not know it."""
-        if last < self._stored:
-            for number in sorted(self._sent):
+        for number in sorted(self._sent):
+            if last < self._stored or (not last and self._may_be_forgotten(*self._sent[number])):
                 self._answer(number, _forgotten(number))
-            self._stored = 0
+        self._stored = last
         return [group for group, _ in self._groups.values()]
+
+    def _may_be_forgotten(self, sent: float, sent_us: int) -> bool:
+        """Whether what was stored then may be unknown now. Half the time is left for sending it again."""
+        passed_us = max(1e6 * (self._clock.monotonic() - sent), self._clock.now_us() - sent_us)
+        return passed_us > self._remembered_us / 2
 
 
 def _forgotten(number: int) -> OutcomeUnknown:

@@ -6,7 +6,8 @@ can be changed, lost, added or put back alone. A weight is never stored: whoever
 
 A session that is new when there are as many as there may be takes the place of the one that was used longest ago, if
 that has been idle for a while; else it is refused. One that expired leaves with the next group that has sessions in it.
-Guarded by the queue's lock.
+Where the clock was set back, nobody knows how long those were idle whose last use is yet to come: they are taken as
+used just now. Guarded by the queue's lock.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class SessionTable:
 
     def _make_room(self, now_us: int) -> None:
         oldest = next((one for one in self._sessions.values() if not one.pending), None)
+        self._note_set_back(oldest, now_us)
         if oldest is None or oldest.used_us > now_us - IDLE_MIN_US:
             raise Full(
                 f"there are {self._limits.sessions_max} sessions already, all used within the last minute;"
@@ -154,8 +156,15 @@ class SessionTable:
         added_up = encoded_sum(total) if count else b""
         return SessionChanges(rows, names, count, added_up, [*staged.values()], weights, [*gone], now_us)
 
+    def _note_set_back(self, oldest: Session | None, now_us: int) -> None:
+        """Whoever seems to have been used in the future was used just now: the clock was set back."""
+        if oldest is not None and oldest.used_us > now_us:
+            for session in self._sessions.values():
+                session.used_us = min(session.used_us, now_us)
+
     def _expired(self, now_us: int) -> list[Session]:
         found: list[Session] = []
+        self._note_set_back(next(iter(self._sessions.values()), None), now_us)
         for session in self._sessions.values():
             if session.used_us > now_us - self._limits.expiry_us or len(found) >= _GONE_PER_GROUP:
                 break
