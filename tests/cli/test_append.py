@@ -5,13 +5,13 @@ import os
 import subprocess
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Keyring
 from holdfast.cli.verbs import append
-from holdfast.journal.groups.group_frame import Frame
 from holdfast.journal.sqlite.filed_groups import FiledGroups
 from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
@@ -167,9 +167,9 @@ def test_a_receipt_is_printed_only_when_its_record_is_durable(
     told, told_early = Event(), []
     commit = FiledGroups.append_group
 
-    def commit_late(groups: FiledGroups, frame: Frame) -> None:
+    def commit_late(groups: FiledGroups, *frame: Any) -> None:
         told_early.append(told.wait(0.2))
-        commit(groups, frame)
+        commit(groups, *frame)
 
     monkeypatch.setattr(FiledGroups, "append_group", commit_late)
     monkeypatch.setattr(append, "emit_json", lambda receipt: told.set())

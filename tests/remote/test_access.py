@@ -200,3 +200,10 @@ def test_a_forgotten_client_warns_and_ends(served: ServedLog) -> None:
     log: RemoteLog | None = served.connect()
     with pytest.warns(ResourceWarning, match="unclosed connection"):
         del log
+
+
+def test_a_client_waits_as_long_as_it_says_and_the_limits_are_the_servers(tmp_path: Path) -> None:
+    patient = {"journal": {"ack_timeout_ms": 60_000, "payload_bytes_max": 50}}
+    with ServedLog(tmp_path / "log") as server, server.connect(settings=patient) as log:
+        assert log.settings.journal.ack_timeout_ms == 60_000
+        assert log.settings.journal.payload_bytes_max == holdfast.Settings().journal.payload_bytes_max

@@ -136,8 +136,15 @@ def test_raw_records_as_arrow(server):
         stream(pa.table({"payload": pa.array(["a"]).dictionary_encode()})),
         stream(pa.table({"payload": [b"x" * 1000] * 100}), options=pa.ipc.IpcWriteOptions(compression="zstd")),
         pa.schema([]).serialize().to_pybytes(),
+        stream(pa.table({"payload": pa.ListArray.from_arrays([0, 2**30], pa.nulls(2**30))})),
+        stream(pa.table({"payload": [b"x"], "headers": pa.FixedSizeListArray.from_arrays(pa.nulls(2**30), 2**30)})),
+        stream(pa.table({"payload": [b"x"], "headers": [[True] * 50]})),
+        stream(pa.table({"payload": [b"x"], "headers": [[{"a": True}]]})),
     ],
-    ids=["empty", "text", "cut off", "other column", "dictionary", "compressed", "no columns"],
+    ids=[
+        "empty", "text", "cut off", "other column", "dictionary", "compressed", "no columns", "endless payload",
+        "endless headers", "headers of flags", "headers of other fields",
+    ],
 )  # fmt: skip
 def test_bad_arrow_is_refused(server, body):
     reply = server.ask("POST", "/v1/topics/badarrow/records", body, ARROW)
@@ -220,6 +227,19 @@ def test_what_is_wrong_with_a_body_is_said(server, body, headers, status):
     assert reply.json["hint"]
     if server.get("/v1/topics/wrong").status == 200:
         assert server.payloads("wrong") == []
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1e99999999999999999999", "1e999999999"])
+def test_numbers_that_no_column_can_hold_are_refused(server, number, kind):
+    """They neither become infinite nor fail the server."""
+    schema = pa.schema([pa.field("share", pa.float64()), pa.field("cents", pa.int64())])
+    body = {"schema": base64.b64encode(schema.serialize()).decode()}
+    assert server.ask("PUT", "/v1/topics/largenumbers", body).status in (200, 201)
+    for column in schema.names:
+        line = f'{{"{column}": {number}}}'
+        reply = server.ask("POST", "/v1/topics/largenumbers/records", line, {"content-type": kind})
+        assert (reply.status, reply.kind) == (400, "Invalid"), reply
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server):

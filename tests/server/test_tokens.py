@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,36 @@ def test_a_revoked_token_is_refused_and_its_followers_end(serve, tmp_path):
     code, said = server.stop()
     assert code == 0
     assert token not in said
+
+
+def test_who_waits_when_a_token_is_revoked_is_not_given_what_comes_then(serve, tmp_path):
+    """Neither by a read that waits, nor by a consumer's member."""
+    holdfast.open(tmp_path / "log").close()
+    admin = create(tmp_path / "log", "admin", "--scope", "admin", "--topic", "*")
+    token = create(tmp_path / "log", "web", "--scope", "read", "--topic", "*")
+    server = serve(tmp_path / "log", heartbeat_ms=100)
+    server.append("t", "before", token=admin)
+    members = "/v1/topics/t/consumers/c/members"
+    member = server.post(members, {"start": "next"}, token=token).json["member"]
+    with ThreadPoolExecutor() as pool, server.socket() as follower, follower.makefile("rb") as stream:
+        waiting = [
+            pool.submit(server.get, "/v1/topics/t/records?start=1&wait=30", token=token),
+            pool.submit(server.post, f"{members}/{member}/poll", {"timeout": 30}, token=token),
+        ]
+        follower.sendall(
+            f"GET /v1/topics/t/follow HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n\r\n".encode()
+        )
+        assert stream.readline().startswith(b"HTTP/1.1 200")  # the others came before it, and wait
+        assert CliRunner().invoke(program, ["token", "revoke", str(tmp_path / "log"), "web"]).exit_code == 0
+        while server.get("/v1", token=token).status != 401:
+            pass
+        server.append("t", "after", token=admin)
+        replies = [one.result() for one in waiting]
+        followed = b""
+        while b'{"reason":"revoked"}' not in followed:
+            followed += stream.readline()
+    assert [reply.status for reply in replies] == [401, 401]
+    assert not any(b"after" in body for body in (followed, *(reply.body for reply in replies)))
 
 
 def test_a_server_beyond_loopback_needs_tokens(tmp_path):

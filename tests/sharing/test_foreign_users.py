@@ -53,8 +53,8 @@ sys.stdin.read()
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that every user can reach: pytest's own are closed to others."""
-    made = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    """A directory that every user can reach: pytest's own, and what TMPDIR names, may be closed to others."""
+    made = Path(tempfile.mkdtemp(prefix="holdfast-", dir="/tmp"))
     made.chmod(0o777)
     yield made
     shutil.rmtree(made)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast import Invalid, Log
 from tests.sharing.members import ENVIRON
 from tests.sharing.shared_logs import join, shared
@@ -205,3 +206,24 @@ def test_members_of_one_process_share_with_each_other_too(tmp_path: Path) -> Non
                 assert log.consumers()[0].members == 2
             with pytest.raises(Invalid, match="named"), topic.consumer("billing", partitions=[1]):
                 topic.consumer("billing", partitions=[1])
+
+
+def test_a_transaction_that_is_refused_moves_no_position(tmp_path: Path) -> None:
+    """As in a log of one's own: whoever has the records in hand tries again; nothing is given out twice by itself."""
+    with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
+        for log in (member, alone):
+            fill(log)
+            log.topic("out").append(b"first", idempotency_key="once")
+            with log.topic("orders").consumer("billing") as consumer:
+                given = consumer.poll(1, timeout=60)
+                before = consumer.position
+                with pytest.raises(Invalid, match="idempotency key"), log.transaction() as tx:
+                    tx.append("out", b"something else", idempotency_key="once")
+                    tx.consumed(consumer)
+                assert consumer.position == before
+                with log.transaction() as tx:
+                    tx.append("out", b"made of it")
+                    tx.consumed(consumer)
+                while len(given) < 4:
+                    given += consumer.poll(10, timeout=60)
+                assert sorted((record.partition, record.offset) for record in given) == [(n, 0) for n in range(4)]

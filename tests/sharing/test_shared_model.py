@@ -190,7 +190,7 @@ class SharedMachine(RuleBasedStateMachine):
             if do == "start":
                 return str(changes.start(self.name("kind"), value, id=found))
             if do == "signal":
-                return changes.signal(found, "paid", value, signal_id=str(holdfast.execution_id(which)))
+                return changes.signal(found, "paid", value, signal_id=str(holdfast.execution_id("signal", which)))
             if do == "settle":
                 return changes.settle(found, "nothing", value)
             return changes.summary(found).status if do == "summary" else getattr(changes, do)(found)

@@ -14,6 +14,7 @@ from binascii import Error as NotBase64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from math import isinf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -134,7 +135,7 @@ def parse_rows(text: bytes, schema: pa.Schema) -> list[Row]:
     """Lines of JSON, one object each, as rows for a topic of this schema."""
     try:
         found = _LINES.decode_lines(text)
-    except msgspec.MsgspecError:  # its message may hold a part of the row
+    except (msgspec.MsgspecError, InvalidOperation):  # its message may hold a part of the row
         raise Invalid(
             "a row is not a JSON object", hint="give one JSON object per line: column names and values"
         ) from None
@@ -166,7 +167,7 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
     if type(value) is int and is_a.is_decimal(kind):
         return Decimal(value)
     if isinstance(value, Decimal) and is_a.is_floating(kind):
-        return float(value)
+        return value if isinf(float(value)) else float(value)
     return _duration(value, kind) if type(value) is int and is_a.is_duration(kind) else value
 
 

@@ -36,8 +36,9 @@ def connect(
 
     The token is given by reference: `env:NAME`, `file:PATH`, or a function that returns it. It travels over TLS or to
     this machine only; `insecure=True` allows plain HTTP elsewhere, where the network itself is safe. `ca` names a file
-    of certificates to trust in place of the system's. `settings` are those of this client's queue (`journal.…`).
-    Raises Unavailable when the server does not answer within `timeout` seconds.
+    of certificates to trust in place of the system's. `settings` are those of this client's queue (`journal.…`): how
+    long its callers wait, for instance; limits are the server's. Raises Unavailable when the server does not answer
+    within `timeout` seconds.
 
     In a coroutine: `log = await asyncio.to_thread(holdfast.connect, url, token=…)`, then `async with log`.
     """

@@ -14,10 +14,9 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.remote.http.exchange import API, Exchange, Question
 
 _TAKEN = (
-    "ack_timeout_ms", "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max",
-    "partitions_max",
+    "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max", "partitions_max",
 )  # fmt: skip
-"""The limits of the server's journal that count here, too."""
+"""The limits of the server's journal that count here, too. How long its own callers wait each client decides."""
 _GROUP_BYTES_MAX = 4 * 2**20
 _ENVELOPE_BYTES = 1 << 20
 """What a request needs beside the records themselves: lengths, times, keys."""

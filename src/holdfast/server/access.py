@@ -21,6 +21,7 @@ from holdfast.server.tokens import SCOPES, Scope, StoredToken, TokenFile, hash_o
 _LOOK_AGAIN_S = 1.0
 _TOKEN_BYTES_MAX = 4096
 _REMEMBERED = 1_000
+_WHERE_LISTED = "'holdfast token list DIR' shows them"
 
 
 class NotKnown(Denied):
@@ -121,6 +122,11 @@ class Access:
             return False
         return caller.token is self._given or self._stored.get(caller.id) == caller.token
 
+    def require_still_known(self, caller: Caller) -> None:
+        """Raise Denied where it is not."""
+        if not self.is_still_known(caller):
+            raise NotKnown("this token is not known, or has expired", hint=_WHERE_LISTED)
+
     def _known(self, authorization: str | None) -> Caller:
         if authorization is None:
             raise NotKnown("a token is needed", hint="send it as 'Authorization: Bearer hft1_…'")
@@ -135,7 +141,7 @@ class Access:
         if stored is None and self._given is not None and self._given.id == token_id:
             stored = self._given
         if stored is None or not is_token(stored, secret) or stored.has_expired(self._clock.now_us()):
-            raise NotKnown("this token is not known, or has expired", hint="'holdfast token list DIR' shows them")
+            raise NotKnown("this token is not known, or has expired", hint=_WHERE_LISTED)
         caller = self._callers.get(token_id)
         if caller is None or caller.token is not stored:
             own = self._rate_max if stored.rate_max is None else stored.rate_max

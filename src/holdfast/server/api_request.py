@@ -236,7 +236,7 @@ def decoded(content: bytes, decoder: msgspec.json.Decoder[Value], *, lines: bool
         raise Invalid("the body is not JSON", hint="see /docs for what it holds") from None
     except HoldfastError:
         raise
-    except ValueError:  # a float_hook that cannot take it
+    except (ValueError, ArithmeticError):  # a float_hook that cannot take it
         raise Invalid("the body has a number that is none", hint="see /docs for what it holds") from None
 
 

@@ -235,7 +235,7 @@ def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
 def _encoded(topic: TypedTopic, told: RowsRun) -> Encoded:
     """Rows, proved to be valid Arrow of a version of the schema; stored in the newest."""
     from holdfast.segments.manifest.schema_versions import versions
-    from holdfast.segments.typed.row_message import BadRows, decode_rows, message_of
+    from holdfast.segments.typed.row_message import BadRows, message_of, sent_rows
     from holdfast.segments.typed.row_times import joined
 
     known = {version.fingerprint: version for version in versions(topic._journal, topic.name)}
@@ -244,7 +244,7 @@ def _encoded(topic: TypedTopic, told: RowsRun) -> Encoded:
         raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="ask for the topic again")
     try:
         count, times, message = frame.decode_typed(told.body)
-        batch = decode_rows(message, version.stored)
+        batch = sent_rows(message, version.stored)
     except (BadFrame, BadRows) as error:
         raise Invalid(f"the rows are malformed: {error}", hint="send them as holdfast's own client does") from None
     if batch.num_rows != count or not 1 <= count <= topic._journal.settings.batch_records_max:

@@ -107,6 +107,8 @@ def _arrow_records(content: bytes, topic: Topic) -> list[Record]:
                 hint=f"'payload', and where wanted some of {', '.join(_RAW_COLUMNS[1:])}",
             )
         columns = {name: batch.column(name) for name in names if name in _RAW_COLUMNS}
+        if not all(_is_raw(name, column.type) for name, column in columns.items()):
+            raise _other_column()
         if "time" in columns:
             columns["time"] = _times(columns["time"])
         values = {name: column.to_pylist() for name, column in columns.items()}
@@ -118,10 +120,29 @@ def _arrow_records(content: bytes, topic: Topic) -> list[Record]:
                 for payload, key, kind, headers, time in zip(*lists, strict=True)
             ]
         except (TypeError, ValueError, KeyError, pa.ArrowException):
-            raise Invalid("a column has another type", hint="see docs/reference/http.md#appending") from None
+            raise _other_column() from None
     if not records:
         raise Invalid("the body has no record", hint="send at least one")
     return records
+
+
+def _is_raw(name: str, kind: pa.DataType) -> bool:
+    """Whether a column may be one of raw records. What it holds is made into objects: of nothing else."""
+    import pyarrow as pa
+
+    if name != "headers":
+        return not pa.types.is_nested(kind)
+    if pa.types.is_map(kind):
+        return not (pa.types.is_nested(kind.key_type) or pa.types.is_nested(kind.item_type))
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return bool(pa.types.is_null(kind))
+    value = kind.value_type
+    pair = pa.types.is_struct(value) and sorted(field.name for field in value) == ["key", "value"]
+    return bool(pa.types.is_null(value)) or (pair and not any(pa.types.is_nested(field.type) for field in value))
+
+
+def _other_column() -> Invalid:
+    return Invalid("a column has another type", hint="see docs/reference/http.md#appending")
 
 
 def _times(column: pa.Array) -> pa.Array:
@@ -174,10 +195,14 @@ def _batches(content: bytes, topic: Topic | TypedTopic) -> list[pa.RecordBatch]:
     """The batches of an Arrow stream, each valid."""
     from holdfast.segments.typed.row_message import BadRows, stream_batches
 
+    settings = topic._journal.settings
     try:
-        return stream_batches(content, topic._journal.settings.batch_records_max)
+        return stream_batches(content, settings.batch_records_max, settings.batch_bytes_max)
     except BadRows as error:
-        raise Invalid(f"the body is no Arrow stream: {error}", hint="write it with pyarrow.ipc.new_stream") from None
+        raise Invalid(
+            f"the body is no Arrow stream that is taken here: {error}",
+            hint="write plain columns with pyarrow.ipc.new_stream, not compressed, and large data in several bodies",
+        ) from None
 
 
 def given_schema(content: bytes) -> pa.Schema:

@@ -129,16 +129,16 @@ class Served:
         """Wait for something that a client asked for, whose body was read; None when the server shuts down.
 
         When the client goes, so does its place among the requests: else few who ask and go would keep all places.
+        Whoever may no longer ask when it is there is refused.
         """
         waiting = asyncio.ensure_future(wait)
         gone, draining = asyncio.ensure_future(request.gone()), asyncio.ensure_future(self.draining.wait())
         try:
             await asyncio.wait({waiting, gone, draining}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
-            if gone.done():
+            if gone.done() and not waiting.done():
                 raise ClientGone
-            return None
+            self.access.require_still_known(request.caller)
+            return waiting.result() if waiting.done() else None
         finally:
             for one in (waiting, gone, draining):
                 one.cancel()

@@ -34,6 +34,7 @@ class LoopTurns:
         """A turn will come; a signal may have ended it before it began, so nobody relies on that for long."""
         self.count = 0
         """Turns so far."""
+        self._seen, self._since = -1, 0.0
         self.is_over = False
         loop.add_reader(self._descriptor, self._run, True)
 
@@ -49,6 +50,12 @@ class LoopTurns:
             self.count += 1
             with suppress(Closed):  # the link has ended: the forwarder's thread tells everybody
                 self._turn(has_news)
+
+    def idle_seconds(self, now: float) -> float:
+        """How long it had no turn, as far as whoever asks has seen."""
+        if self.count != self._seen:
+            self._seen, self._since = self.count, now
+        return now - self._since
 
     def end(self) -> None:
         """Have no more turns; from any thread."""

@@ -68,8 +68,8 @@ _HELLO_S = 10.0
 _NEXT_TRY_S = 0.01
 _STAND_BY_S = 0.02
 """How long a loop may leave undone what it has a turn for."""
-_IDLE_LOOKS_MAX = 50
-"""A loop that was found idle so often gets no more turns."""
+_IDLE_S = 1.0
+"""A loop that had no turn for so long gets no more."""
 
 MET = "met"
 """The event that no owner tells: there is one, perhaps another one than before."""
@@ -140,7 +140,6 @@ class SocketLink:
         self._loop_turns: LoopTurns | None = None
         self._blind_loop: AbstractEventLoop | None = None
         """One that cannot watch a socket."""
-        self._idle_looks = 0
         self._thread = 0
         self._sent_by_thread = 0
         """The newest group that the forwarder's thread sent."""
@@ -201,7 +200,6 @@ class SocketLink:
 
     def _end_loop_turns(self) -> None:
         turns, self._loop_turns = self._loop_turns, None
-        self._idle_looks = 0
         if turns is not None:
             turns.end()
 
@@ -215,7 +213,7 @@ class SocketLink:
                 self._meet(inf)
                 if self._met is None:
                     raise Closed("the log is closed")
-            turns, sock = self._loop_turns, self._sock
+            turns, sock = self._working_loop(), self._sock
             self._bell.arm()  # before we look: whoever has something from now on rings
             if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
                 return False
@@ -231,11 +229,15 @@ class SocketLink:
                 return has_news
             if turns.count == seen:
                 turns.is_scheduled = False
-                self._idle_looks += 1
-                if self._idle_looks > _IDLE_LOOKS_MAX or turns.loop.is_closed():
-                    self._end_loop_turns()
                 return True
-            self._idle_looks = 0
+
+    def _working_loop(self) -> LoopTurns | None:
+        """The loop that has turns, if it uses them; one that does not makes room for another."""
+        turns = self._loop_turns
+        if turns is not None and (turns.loop.is_closed() or turns.idle_seconds(self._clock.monotonic()) > _IDLE_S):
+            self._end_loop_turns()
+            return None
+        return turns
 
     def _is_awaited(self) -> bool:
         """Whether something is on its way that no loop may ever look for."""

@@ -25,7 +25,7 @@ from threading import RLock
 from typing import NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.state.partition import Partition
@@ -33,6 +33,7 @@ from holdfast.log.consumers.assignment import assign
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import Kept, Place
 
+_LOST = "lost_partitions"
 LOOK_AGAIN_S = 0.1
 """How often a member looks whether a partition that is to be its own has become free."""
 LOOK_FOR_DEAD_S = 1.0
@@ -319,7 +320,7 @@ class Members:
                 if ticket.is_stored:
                     self._stored(positions)
                 else:
-                    self._failed()
+                    self._failed(ticket.unit.error or ticket.unit.group.error)
 
     def _stored(self, positions: Mapping[int, Kept]) -> None:
         for number, kept in positions.items():
@@ -328,7 +329,7 @@ class Members:
                 share.kept = kept
         self._positions.stored(self.place, positions)
 
-    def _failed(self) -> None:
+    def _failed(self, error: HoldfastError | None) -> None:
         """Whatever waits behind it may be stored all the same; what is not is submitted again by the next commit."""
         for number, share in self._shares.items():
             waiting = [queued.positions[number] for queued in self._queued if number in queued.positions]
@@ -396,9 +397,16 @@ class Committing:
 def lost(place: Place, numbers: Sequence[int]) -> Invalid:
     """Why a commit is refused."""
     which = ", ".join(map(str, sorted(numbers)))
-    return Invalid(
+    error = Invalid(
         f"another member has these partitions now; nothing was committed consumer={place[0]!r} topic={place[1]!r}"
         f" partitions={which}",
         hint="drop what you made of records since the last commit, and go on: they are given out again, here or there."
         " Commit more often than every `patience` seconds",
     )
+    vars(error)[_LOST] = which  # goes with it to whoever forwarded the commit
+    return error
+
+
+def is_lost(error: HoldfastError | None) -> bool:
+    """Whether this is why a commit was refused."""
+    return error is not None and _LOST in vars(error)

@@ -23,7 +23,7 @@ from weakref import ref
 import msgspec
 
 from holdfast.caller import in_coroutine
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.member_messages import (
@@ -35,7 +35,7 @@ from holdfast.log.consumers.member_messages import (
     SyncMember,
     scope_of,
 )
-from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members
+from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members, is_lost
 from holdfast.log.consumers.stored_positions import Kept, Place
 
 Told = TypeVar("Told")
@@ -249,12 +249,16 @@ class SharedMembers(Members):
             if kept.at > share.kept.at:
                 share.kept = kept
 
-    def _failed(self) -> None:
-        """Refused, perhaps because a partition is somebody else's: ask, and give out again what was not committed."""
-        super()._failed()
-        self._is_refused = True
-        for _, member in self._alive():
-            member.begin_again()
+    def _failed(self, error: HoldfastError | None) -> None:
+        """Where a partition is somebody else's, or nobody knows: ask, and give out again what was not committed.
+
+        A commit that is refused for any other reason, with the transaction that it is part of, moves nothing.
+        """
+        super()._failed(error)
+        if is_lost(error) or isinstance(error, OutcomeUnknown):
+            self._is_refused = True
+            for _, member in self._alive():
+                member.begin_again()
 
     # -- how often to look --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import Invalid
 from holdfast.model import arrow_types, ipc_message
 from holdfast.segments.typed.array_encoding import Labelled, null_in
+from holdfast.segments.typed.stated_size import repeats, stated_size
 
 _is = pa.types
 
@@ -59,32 +60,45 @@ def decode_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
         raise BadRows("not a valid record batch of this schema") from None
 
 
-def stream_batches(data: bytes, rows_max: int) -> list[pa.RecordBatch]:
+def sent_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """The same of somebody else's bytes: columns that share theirs, and would take more once apart, are BadRows."""
+    batch = decode_rows(data, schema)
+    if batch.nbytes > len(data):
+        raise BadRows("columns lie over one another")
+    return batch
+
+
+def stream_batches(data: bytes, rows_max: int, bytes_max: int) -> list[pa.RecordBatch]:
     """The batches of an IPC stream that somebody sends, in the memory of `data`; raises BadRows unless all is valid.
 
-    Dictionaries are refused, and more rows than there may be: both can stand for far more than their length tells.
+    Types that repeat values are refused, more rows than there may be, and rows that stand for more than `bytes_max`
+    while they are not so long themselves.
     """
     try:
         messages = iter(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
         schema = pa.ipc.read_schema(next(messages))
-        if any(map(_has_dictionary, schema)):
-            raise BadRows("a column is a dictionary")
+        repeating = [column.name[:100] for column in schema if repeats(column.type)]
+        if repeating:
+            raise BadRows(
+                f"columns are dictionaries, unions, views of lists or encoded by runs columns={repeating[:10]}"
+            )
         batches: list[pa.RecordBatch] = []
+        rows = size = 0
         for message in messages:
             if message.type != "record batch":
                 raise BadRows("a message is no record batch")
             batches.append(_decoded(message, schema))
-            if sum(batch.num_rows for batch in batches) > rows_max:
+            rows += batches[-1].num_rows
+            if rows > rows_max:
                 raise BadRows(f"there are too many rows max={rows_max}")
+            size += sum(map(stated_size, batches[-1].columns))
+            if size > max(bytes_max, len(data)):
+                raise BadRows(f"the rows stand for too many bytes max={bytes_max}")
         return batches
     except BadRows:
         raise
     except Exception:
         raise BadRows("not a valid stream") from None
-
-
-def _has_dictionary(column: pa.Field) -> bool:
-    return bool(_is.is_dictionary(column.type)) or any(map(_has_dictionary, arrow_types.inner(column.type)))
 
 
 def _decoded(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:

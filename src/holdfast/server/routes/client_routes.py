@@ -23,8 +23,7 @@ from holdfast.server.routes.log_verbs import API_VERSION
 from holdfast.server.served import AnyKind, Served
 
 _LIMITS = (
-    "ack_timeout_ms", "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max",
-    "partitions_max",
+    "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max", "partitions_max",
 )  # fmt: skip
 _LOOK_AGAIN_S = 1.0
 """However far the news of another process are."""
