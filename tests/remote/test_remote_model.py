@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,11 +26,12 @@ pytestmark = pytest.mark.disk
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), pa.field("blob", pa.binary())])
 WIDER = SCHEMA.append(pa.field("more", pa.float64()))
 T0 = 1_700_000_000_000_000
+NO_ZONE = datetime.fromtimestamp(T0 // 10**6, UTC).replace(tzinfo=None)
 
 keys = st.sampled_from([None, b"a", "b", b"\xff\x00", ""])
 payloads = st.binary(max_size=40)
 offsets = st.one_of(st.none(), st.integers(-8, 30))
-partitions = st.sampled_from([None, 0, 1, 2, [0, 1], 7])
+partitions = st.sampled_from([None, 0, 1, 2, [0, 1], 7, 1.0, "0"])
 times = st.integers(T0, T0 + 50)
 bounds = st.one_of(st.none(), times)
 
@@ -294,7 +296,7 @@ class BothLogs(RuleBasedStateMachine):
             return told(lambda: tx.receipts)
         return place(one.receipt)
 
-    @rule(to=st.sampled_from(["first", "next", "committed", 0, -1, 10**6, "nowhere"]))
+    @rule(to=st.sampled_from(["first", "next", "committed", 0, -1, 10**6, "nowhere", 1.5, None, NO_ZONE]))
     def seek(self, to: Any) -> None:
         seen = [(told(partial(one.seek, to)), one.position, one.committed) for one in self.consumers]
         assert seen[0] == seen[1]

@@ -52,6 +52,19 @@ def test_who_waits_as_long_as_it_takes_may_say_so(member: Log) -> None:
     assert member.marks("t")[0].sealed == 1
 
 
+def test_a_producers_number_gives_no_receipt_for_what_was_not_sent_under_it(member: Log) -> None:
+    member.topic("made")
+    producer = member.producer("device-7")
+    first = producer.append("made", b"one", sequence=1)
+    for wrong in ("made", "made-elsewhere"):
+        member.topic(wrong)
+        with pytest.raises(Invalid, match="stands for something else"):
+            producer.append_batch(wrong, [b"one", b"two"], sequence=1)
+    again = producer.append("made", b"one", sequence=1)
+    assert (again.offset, again.repeated) == (first.offset, True)
+    assert [record.payload for record in member.topic("made").read()] == [b"one"]
+
+
 def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
         for log in (member, alone):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from threading import Lock, Thread
 from typing import Protocol, TypeVar
@@ -32,7 +32,7 @@ from holdfast.journal.commit.group import Group, Run, Unit
 from holdfast.journal.commit.queue import Queue
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
-from holdfast.journal.sessions.outcomes import Outcomes
+from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns
@@ -276,9 +276,17 @@ class Forwarder:
                     self.failure = error
                 continue
             runs = one.runs() if isinstance(one, Unit) else [one]
+            if isinstance(one, Unit) and one.produced is not None and not self._is_about(runs, outcome.runs):
+                one.fail(one.produced.something_else())
+                continue
             for run, found in zip(runs, outcome.runs, strict=False):
                 fill(run, found, self._partitions)
         return None
+
+    def _is_about(self, runs: Sequence[Run], found: Sequence[RunOutcome]) -> bool:
+        """Whether an answer is about these: of a producer's number it may be about what was sent under it before."""
+        sent = [(run.partition.topic, len(run)) for run in runs]
+        return sent == [(self._partitions[one.partition_id].topic, one.count) for one in found]
 
     def _die(self, error: BaseException) -> None:
         """This thread cannot go on, by its own defect or because the link has ended: nobody is left waiting."""

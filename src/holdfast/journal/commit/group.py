@@ -103,6 +103,14 @@ class Produced(NamedTuple):
     sequence: int
     start: int
 
+    def something_else(self) -> Invalid:
+        """The refusal of what is sent under a number under which something else was."""
+        return Invalid(
+            f"this number stands for something else already; nothing was written producer={self.producer.decode()}"
+            f" sequence={self.sequence}",
+            hint="a number stands for one append: send the same again, or take the next one",
+        )
+
 
 class Unit:
     """Operations that commit together or not at all, optionally in a causal scope.

@@ -6,7 +6,8 @@ from asyncio import get_running_loop
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import Invalid, OutcomeUnknown
+from holdfast.errors import OutcomeUnknown
+from holdfast.journal.commit.group import Produced
 from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.commit.ticket import ShippedTicket
 from holdfast.journal.journal import Run
@@ -43,11 +44,7 @@ class Asked:
         made = [self._run(outcome) for outcome in runs]
         is_same = len(made) == len(self.starts) and sum(outcome.count for outcome in runs) == len(self.positions)
         if not is_same or any(run.partition.topic != self.topic for run in made):
-            raise Invalid(
-                f"this number stands for something else already; nothing was written producer={self.producer}"
-                f" sequence={self.sequence}",
-                hint="a number stands for one append: send the same again, or take the next one",
-            )
+            raise Produced(self.producer.encode(), self.sequence, 1).something_else()
         return Receipts(made, self.positions, self.starts)
 
     def _run(self, outcome: RunOutcome) -> Run:

@@ -24,6 +24,7 @@ from holdfast.errors import Closed, Invalid, NotFound, OutcomeUnknown, Unavailab
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import parse_position, position_text
+from holdfast.log.topics.validation import time_of
 from holdfast.remote.consuming.member_session import MemberSession, MemberState
 from holdfast.remote.consuming.remote_committing import RemoteCommitting
 from holdfast.remote.http.exchange import Pauses, monotonic
@@ -245,10 +246,11 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
         """
         self._require_open()
         if isinstance(to, datetime):
-            if to.tzinfo is None:
-                raise Invalid("a time needs a time zone", hint="use datetime.now(UTC)")
+            time_of(to)  # what is no time is refused in the words of any log
             to = to.astimezone(UTC).isoformat()
-        elif isinstance(to, str) and to not in ("first", "next", "committed"):
+        elif not isinstance(to, str):
+            to = whole(to, "an offset")
+        elif to not in ("first", "next", "committed"):
             parse_position(to)
         with self._lock:
             found = self._session.seek(to, None if partition is None else whole(partition, "partition"))

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
+def _once(partition: int | Iterable[int] | None) -> int | Iterable[int] | None:
+    """Partitions that may be an iterator, which gives them once; what is none of them is for the topic to refuse."""
+    return tuple(partition) if isinstance(partition, Iterable) and not isinstance(partition, str | bytes) else partition
+
+
 class RemoteTopicVerbs(AnyTopic[Item]):
     """What raw and typed topics of a server have in common."""
 
@@ -48,8 +53,7 @@ class RemoteTopicVerbs(AnyTopic[Item]):
         bytes_max: int | None,
         key: Key | None = None,
     ) -> Reading[Item]:
-        if partition is not None and not isinstance(partition, int):
-            partition = tuple(partition)  # once: it may be an iterator
+        partition = _once(partition)
 
         def plan() -> Reading[Item]:
             return super(RemoteTopicVerbs, self)._read(
@@ -74,8 +78,7 @@ class RemoteTopicVerbs(AnyTopic[Item]):
         record). Order holds within each partition. Goes on by itself when the server was away, without losing or
         repeating anything. Ends when this client is closed.
         """
-        if partition is not None and not isinstance(partition, int):
-            partition = tuple(partition)
+        partition = _once(partition)
         partitions = self._partitions
 
         def begin() -> dict[Partition, int]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.commit.group import Operation, Run
-from holdfast.journal.commit.group import Produced as QueuedProduced
 from holdfast.journal.commit.group import Unit as QueuedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
@@ -93,7 +92,7 @@ def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[st
         outcome = ItemOutcome([run for at, run in enumerate(outcome.runs) if at < len(runs) or run.topic != _POSITIONS])
     if not _is_about(runs, outcome.runs):
         if isinstance(item, QueuedUnit) and item.produced is not None:
-            item.fail(_something_else(item.produced))
+            item.fail(item.produced.something_else())
             return
         raise ValueError("an answer has other runs than what was sent")
     for run, told in zip(runs, outcome.runs, strict=True):
@@ -104,14 +103,6 @@ def _is_about(runs: Sequence[Run], told: Sequence[RunOutcome]) -> bool:
     """Whether an answer is about these: of a producer's number it may be about what was sent under it before."""
     sent = [(run.partition.topic, len(run)) for run in runs]
     return sent == [(one.topic, one.count) for one in told]
-
-
-def _something_else(produced: QueuedProduced) -> Invalid:
-    return Invalid(
-        f"this number stands for something else already; nothing was written producer={produced.producer.decode()}"
-        f" sequence={produced.sequence}",
-        hint="a number stands for one append: send the same again, or take the next one",
-    )
 
 
 def _fill_run(run: Run, told: RunOutcome, parts: tuple[Partition, ...]) -> None:
