@@ -36,8 +36,8 @@ from holdfast.journal.state.operations import ForgetSessions
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 
 __all__ = [
-    "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Refusal", "Repeat",
-    "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill", "remembered_us",
+    "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Produced", "Refusal",
+    "Repeat", "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill", "remembered_us",
 ]  # fmt: skip
 
 SESSION_BYTES = 16
