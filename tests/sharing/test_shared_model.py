@@ -8,6 +8,7 @@ log before; nothing else may.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -231,10 +232,18 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4), commits=st.booleans())
     def consume(self, limit: int, commits: bool) -> None:
+        self.wait_for_partitions()
         self.both(lambda at, log: self.consumers[at].poll(limit, timeout=0))
         if commits:
             self.both(lambda at, log: self.consumers[at].commit())
+        self.wait_for_partitions()
         self.both(lambda at, log: (self.consumers[at].lag, self.consumers[at].position, self.consumers[at].committed))
+
+    def wait_for_partitions(self) -> None:
+        """After the death of an owner a member has no partitions until it has met the next one."""
+        deadline = time.monotonic() + 60
+        while self.consumers[0].position == "{}" and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     @rule(to=st.sampled_from(["first", "next", "committed", 1, -1]))
     def seek(self, to: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -251,3 +252,19 @@ def test_executions_are_started_signalled_and_looked_at_by_members(tmp_path: Pat
             ran.append(ctx.step("one", lambda: 1))
         assert ran == [1]
         assert {row.kind: row.status for row in log.executions.list()} == {"import": "canceled", "report": "completed"}
+
+
+def test_a_topic_is_declared_although_the_owner_dies_over_it(tmp_path: Path) -> None:
+    """To declare it twice is to declare it once: whoever asked sees latency, and nothing else."""
+    with shared(tmp_path / "log") as (log, owner):
+        owner.process.send_signal(signal.SIGSTOP)
+        found: list[object] = []
+        asking = threading.Thread(target=lambda: found.append(log.topic("new", partitions=3)))
+        asking.start()
+        link = log._context.journal.link
+        while not any(call.is_sent for call in list(link._calls.values())):  # type: ignore[attr-defined]
+            asking.join(0.01)
+        owner.kill()
+        asking.join(60)
+        assert len(found) == 1
+        assert len(log.marks("new")) == 3

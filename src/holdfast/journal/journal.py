@@ -209,7 +209,7 @@ class Journal:
 
     def _ask(self, call: str, request: msgspec.Struct) -> None:
         """Of a shared log: have the owner change something, durably, and take up what it did."""
-        self.link.call(call, request, owner_calls.Done, self.settings.ack_timeout_ms / 1000)
+        owner_calls.ask(self.link, call, request, self.settings.ack_timeout_ms / 1000, self.clock)
         self.refresh()
 
     def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
