@@ -1,8 +1,16 @@
-"""What a journal that is shared asks its owner for beside commits: requests and answers, as values."""
+"""What a journal that is shared asks its owner for beside commits: requests and answers, as values, and how it asks."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+from holdfast.clock import Clock
+from holdfast.errors import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarder import Link
 
 
 class CreateTopicCall(msgspec.Struct, frozen=True, array_like=True):
@@ -47,3 +55,15 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True):
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
     """It was done, durably; there is nothing else to say."""
+
+
+def ask(link: Link, call: str, request: msgspec.Struct, timeout: float, clock: Clock) -> None:
+    """Have the owner do what is the same done once or twice: if it ends before it answers, the next one is asked."""
+    deadline = clock.monotonic() + timeout
+    while True:
+        try:
+            link.call(call, request, Done, max(0.0, deadline - clock.monotonic()))
+            return
+        except OutcomeUnknown:
+            if clock.monotonic() >= deadline:
+                raise
