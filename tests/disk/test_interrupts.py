@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import count
-from linecache import getline
 
 import pytest
+from tests.harness.interrupts import interrupt_at
 
 from holdfast.journal.commit import group, queue, queued_groups
 
 pytestmark = pytest.mark.disk
 
 OURS = {queue.__file__, queued_groups.__file__, group.__file__}
-
-
-def interrupt_at(nth, call):
-    """Call, raising KeyboardInterrupt at the n-th line executed inside the queue; False if there were fewer."""
-    seen = [0]
-
-    def trace(frame, event, argument):
-        if frame.f_code.co_filename not in OURS:
-            return None
-        # Python delivers signals neither between taking a lock and the block under it, nor while leaving it.
-        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
-            seen[0] += 1
-            if seen[0] == nth:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 @pytest.mark.parametrize(
@@ -54,7 +29,7 @@ def test_an_interrupt_at_any_line_harms_nobody_else(open_log, verb):
     for nth in count(1):
         topic = log.topic(f"t{nth}")
         before = [topic.submit(b"before", key=b"b", time=100 + i) for i in range(2)]
-        struck = interrupt_at(nth, lambda topic=topic: verb(topic))
+        struck = interrupt_at(nth, lambda topic=topic: verb(topic), OURS)
         after = [topic.submit(b"after", key=b"a", time=200 + i) for i in range(2)]
         topic.flush()
         stored = {r.offset: r for r in topic.read()}
@@ -85,7 +60,7 @@ def test_an_interrupt_leaves_no_half_of_a_transaction(open_log):
             tx.put("space", "newest", body)
 
     for nth in count(1):
-        struck = interrupt_at(nth, lambda body=b"struck %d" % nth: commit(body))
+        struck = interrupt_at(nth, lambda body=b"struck %d" % nth: commit(body), OURS)
         log.flush()
         found = [record.payload for record in first.read()]
         assert found == [record.payload for record in second.read()], nth

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
-from linecache import getline
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -22,6 +18,7 @@ from holdfast.journal.commit import forwarder, group, queue, queued_groups
 from holdfast.sharing import frame_reader, loop_turns, owner_link, unanswered_groups, unsent
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.owner_link import SocketLink
+from tests.harness.interrupts import interrupt_at
 from tests.sharing.shared_logs import OwnerProcess, join, shared
 
 pytestmark = pytest.mark.disk
@@ -198,34 +195,6 @@ def test_owners_are_killed_while_a_loop_forwards(tmp_path: Path, loop: AbstractE
 # -- Ctrl-C -----------------------------------------------------------------------------------------------
 
 
-def interrupt_turn(nth: int, call: Callable[[], Any]) -> bool:
-    """Call, raising KeyboardInterrupt at the n-th line of a loop's turns; False if there were fewer."""
-    seen = 0
-    depth = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal seen, depth
-        if frame.f_code is _TURN:
-            depth += (event == "call") - (event == "return")
-        if frame.f_code.co_filename not in OURS or not depth:
-            return None
-        # Python delivers signals neither between taking a lock and the block under it, nor while leaving it.
-        if event == "line" and not getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with "):
-            seen += 1
-            if seen == nth:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
-
-
 @pytest.mark.parametrize("offset", range(8))
 def test_an_interrupt_at_any_line_of_a_turn_loses_nothing_and_writes_nothing_twice(
     open_log: Open, loop: AbstractEventLoop, offset: int
@@ -239,7 +208,7 @@ def test_an_interrupt_at_any_line_of_a_turn_loses_nothing_and_writes_nothing_twi
         more = [b"%d-%d" % (nth, one) for one in range(3)]
         sent += more
         asked = loop.create_task(append(log, *more))
-        struck = interrupt_turn(nth, lambda asked=asked: loop.run_until_complete(asked))
+        struck = interrupt_at(nth, lambda asked=asked: loop.run_until_complete(asked), OURS, _TURN)
         loop.run_until_complete(asked)
         assert payloads(log) == sent, nth
         times += struck
