@@ -195,6 +195,8 @@ def _words(error: BaseException) -> str:
     """What went wrong, without anything that was sent."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS there; its address may begin with http://"
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     return getattr(error, "strerror", None) or type(error).__name__
