@@ -474,7 +474,8 @@ def _nothing_secret_is_told() -> Iterator[None]:
     ears.told.clear()
     yield
     logger.removeHandler(ears)
-    logger.level, logger.propagate = before
+    logger.setLevel(before[0])  # not by its attribute: loggers below remember what they were told
+    logger.propagate = before[1]
     assert not ears.told
 
 

@@ -129,7 +129,7 @@ def test_expired_records_are_gone_with_the_first_that_is_left(serve, tmp_path):
         server.append("old", f"{number}")
         assert server.post("/v1/seal", {"topic": "old"}).status == 200
     assert server.ask("PUT", "/v1/topics/old/retention", {"records_max": 1}).status == 200
-    assert server.post("/v1/retain").json["removed"]
+    assert server.post("/v1/retain").status == 200  # the log may have done it by itself already
     gone = server.get("/v1/topics/old/records?start=0")
     assert (gone.status, gone.kind, gone.json["fields"]) == (410, "Expired", {"first": 2})
     assert server.get("/v1/topics/old/records/0/0").status == 410
