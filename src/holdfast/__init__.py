@@ -34,13 +34,13 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
-    from holdfast.journal.commit.ticket import Ticket
+    from holdfast.journal.queue.ticket import Ticket
     from holdfast.log.log import Log
     from holdfast.log.log_stats import Stats
-    from holdfast.log.table_verbs import publish_tables, unpublish_tables
     from holdfast.log.topics.reading import Reading
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
+    from holdfast.log.upkeep.table_verbs import publish_tables, unpublish_tables
     from holdfast.model.record import Marks, Receipt, Record
     from holdfast.reader.settled_reading import SettledReading, read
     from holdfast.recovery.rebuild import rebuild
@@ -70,7 +70,7 @@ _HOMES = {
     "Settings": "settings",
     "SettledReading": "reader.settled_reading",
     "Stats": "log.log_stats",
-    "Ticket": "journal.commit.ticket",
+    "Ticket": "journal.queue.ticket",
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
@@ -78,11 +78,11 @@ _HOMES = {
     "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
     "open": "sharing.opening:open_log",
-    "publish_tables": "log.table_verbs",
+    "publish_tables": "log.upkeep.table_verbs",
     "read": "reader.settled_reading",
     "rebuild": "recovery.rebuild",
     "restore": "recovery.restore",
-    "unpublish_tables": "log.table_verbs",
+    "unpublish_tables": "log.upkeep.table_verbs",
 }
 
 _MOVED = {

@@ -30,7 +30,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import Ticket, UnitTicket
+    from holdfast.journal.queue.ticket import Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
 

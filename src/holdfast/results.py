@@ -8,16 +8,16 @@ What a program calls, catches or annotates every day is in `holdfast` itself.
 from __future__ import annotations
 
 from holdfast.compaction.compaction_report import CompactionReport, PartitionCompaction
-from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
+from holdfast.journal.queue.ticket import BatchTicket, ShippedTicket
 from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
-from holdfast.log.kept_tables import TableStats
 from holdfast.log.producers.produced_ticket import ProducedTicket
 from holdfast.log.producers.producer import Producer, ProducerStatus
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space
 from holdfast.log.transactions.transaction import Transaction
+from holdfast.log.upkeep.kept_tables import TableStats
 from holdfast.model.record import Watermark
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport

@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import Keyring, Settings
 from holdfast.crypto.vault import Vault
-from holdfast.journal.inspected_database import control_rows
+from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.model.control_rows import stamped
 from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 

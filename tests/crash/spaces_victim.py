@@ -14,7 +14,7 @@ from collections import deque
 from pathlib import Path
 
 from holdfast import Log
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 from tests.crash.spaces_workload import SPACES, Notes, begin_turn, check_space, open_log
 
 WINDOW = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast import Keyring, Log, Settings
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.spaces import Item
 from holdfast.model.record_columns import Columns
 from holdfast.testing import ManualClock

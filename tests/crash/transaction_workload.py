@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import holdfast
 from holdfast import Keyring, Log, Settings
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.testing import ManualClock
 

@@ -24,7 +24,7 @@ from holdfast.crypto import digests
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.journal.commit import writer
 from holdfast.journal.groups.group_frame import HEAD_BYTES, FrameProof, head_of, padded
-from holdfast.journal.proved_groups import ProvedGroups
+from holdfast.journal.proving.proved_groups import ProvedGroups
 from holdfast.journal.state.stamped_heads import head_row
 from holdfast.journal.state.state_digest import moved
 from holdfast.model import frame

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from tests.harness.interrupts import interrupt_at
 
-from holdfast.journal.commit import group, queue, queued_groups
+from holdfast.journal.queue import group, queue, queued_groups
 
 pytestmark = pytest.mark.disk
 

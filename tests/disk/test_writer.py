@@ -11,8 +11,8 @@ from tests.stalled import stalled
 
 import holdfast
 from holdfast import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.group import Run
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.group import Run
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import CreateTopic
 from holdfast.model.control_rows import DiskFailed
 from holdfast.model.record_columns import Columns

@@ -58,7 +58,7 @@ def cells(text: str) -> list[list[str]]:
 
 @cache
 def room_of(module: str) -> str:
-    """A module's room: `holdfast.journal.commit.queue` to `journal`, `holdfast.clock` to the ground."""
+    """A module's room: `holdfast.journal.queue.queue` to `journal`, `holdfast.clock` to the ground."""
     package, _, rest = module.partition(".")
     name = rest.partition(".")[0]
     if package != "holdfast":

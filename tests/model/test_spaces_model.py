@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from holdfast import Invalid, Keyring, Settings, Unavailable
-from holdfast.journal.commit.group import Run
+from holdfast.journal.queue.group import Run
 from holdfast.journal.state.operations import ChangeSpace, CreateTopic
 from holdfast.journal.state.spaces import stored_name
 from holdfast.model.record_columns import Columns

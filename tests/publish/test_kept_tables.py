@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import holdfast
 from holdfast import publish_tables, unpublish_tables
 from holdfast.cli.program import program
-from holdfast.log import kept_tables
+from holdfast.log.upkeep import kept_tables
 from tests.publish.test_delta_table import fill
 from tests.publish.worlds import World, delta_rows, log_folder
 

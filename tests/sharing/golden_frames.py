@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.journal import Run
+from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.sessions.outcomes import Outcome, Refusal, Repeat, RunOutcome
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit
 from holdfast.journal.journal import Run
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.model.record_columns import Columns, Encoded
 from holdfast.sharing import wire

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.journal.commit.group import Group
 from holdfast.journal.commit.writer import Writer
+from holdfast.journal.queue.group import Group
 from holdfast.log_directory import Directory
 from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.hosting.host import Host

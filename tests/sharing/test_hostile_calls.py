@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import HoldfastError, Invalid, Log
-from holdfast.journal.commit.forwarded import ForwardedUnit
+from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.sharing.calls.consumer_calls import ConsumerCalls
 from holdfast.sharing.calls.mark_events import MarkEvents

@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import Log
-from holdfast.journal.commit.forwarded import ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.journal import Run
+from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Log
-from holdfast.journal.commit import forwarder, group, queue, queued_groups
+from holdfast.journal.commit import forwarder
+from holdfast.journal.queue import group, queue, queued_groups
 from holdfast.sharing import frame_reader, loop_turns, owner_link, unanswered_groups, unsent
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.owner_link import SocketLink

@@ -40,7 +40,7 @@ def open_with(directory: Path, keyring: Keyring) -> Log:
 
 def keys_in_use(directory: Path) -> list[str]:
     """Of each key epoch the name of its key."""
-    from holdfast.journal.inspected_database import InspectedDatabase
+    from holdfast.journal.proving.inspected_database import InspectedDatabase
     from holdfast.log_directory import Directory
 
     with InspectedDatabase.open(Directory(directory).database) as database:

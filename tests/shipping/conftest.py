@@ -16,7 +16,7 @@ from holdfast import Log, Settings
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
-from holdfast.log import store_binding
+from holdfast.log.upkeep import store_binding
 from holdfast.root.objects import commit_batch, documents, signature_place
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import ManifestDocument, TopicDocument

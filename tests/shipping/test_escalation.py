@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast import Unavailable
-from holdfast.log import store_binding
+from holdfast.log.upkeep import store_binding
 from tests.segments.planting import wait_for
 from tests.shipping.conftest import FIRST_CONTACT_S, mark
 from tests.shipping.flaky import VERBS

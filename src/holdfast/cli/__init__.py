@@ -5,7 +5,7 @@ Read in this order: `program` (verbs, errors, exit codes) · `options` and `outp
 one file each.
 
 `inspection` is what `inspect`, `status`, `topics` and `read` have in common. What is in a log's database, and whether
-it is intact, comes from `holdfast.journal.inspected_database`; here it is printed, row by row (`inspect_lines`) or by
+it is intact, comes from `journal/proving/inspected_database.py`; here it is printed, row by row (`inspect_lines`) or by
 topic and partition (`summary`). Where a verb takes a store's URL in place of a directory: `at_root`, `root_records`,
 `root_report`.
 

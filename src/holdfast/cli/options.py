@@ -23,7 +23,7 @@ import holdfast
 from holdfast import Keyring, Log, Settings, Topic
 from holdfast.arguments import store_address
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.journal.inspected_database import control_rows, is_keyed
+from holdfast.journal.proving.inspected_database import control_rows, is_keyed
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name

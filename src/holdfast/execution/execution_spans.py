@@ -20,7 +20,7 @@ from holdfast.execution.journal.execution_store import ExecutionStore, LiveJourn
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.journal.pruning import Pruning
 from holdfast.execution.journal.recorded import Block
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.telemetry import spans
 
 if TYPE_CHECKING:

@@ -16,19 +16,20 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
-from holdfast.journal import recovery
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import owner_calls
 from holdfast.journal.commit.forwarder import Forwarder, Link
-from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Run, Unit
-from holdfast.journal.commit.queue import Queue
-from holdfast.journal.commit.room_lines import RoomLines
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import Reader, entries_after
 from holdfast.journal.journal_context import JournalContext, News
 from holdfast.journal.journal_stats import Counters, JournalStats
-from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.proving import recovery
+from holdfast.journal.proving.remembered_keys import RememberedKeys
+from holdfast.journal.proving.taking_up import TakingUp
+from holdfast.journal.queue.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.room_lines import RoomLines
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.segment_rows import SegmentRows
 from holdfast.journal.session_access import SessionAccess
 from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
@@ -39,7 +40,6 @@ from holdfast.journal.state.operations import AddSchema, Control, CreateTopic, M
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.journal.state.spaces import Spaces
-from holdfast.journal.taking_up import TakingUp
 from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name

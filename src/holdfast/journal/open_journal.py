@@ -12,11 +12,11 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal import recovery
 from holdfast.journal.backend import Backend, open_backend
 from holdfast.journal.commit.forwarder import Link
 from holdfast.journal.journal import Journal
 from holdfast.journal.journal_context import JournalContext
+from holdfast.journal.proving import recovery
 from holdfast.model.control_rows import DiskFailed
 
 logger = logging.getLogger("holdfast.journal")

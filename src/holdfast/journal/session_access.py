@@ -12,7 +12,8 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.forwarded import (
+from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.forwarded import (
     Forwarded,
     ForwardedProduced,
     ForwardedRows,
@@ -22,11 +23,10 @@ from holdfast.journal.commit.forwarded import (
     Sent,
     fill,
 )
-from holdfast.journal.commit.group import Operation, Produced, Run
-from holdfast.journal.commit.queue import Queue
-from holdfast.journal.commit.session_commits import Sending
-from holdfast.journal.commit.ticket import UnitTicket
-from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.group import Operation, Produced, Run
+from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.session_sending import Sending
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
 from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, Session

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.backend import Backend, Rows
-from holdfast.journal.commit.group import Gathering, Make, Operation, Run
-from holdfast.journal.commit.queue import Queue
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.group import Gathering, Make, Operation, Run
+from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state import spaces
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ChangeSpace

@@ -24,7 +24,6 @@ from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
 from holdfast.log.log_stats import Stats
-from holdfast.log.maintenance import TopicRetention
 from holdfast.log.parts import Chores, LogStore, Tables
 from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
@@ -34,6 +33,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.space import Space, space_names
 from holdfast.log.transactions.transaction import Transaction
+from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.reconcile_report import ReconcileReport

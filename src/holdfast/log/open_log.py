@@ -23,11 +23,11 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.journal_context import JournalContext
 from holdfast.journal.open_journal import open_owned, open_read_only
 from holdfast.log.consumers.kept_positions import KeptPositions
-from holdfast.log.kept_tables import KeptTables
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
-from holdfast.log.maintenance import Maintenance
-from holdfast.log.store_binding import StoreBinding
+from holdfast.log.upkeep.kept_tables import KeptTables
+from holdfast.log.upkeep.maintenance import Maintenance
+from holdfast.log.upkeep.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.settings import Settings

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.compaction.compactor import Progress
     from holdfast.journal.state.partition import Partition
-    from holdfast.log.kept_tables import TableStats
-    from holdfast.log.maintenance import TopicRetention
+    from holdfast.log.upkeep.kept_tables import TableStats
+    from holdfast.log.upkeep.maintenance import TopicRetention
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
     from holdfast.segments.segment_stats import Counters, SegmentStats

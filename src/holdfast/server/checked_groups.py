@@ -13,9 +13,9 @@ from struct import unpack_from
 from typing import Any
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Operation, Run
 from holdfast.journal.journal import Unit as QueuedUnit
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.session_access import ForwardedProduced, ForwardedRows, ForwardedUnit, check_producer
 from holdfast.log.consumers.members import Committing
 from holdfast.log.producers.producer import producer_key

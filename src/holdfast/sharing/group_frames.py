@@ -13,9 +13,9 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.journal.commit.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.journal import Operation, Run
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_MAX, SPACE_NAME_BYTES_MAX

@@ -58,8 +58,8 @@ from holdfast.sharing.wire import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Item
     from holdfast.journal.commit.forwarder import Waiting
+    from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.sessions.outcomes import Refusal
 
 Told = TypeVar("Told")

@@ -19,8 +19,8 @@ from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sharing.group_frames import Buffer, PackedGroup
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Item
     from holdfast.journal.commit.forwarder import Waiting
+    from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.sessions.outcomes import Outcomes
     from holdfast.sharing.wire import Answer
 

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from holdfast.errors import Closed, HoldfastError
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import MarkShipped
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow

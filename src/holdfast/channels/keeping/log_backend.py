@@ -38,8 +38,8 @@ from holdfast.channels.keeping.storage import (
 from holdfast.channels.keeping.written import Written
 from holdfast.channels.wire.message import SdsMessage, raw, text
 from holdfast.errors import Corrupt
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Make, Operation, Unit
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.spaces import Item
 from holdfast.model.record_columns import Columns

@@ -16,7 +16,7 @@ from holdfast.cli.inspection.typed_entries import Rows
 from holdfast.cli.text import short
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.inspected_database import EntryVerdict, Inspection, SegmentVerdict, StoredEntry, Verdict
+from holdfast.journal.proving.inspected_database import EntryVerdict, Inspection, SegmentVerdict, StoredEntry, Verdict
 from holdfast.model.control_rows import (
     EXPIRED,
     EXPIRING,

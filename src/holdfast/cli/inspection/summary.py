@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.journal.inspected_database import ControlRows, PartitionBytes
+from holdfast.journal.proving.inspected_database import ControlRows, PartitionBytes
 from holdfast.model.control_rows import HeadRow
 from holdfast.model.record import Marks
 

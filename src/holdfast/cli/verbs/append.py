@@ -27,7 +27,7 @@ from holdfast.cli.options import directory_argument, find_topic, json_option, ke
 from holdfast.cli.output import emit, emit_json, flush, say, silence_stdout
 from holdfast.cli.progress import Progress
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.journal.inspected_database import is_keyed
+from holdfast.journal.proving.inspected_database import is_keyed
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import check_name

@@ -23,7 +23,7 @@ from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_ke
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_problems, emit_table, flush, say
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.journal.inspected_database import BAD, OK, InspectedDatabase, Inspection
+from holdfast.journal.proving.inspected_database import BAD, OK, InspectedDatabase, Inspection
 from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EpochRow, LogRow, ShipmentRow, ShippingRow, TopicRow, WatermarkRow

@@ -21,7 +21,7 @@ from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.journal.inspected_database import InspectedDatabase
+from holdfast.journal.proving.inspected_database import InspectedDatabase
 from holdfast.log_directory import Directory
 
 NEW, ROTATE, LIST = "new", "rotate", "list"

@@ -13,7 +13,7 @@ from holdfast.cli.exit_codes import DAMAGED, FINE, REFUSED
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.cli.progress import Working
-from holdfast.log.table_verbs import publish_tables, unpublish_tables
+from holdfast.log.upkeep.table_verbs import publish_tables, unpublish_tables
 from holdfast.publish.publication import TableReport
 
 EPILOG = """\b

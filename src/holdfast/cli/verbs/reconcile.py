@@ -18,7 +18,7 @@ from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
 from holdfast.cli.progress import Working
-from holdfast.journal.inspected_database import control_rows
+from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
 from holdfast.reconcile.classify import Finding

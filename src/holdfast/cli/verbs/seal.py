@@ -16,7 +16,7 @@ from holdfast.cli.options import directory_argument, find_topic, json_option, ke
 from holdfast.cli.output import emit_json, emit_table, flush
 from holdfast.cli.progress import Working
 from holdfast.errors import Unavailable
-from holdfast.journal.inspected_database import control_rows
+from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds

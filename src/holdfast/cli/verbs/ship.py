@@ -30,7 +30,7 @@ from holdfast.cli.prices import dollars
 from holdfast.cli.progress import Working
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, control_rows
+from holdfast.journal.proving.inspected_database import ControlRows, InspectedDatabase, control_rows
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds
 from holdfast.shipping.refill.store_loss import LostSpan, RebuildReport, StoreForgot

@@ -25,7 +25,7 @@ from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_ke
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.cli.prices import Cost, cost_of
 from holdfast.errors import Corrupt, HoldfastError
-from holdfast.journal.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
+from holdfast.journal.proving.inspected_database import ControlRows, InspectedDatabase, PartitionBytes
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso

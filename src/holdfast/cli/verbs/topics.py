@@ -21,7 +21,7 @@ from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_ke
 from holdfast.cli.output import emit_json, emit_problems, emit_table, flush, say, say_holdfast_error
 from holdfast.cli.text import short
 from holdfast.errors import Corrupt
-from holdfast.journal.inspected_database import ControlRows, InspectedDatabase
+from holdfast.journal.proving.inspected_database import ControlRows, InspectedDatabase
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import SchemaRow, TopicRow
 from holdfast.model.record_json import iso

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 
 
 class _Change(NamedTuple):

@@ -45,8 +45,8 @@ from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, Step
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_rows import ExecutionRows
 from holdfast.execution.journal.recorded import Block
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 
 __all__ = ["ExecutionStore", "LiveJournal"]

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from holdfast.errors import Closed, ExecutionHeld, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Group, Unit
+from holdfast.journal.queue.ticket import UnitTicket
 
 OnJournalLoss = Literal["fail", "continue-undurable"]
 

@@ -47,7 +47,7 @@ from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.folding import fold
 from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
 from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.signals import Signal
 
 NOTE_CHARS_MAX = 500

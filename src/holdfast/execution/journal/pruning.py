@@ -22,8 +22,8 @@ from holdfast.execution.journal.commit_parts import DATA_PREFIX, INDEX, PREFIX
 from holdfast.execution.journal.entries import ENDED, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_store import ExecutionStore
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Run
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
 

@@ -31,7 +31,7 @@ from holdfast.execution.steps.context import Context
 from holdfast.execution.steps.program_run import ProgramRun, steps_behind
 from holdfast.execution.steps.step_errors import encode_error, type_name
 from holdfast.execution.steps.step_values import PLAIN
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom

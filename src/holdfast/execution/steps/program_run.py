@@ -32,8 +32,8 @@ from holdfast.execution.steps.step_values import (
     given_fingerprint,
 )
 from holdfast.execution.waits.wait import Waiters
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.queue.ticket import UnitTicket
 
 UNSET: Any = object()
 

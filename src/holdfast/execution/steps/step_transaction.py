@@ -16,8 +16,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_handle import StepHandle
 from holdfast.execution.steps.step_protocol import CommitFailed, Stored
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Operation
+from holdfast.journal.queue.ticket import UnitTicket
 
 Put = Callable[[list[Operation], int, int, float], UnitTicket]
 """Hands operations over, with their records and bytes; waits for room so many seconds."""

@@ -15,7 +15,7 @@ from holdfast.execution.journal.entries import Entry, PromiseResolved, SignalSen
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.waits.promise_token import parse_token
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 
 SIGNALS_MAX = 10_000
 """Signals of one execution that nobody has taken."""

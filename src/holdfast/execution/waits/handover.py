@@ -7,7 +7,7 @@ from threading import Lock
 from holdfast.errors import Full
 from holdfast.execution.journal.entries import Entry
 from holdfast.execution.journal.live_execution import LiveExecution
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.ticket import UnitTicket
 
 
 class Handover:

@@ -43,8 +43,8 @@ from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.steps.claim_check import fetched, put_aside, space_of
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.queue.ticket import UnitTicket
 
 GUARDED = "exactly_once_guarded"
 _REWOUND_BYTES_MAX = 8 * 2**20

@@ -27,11 +27,11 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.forwarded import ForwardedRows, Item, fill, forwarded_unit
-from holdfast.journal.commit.group import Group, Run, Unit
-from holdfast.journal.commit.queue import Queue
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
+from holdfast.journal.queue.forwarded import ForwardedRows, Item, fill, forwarded_unit
+from holdfast.journal.queue.group import Group, Run, Unit
+from holdfast.journal.queue.queue import Queue
 from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition

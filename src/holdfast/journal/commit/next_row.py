@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.journal.commit.group import Run
 from holdfast.journal.commit.staging import Staging
+from holdfast.journal.queue.group import Run
 from holdfast.journal.state.operations import NO_CHANGE, Change, ChangeSpace
 from holdfast.journal.state.state_digest import Vouched
 from holdfast.model.control_rows import LogRow

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
-from holdfast.journal.commit.group import Run, Unit
 from holdfast.journal.commit.space_changes import Saved, SpaceChanges
+from holdfast.journal.queue.group import Run, Unit
 from holdfast.journal.sessions.session_table import SessionChanges
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition

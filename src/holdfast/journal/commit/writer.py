@@ -28,13 +28,13 @@ from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unav
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.commit_alarms import CommitAlarms
-from holdfast.journal.commit.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.commit.next_row import filed_row, next_row
-from holdfast.journal.commit.queue import Queue
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
+from holdfast.journal.queue.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.queue.queue import Queue
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (

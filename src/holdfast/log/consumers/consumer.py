@@ -27,8 +27,8 @@ from weakref import ReferenceType, ref
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid, OutcomeUnknown
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket

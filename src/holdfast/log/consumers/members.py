@@ -26,8 +26,8 @@ from typing import NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import assign
 from holdfast.log.consumers.kept_positions import KeptPositions

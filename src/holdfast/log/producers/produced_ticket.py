@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.commit.receipts import Receipts
-from holdfast.journal.commit.ticket import ShippedTicket
 from holdfast.journal.journal import Run
+from holdfast.journal.queue.receipts import Receipts
+from holdfast.journal.queue.ticket import ShippedTicket
 from holdfast.journal.session_access import Produced, RunOutcome, Sent, fill
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.prepared_batch import PreparedBatch

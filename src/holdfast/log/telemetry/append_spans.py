@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.journal.commit.ticket import Ticket, UnitTicket
 from holdfast.journal.journal import Journal, Operation, Run, Unit
+from holdfast.journal.queue.ticket import Ticket, UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra, decode_headers, encode_headers
 from holdfast.telemetry import spans, trace_context

@@ -15,8 +15,8 @@ from holdfast.arguments import flag, seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Invalid
-from holdfast.journal.commit.receipts import Receipts
-from holdfast.journal.commit.ticket import BatchTicket, ShippedTicket
+from holdfast.journal.queue.receipts import Receipts
+from holdfast.journal.queue.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.partition_stream import ALWAYS, Times

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
-from holdfast.journal.commit.ticket import BatchTicket, Ticket
+from holdfast.journal.queue.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times

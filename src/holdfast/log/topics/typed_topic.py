@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
-from holdfast.journal.commit.ticket import BatchTicket
+from holdfast.journal.queue.ticket import BatchTicket
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.prepared_batch import PreparedBatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.queue.ticket import UnitTicket
 
 
 class Committing(Protocol):

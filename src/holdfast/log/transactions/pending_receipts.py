@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from holdfast.journal.commit.receipts import Receipts
 from holdfast.journal.journal import Run
+from holdfast.journal.queue.receipts import Receipts
 from holdfast.model.record import Receipt
 
 Check: TypeAlias = Callable[[], None]

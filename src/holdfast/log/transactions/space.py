@@ -16,8 +16,8 @@ from collections.abc import Callable
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal import Journal
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.log.transactions.hidden_keys import HiddenKeys, Item
 from holdfast.model.topic_name import check_name
 

@@ -29,8 +29,8 @@ from typing import Self, TypeAlias, overload
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.commit.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch

@@ -16,7 +16,7 @@ from holdfast.log.consumers.stored_positions import SPACE
 from holdfast.remote.wire.group_message import Consumed
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.ticket import UnitTicket
+    from holdfast.journal.queue.ticket import UnitTicket
 
 _SPACE = SPACE.encode()
 _decode = msgspec.msgpack.Decoder(Consumed).decode

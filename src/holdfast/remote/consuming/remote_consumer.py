@@ -35,7 +35,7 @@ from holdfast.remote.writing.remote_journal import RemoteJournal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.journal.commit.ticket import UnitTicket
+    from holdfast.journal.queue.ticket import UnitTicket
 
 Item = TypeVar("Item")
 

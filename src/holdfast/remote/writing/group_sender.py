@@ -23,8 +23,8 @@ from threading import Thread
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.group import Group, Run, Unit
-from holdfast.journal.commit.queue import Queue
+from holdfast.journal.queue.group import Group, Run, Unit
+from holdfast.journal.queue.queue import Queue
 from holdfast.journal.state.partition import Partition
 from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Pauses, Question, monotonic
 from holdfast.remote.wire.error_message import error_of

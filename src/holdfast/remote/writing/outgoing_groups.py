@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.journal.commit.group import Operation, Run
-from holdfast.journal.commit.group import Unit as QueuedUnit
+from holdfast.journal.queue.group import Operation, Run
+from holdfast.journal.queue.group import Unit as QueuedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame

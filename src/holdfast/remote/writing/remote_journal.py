@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
-from holdfast.journal.commit.group import Operation
-from holdfast.journal.commit.queue import Queue
-from holdfast.journal.commit.room_lines import RoomLines
-from holdfast.journal.commit.ticket import UnitTicket
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.group import Operation
+from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.room_lines import RoomLines
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SchemaRow

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import NotFound
-from holdfast.journal.commit.forwarded import ProducedUnit
-from holdfast.journal.commit.group import Operation, Produced, Run
-from holdfast.journal.commit.queue import Queue
+from holdfast.journal.queue.forwarded import ProducedUnit
+from holdfast.journal.queue.group import Operation, Produced, Run
+from holdfast.journal.queue.queue import Queue
 from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, SessionInfo, check_producer
 from holdfast.remote.http.exchange import Exchange, Question
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid, NotFound
-from holdfast.journal.commit.queue import Queue
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.spaces import checked_change
 from holdfast.log.transactions.hidden_keys import Item

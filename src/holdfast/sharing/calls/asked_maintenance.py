@@ -1,4 +1,4 @@
-"""The chores of a log that another process owns: the same verbs as `log/maintenance.py` has, asked of the owner.
+"""The chores of a log that another process owns: the same verbs as `log/upkeep/maintenance.py` has, asked of the owner.
 
 Nothing is sealed, removed or repaired here. Of a compaction the progress is not told: it is the owner's.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log.kept_tables import TableStats
-from holdfast.log.maintenance import TopicRetention
 from holdfast.log.owner_asking import Asking
+from holdfast.log.upkeep.kept_tables import TableStats
+from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats

@@ -1,4 +1,4 @@
-"""The store of a log that another process owns: the same verbs as `log/store_binding.py` has, asked of the owner."""
+"""The store of a log that another process owns: the verbs of `log/upkeep/store_binding.py`, asked of the owner."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.commit.forwarded import ForwardedUnit
-from holdfast.journal.commit.ticket import UnitTicket
+from holdfast.journal.queue.forwarded import ForwardedUnit
+from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import (
     AskConsumers,
@@ -38,8 +38,8 @@ from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.hosting.client_connection import Caller
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Item
     from holdfast.journal.journal import Unit
+    from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.state.partition import Partition
     from holdfast.log.log import Log
     from holdfast.sharing.hosting.call_runner import CallHandler

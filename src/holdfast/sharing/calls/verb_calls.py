@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.execution.waits.inbox_message import Answer
 from holdfast.log.log import Log
 from holdfast.log.log_executions import AskExecutions
-from holdfast.log.maintenance import TopicRetention
+from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.segments.retention.retention_plan import Policy
 from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import (

@@ -58,8 +58,8 @@ from holdfast.telemetry.metric import Point
 from holdfast.telemetry.metric_list import shared
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Forwarded, Item
     from holdfast.journal.journal import Journal
+    from holdfast.journal.queue.forwarded import Forwarded, Item
 
 Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
 """Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.journal.journal import Journal
-from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.proving.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.model.entry import Entry

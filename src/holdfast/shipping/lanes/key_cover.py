@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from holdfast.journal.journal import Journal
-from holdfast.journal.remembered_keys import RememberedKeys
+from holdfast.journal.proving.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.root.objects import key_object

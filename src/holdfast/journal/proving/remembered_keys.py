@@ -13,7 +13,7 @@ from holdfast.crypto.key_hashes import KEYS
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import Backend
-from holdfast.journal.proofs import fetch_key_epoch
+from holdfast.journal.proving.proofs import fetch_key_epoch
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 

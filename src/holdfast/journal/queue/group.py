@@ -19,7 +19,7 @@ from holdfast.model.record_columns import Columns, Encoded, Row
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarded import Forwarded
+    from holdfast.journal.queue.forwarded import Forwarded
 
 
 class Run:

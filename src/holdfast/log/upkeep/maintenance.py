@@ -19,8 +19,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
-from holdfast.log.local_compaction import LocalCompaction
 from holdfast.log.log_context import LogContext
+from holdfast.log.upkeep.local_compaction import LocalCompaction
 from holdfast.model.topic_name import check_name
 from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from threading import Lock
 
 from holdfast.journal.backend import Backend, Tables
-from holdfast.journal.proofs import Stamped
-from holdfast.journal.proved_groups import ProvedGroups
-from holdfast.journal.recovery import Recovered
+from holdfast.journal.proving.proofs import Stamped
+from holdfast.journal.proving.proved_groups import ProvedGroups
+from holdfast.journal.proving.recovery import Recovered
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import HeadRow, LogRow, PolicyRow, SchemaRow, ShipmentRow, TopicRow, WatermarkRow

@@ -20,7 +20,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal.backend import ControlRows, Tables
 from holdfast.journal.groups.group_frame import FrameProof
 from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.proofs import BAD, OK, Proofs
+from holdfast.journal.proving.proofs import BAD, OK, Proofs
 from holdfast.journal.state.state_digest import moved
 from holdfast.model.control_rows import HeadRow, LogRow
 

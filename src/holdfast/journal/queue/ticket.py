@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.commit.group import Run, Unit
-from holdfast.journal.commit.receipts import Receipts
+from holdfast.journal.queue.group import Run, Unit
+from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.record import Receipt

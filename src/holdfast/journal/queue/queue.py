@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
-from holdfast.journal.commit.forwarded import Forwarded
-from holdfast.journal.commit.group import Gathering, Group, Make, Operation, Produced, Run, Unit
-from holdfast.journal.commit.offered_drops import OfferedDrops
-from holdfast.journal.commit.queued_groups import IDLE, QueuedGroups
-from holdfast.journal.commit.session_commits import Sending
-from holdfast.journal.commit.ticket import Ticket
-from holdfast.journal.commit.unsealed_tail import UnsealedTail
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.forwarded import Forwarded
+from holdfast.journal.queue.group import Gathering, Group, Make, Operation, Produced, Run, Unit
+from holdfast.journal.queue.offered_drops import OfferedDrops
+from holdfast.journal.queue.queued_groups import IDLE, QueuedGroups
+from holdfast.journal.queue.session_sending import Sending
+from holdfast.journal.queue.ticket import Ticket
+from holdfast.journal.queue.unsealed_tail import UnsealedTail
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Extra
 from holdfast.signals import Wake

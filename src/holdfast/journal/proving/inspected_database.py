@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.journal import proved_groups
 from holdfast.journal.backend import (
     Backend,
     ControlRows,
@@ -29,8 +28,9 @@ from holdfast.journal.backend import (
     inspect_backend,
 )
 from holdfast.journal.entry_reader import Reader
-from holdfast.journal.examination import Examination, Finding, Verdict
-from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs
+from holdfast.journal.proving import proved_groups
+from holdfast.journal.proving.examination import Examination, Finding, Verdict
+from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import DiskFailed, SegmentRow
 from holdfast.model.entry import TYPED, Entry, is_whole

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.errors import HoldfastError
-from holdfast.journal.commit.group import Group
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.journal.queue.group import Group
 from holdfast.signals import Signal, Wake
 
 AWAKE, IDLE, LINGERING = 0, 1, 2

@@ -17,7 +17,7 @@ from holdfast.crypto import digests
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import ControlRows, Tables
-from holdfast.journal.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
+from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (

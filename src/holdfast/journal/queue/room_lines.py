@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.errors import Full
-from holdfast.journal.commit.queue import Queue
+from holdfast.journal.queue.queue import Queue
 
 Put = TypeVar("Put")
 

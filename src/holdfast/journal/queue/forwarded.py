@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.journal.commit.group import Group, Operation, Run, Unit
+from holdfast.journal.queue.group import Group, Operation, Run, Unit
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
 from holdfast.journal.sessions.session_state import Session, refused_all
 from holdfast.journal.state.partition import Partition

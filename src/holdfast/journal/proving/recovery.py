@@ -20,11 +20,11 @@ from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal import proved_groups
 from holdfast.journal.backend import Backend, ControlRows
-from holdfast.journal.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
-from holdfast.journal.proofs import LOG_ID_BYTES, OK, Proofs
+from holdfast.journal.proving import proved_groups
+from holdfast.journal.proving.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
+from holdfast.journal.proving.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.sessions.session_state import Session
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import SUM_BYTES, total

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import overload
 
-from holdfast.journal.commit.group import Run
+from holdfast.journal.queue.group import Run
 from holdfast.model.record import Receipt
 
 
