@@ -33,6 +33,8 @@ class Known:
     def __init__(self, is_producer: bool, used: int) -> None:
         self.is_producer = is_producer
         self.last = 0
+        self.put = 0
+        """Of a member: the highest number that this owner was sent in order, stored or refused."""
         self.floor = 1
         self.answers: dict[int, int] = {}
         """The offset that each number was told."""
@@ -48,13 +50,16 @@ class Known:
             return self.answers[number]
         if number < self.floor:
             return Invalid if self.is_producer else OutcomeUnknown
-        expected = max(self.last + 1, *self.refused, floor) if self.refused else max(self.last + 1, floor)
-        if self.refused:
-            expected = max(expected, max(self.refused) + 1)
+        expected = max(self.next, floor)
         if number != expected:
             return Invalid if number > expected else Unavailable
         outstanding = [one for one in self.answers if one >= floor]
         return Invalid if not self.is_producer and len(outstanding) >= ANSWERS else None
+
+    @property
+    def next(self) -> int:
+        """The number that comes next, by somebody who leaves none out."""
+        return max(self.last, self.put) + 1
 
     def write(self, number: int, floor: int, offset: int, now: int) -> None:
         self.last, self.used = number, now
@@ -139,7 +144,7 @@ class SessionsMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(MEMBERS), count=st.integers(1, 3), answered=st.booleans())
     def go_on(self, name, count, answered):
         known = self.model.get(name) or Known(False, 0)
-        number = max(known.last, *known.refused, 0) + 1 if known.refused else known.last + 1
+        number = known.next
         self.check(name, number, number if answered else min(known.floor, number), count)
 
     @rule(name=st.sampled_from(MEMBERS), back=st.integers(-3, 5), held=st.integers(0, 4))
@@ -161,7 +166,7 @@ class SessionsMachine(RuleBasedStateMachine):
         expiry = self.clock.now_us() - EXPIRY_US
         if known is None or any(one.used <= expiry for one in self.model.values()):
             return  # those that expired leave with a group, also if that is refused
-        number = max(known.last, *known.refused, 0) + 1 if known.refused else known.last + 1
+        number = known.next
         if known.verdict(number, 0 if is_producer else number) is not None:
             return
         known.refused = set() if is_producer else {one for one in known.refused if one >= number}
@@ -173,6 +178,7 @@ class SessionsMachine(RuleBasedStateMachine):
                 self.send(name, number, 0 if is_producer else number, 1)
         if not is_producer:
             known.refused.add(number)
+            known.put = number
 
     @rule(hours=st.sampled_from([0.001, 0.02, 1.0, 13.0, 25.0]))
     def wait(self, hours):
@@ -194,7 +200,7 @@ class SessionsMachine(RuleBasedStateMachine):
         self.log.close()
         self.open()
         for known in self.model.values():
-            known.refused = set()
+            known.refused, known.put = set(), 0
 
     @invariant()
     def all_is_there_once(self):
