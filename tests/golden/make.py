@@ -958,6 +958,8 @@ def store_batches() -> dict[str, CommitBatch]:
     made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
     made += [_commit_batch(3, None, 2), _commit_batch(4, store_cipher(), 2)]
     made += [_commit_batch(5, None, 3), _commit_batch(6, store_cipher(), 3)]
+    segments = [one for one in manifest_objects() if isinstance(one, documents.SegmentDocument)]
+    made += [_commit_batch(7, store_cipher(), 4)._replace(segments=tuple(map(documents.checked, segments)))]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
@@ -1059,7 +1061,7 @@ def _make_damaged_store(path: Path) -> None:
     newer = msgspec.structs.replace(store_documents()[log], format=3)
     with patch.object(checkpoint, "FORMAT", 2):
         _write_objects(path / "newer", {
-            batch: commit_batch.encode(store_batches()[batch]._replace(format=4)),
+            batch: commit_batch.encode(store_batches()[batch]._replace(format=5)),
             keys: key_object.encode(store_keys()[keys]._replace(format=3)), rows: checkpoint.encode(manifest_objects()),
             log: documents.encode(newer),
         })  # fmt: skip

@@ -139,6 +139,10 @@ class Faults:
         """Wait until so many requests came in."""
         self.wait(lambda: self.count(verb, part) >= times)
 
+    def wait_done(self, verb: str, part: str = "", times: int = 1) -> None:
+        """Wait until so many requests succeeded."""
+        self.wait(lambda: sum(r.verb == verb and part in r.key for r in list(self.done)) >= times)
+
     # -- for the store ------------------------------------------------------------------------------------
 
     def run(self, verb: str, keys: Sequence[str], call: Callable[[], Result]) -> Result:

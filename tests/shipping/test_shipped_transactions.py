@@ -8,8 +8,9 @@ all three topics.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +18,46 @@ import pytest
 
 import holdfast
 from holdfast import Log, Settings, Unavailable
+from holdfast.root.objects import commit_batch
+from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.shipping.lanes import segment_lane
+from holdfast.shipping.ownership import takeover
 from holdfast.store import layout
 from holdfast.store.port import Body
+from tests.segments.planting import wait_for
 from tests.shipping.conftest import Root
 from tests.shipping.flaky import Faults, FlakyStore
 
 pytestmark = pytest.mark.store
 
 TOPICS = ("first", "second", "third")
+ONE_BY_ONE = {"batch_size_threshold": 2, "max_in_flight_requests": 1}
 
 
 @pytest.fixture
 def states(root: Root, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, bytes]]:
-    """The objects of the store after each change."""
+    """The objects of the store after each change; requests that a fault holds hold up nobody else."""
     found: list[dict[str, bytes]] = []
     lock = threading.Lock()
-    for verb in ("create", "delete"):
-        act = getattr(FlakyStore, verb)
 
-        def noted(self: FlakyStore, *given: Any, act: Any = act) -> None:
-            with lock:
-                act(self, *given)
-                found.append(root.objects())
+    class Noted(FlakyStore):
+        def __init__(self, store: Any, faults: Faults) -> None:
+            super().__init__(_Noting(store), faults)
 
-        monkeypatch.setattr(FlakyStore, verb, noted)
+    class _Noting:
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            act = getattr(self._store, name)
+            return act if name not in ("create", "delete") else lambda *given: noted(act, *given)
+
+    def noted(act: Any, *given: Any) -> None:
+        with lock:
+            act(*given)
+            found.append(root.objects())
+
+    monkeypatch.setattr("tests.shipping.conftest.FlakyStore", Noted)
     return found
 
 
@@ -64,6 +81,37 @@ def restored(make_root: Any, objects: dict[str, bytes], place: Path) -> Iterator
     holdfast.restore(copy.url, place, settings=Settings.from_mapping({}), copy=True)
     with holdfast.open(place, settings=Settings.from_mapping({"segments": {"seal_on_close": False}})) as log:
         yield log
+
+
+def made(states: list[dict[str, bytes]]) -> list[CommitBatch]:
+    """All commit batches that ever were there."""
+    found = {key: data for objects in states for key, data in objects.items() if layout.parse_batch_key(key)}
+    return [commit_batch.decode(data, key) for key, data in found.items()]
+
+
+def killed(log: Log, open_shipped: Any) -> Log:
+    """The log as its next process finds it."""
+    copy = Path(log.path).with_name("copy")
+    shutil.copytree(log.path, copy)
+    log.close()
+    return open_shipped(copy.name, shipping=ONE_BY_ONE)
+
+
+def begin_outage(log: Log, faults: Faults) -> None:
+    """The first transaction is shipped, the second one waits for the store, and nothing behind it is taken."""
+    for topic in TOPICS:
+        log.topic(topic)
+    commit(log, 0, durability="shipped")
+    batches = faults.count("create", "tail/")
+    faults.away()
+    commit(log, 1)
+    faults.wait_seen("create", "tail/", batches + 1)
+
+
+def until_trimmed(log: Log, topics: Sequence[str]) -> None:
+    """Until the journal has nothing more of what was sealed."""
+    heads = [log._journal.topics[topic][0] for topic in topics]
+    wait_for(lambda: not any(log._journal.sealed_entries(head, 1) for head in heads))
 
 
 def check(make_root: Any, states: list[dict[str, bytes]], tmp_path: Path) -> set[int]:
@@ -108,11 +156,74 @@ def test_segments_do_not_get_ahead_of_commits(open_shipped, make_root, states, t
         commit(log, number)
     faults.wait_seen("create", "tail/", batches + 1)
     log.seal("first")
+    faults.wait_done("create", "first/0/segments/")
+    commit(log, 5)
     gate.open()
-    commit(log, 5, durability="shipped")
+    commit(log, 6, durability="shipped")
     log.ship()
     log.close()
-    assert {1, 6} <= check(make_root, states, tmp_path)
+    assert {1, 7} <= check(make_root, states, tmp_path)
+
+
+@pytest.mark.parametrize("sealed", [TOPICS[:1], TOPICS[1:], TOPICS], ids=len)
+@pytest.mark.parametrize("is_killed", [False, True], ids=["alive", "killed"])
+def test_what_was_trimmed_before_it_was_shipped_comes_back_with_its_commits(
+    open_shipped, make_root, states, tmp_path, faults: Faults, sealed, is_killed
+):
+    """The store was away while topics were sealed and trimmed: their commits are in no batch, or a part of them is."""
+    log = open_shipped(shipping=ONE_BY_ONE)
+    begin_outage(log, faults)
+    for number in range(2, 8):
+        commit(log, number)
+        if number in (3, 6):
+            for topic in sealed:
+                log.seal(topic)
+    until_trimmed(log, sealed)
+    if is_killed:
+        log = killed(log, open_shipped)
+    faults.back()
+    commit(log, 8, durability="shipped")
+    assert [log.marks(topic)[0].shipped for topic in TOPICS] == [9, 9, 9]
+    log.ship()
+    assert [log.marks(topic)[0].settled for topic in sealed] == [7] * len(sealed)
+    log.close()
+    assert {1, 9} <= check(make_root, states, tmp_path)
+    assert sum(batch.format == commit_batch.WITH_SEGMENTS for batch in made(states)) > 0
+
+
+def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp_path, faults: Faults, monkeypatch):
+    """The machine is lost when segments are named and not settled. Whoever takes the log over settles them, also when
+    it is interrupted; and the log goes on from there.
+    """
+    log = open_shipped(shipping=ONE_BY_ONE)
+    begin_outage(log, faults)
+    for number in range(2, 5):
+        commit(log, number)
+    log.seal()
+    until_trimmed(log, TOPICS)
+    gate = faults.hold("_manifest/")
+    faults.back()
+    commit(log, 5, durability="shipped")
+    left = make_root()
+    for key, data in root.objects().items():
+        left.store.create(key, Body.of(data))
+    gate.open()
+    log.close()
+    assert not left.keys("topics/second/0/_manifest/")
+    monkeypatch.setattr(takeover, "_PAUSE_S", 0.001)
+    for interrupted in (".adopted", "topics/second/0/_manifest/", "topics/third/0/_manifest/00000000000000000001"):
+        rule = left.faults.fail(interrupted)
+        with pytest.raises(Unavailable, match="does not answer"):
+            holdfast.restore(left.url, tmp_path / "back", settings=Settings.from_mapping({}))
+        rule.end()
+    report = holdfast.restore(left.url, tmp_path / "back", settings=Settings.from_mapping({}))
+    assert (report.segments, report.lost_commits) == (3, 0)
+    with holdfast.open(tmp_path / "back", settings=Settings.from_mapping({"store": {"url": left.url}})) as log:
+        commit(log, 6, durability="shipped")
+        log.seal()
+        log.ship()
+    for again in restored(make_root, left.objects(), tmp_path / "again"):
+        assert list(numbers(again).values()) == [list(range(7))] * 3
 
 
 def test_shipped_means_every_topic_of_it(open_shipped, faults: Faults):
@@ -140,3 +251,19 @@ def test_shipped_means_every_topic_of_it(open_shipped, faults: Faults):
 
     asyncio.run(main())
     assert [log.marks(topic)[0].shipped for topic in TOPICS] == [3, 3, 3]
+
+
+def test_more_segments_than_a_batch_can_name_settle_one_by_one(open_shipped, root, faults: Faults, monkeypatch):
+    """Nothing waits for ever; only then may a restore find topics of which one is ahead."""
+    monkeypatch.setattr(segment_lane, "SEGMENTS_MAX", 5)
+    log = open_shipped(shipping=ONE_BY_ONE)
+    begin_outage(log, faults)
+    for number in (2, 3):
+        commit(log, number)
+        log.seal()
+    until_trimmed(log, TOPICS)
+    faults.back()
+    commit(log, 4, durability="shipped")
+    log.ship()
+    assert [log.marks(topic)[0].settled for topic in TOPICS] == [4, 4, 4]
+    assert [batch.segments for batch in root.batches() if batch.segments] == []

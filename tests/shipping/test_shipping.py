@@ -255,22 +255,27 @@ def test_a_log_that_is_only_read_claims_nothing(open_shipped, root):
     assert root.objects() == before
 
 
-def test_what_was_trimmed_before_it_was_shipped_counts_when_its_segments_are_settled(open_shipped, faults, root):
-    """The store was away while records were sealed and trimmed: later batches wait for those segments."""
+def test_what_was_trimmed_before_it_was_shipped_counts_when_a_batch_names_its_segments(open_shipped, faults, root):
+    """The store was away while records were sealed and trimmed: the batch behind them waits for their files."""
     log = open_shipped(segments=TEN)
     faults.away()
     topic = fill(log, "orders", 2)
     wait_for(lambda: log._journal.entries_after(0, 10, 10**6)[0] == [])
     tail = topic.submit(b"tail")
     tail.result()
-    gate = faults.hold("/_manifest/00000000000000000001")
+    gate, listing = faults.hold("segments/00000000000000000001"), faults.hold("/_manifest/00000000000000000001")
     faults.back()
     assert gate.arrived.wait(20)
-    wait_for(lambda: mark(log).shipped == 10)
-    assert not tail.when_shipped.done
+    assert root.batches() == []
+    assert (mark(log).shipped, mark(log).settled) == (0, 0)
     gate.open()
     assert tail.shipped(20).offset == 20
+    (batch,) = root.batches()
+    assert [segment.number for segment in batch.segments] == [0, 1]
+    listing.open()
+    log.ship(20)
     assert mark(log).settled == 20
+    assert [documents.checked(segment) for segment in root.manifest("orders")] == list(batch.segments)
 
 
 # -- segments -----------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class ModelStore:
         self.last_landing = 0.0
         """When the last request that is still travelling arrives."""
         self.on_delete: Callable[[list[str]], None] = lambda keys: None
+        self.on_create: Callable[[str], None] = lambda key: None
 
     def begin(self, owner: str, verb: str, key: str) -> Request:
         """A request is sent."""
@@ -68,6 +69,10 @@ class ModelStore:
         if check_key(key) in self.objects:
             raise AlreadyExists(key)
         self.objects[key] = data
+        try:
+            self.on_create(key)
+        except Exception as error:  # whoever waits for an answer still gets it
+            self._loop.call_exception_handler({"message": "an object was judged", "exception": error})
 
     def head(self, key: str) -> ObjectInfo | None:
         """What there is under a key."""

@@ -1,8 +1,9 @@
 """A restore on another machine, in virtual time: what `holdfast.restore` does to a store, request by request.
 
 The real one blocks a thread; here every request can be late, lost or overtaken by those of others. Steps and their
-order are those of `recovery.restore` and `shipping.ownership.takeover`: claim, look, adopt, start in every partition,
-make sure that nobody has claimed since. What counts is decided by the same code (`inherit`, `tail_walk`).
+order are those of `recovery.restore` and `shipping.ownership.takeover`: claim, look, adopt, settle what batches name,
+start in every partition, make sure that nobody has claimed since. What counts is decided by the same code (`inherit`,
+`tail_walk`, `continued`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import LOG_ID, ModelLog, Where
 from tests.simulation.model_store import FaultPolicy, ModelFace, ModelRemote
-from tests.simulation.world import ACTING, World, no_abort, where_of
+from tests.simulation.world import ACTING, World, no_abort, where_of, with_named
 
 Result = TypeVar("Result")
 
@@ -76,6 +77,10 @@ class _TakeOver:
         inherited = found.inherited
         walked = tail_walk.walk(LOG_ID, found.batches, found.settled, inherited.floor, inherited.frontier)
         await self._adopt(claim, inherited, walked.last_seq)
+        if any(batch.segments for batch in found.batches):
+            if await self._ask(lambda: newest_epoch(self._face)) != claim.epoch:
+                raise Closed("another restore has taken over", reason="fenced")
+            found = found._replace(manifests=[await self._settle(m, found.batches) for m in found.manifests])
         started = [await self._start(manifest, claim, walked.last_seq) for manifest in found.manifests]
         settled = {(manifest.topic, manifest.partition): manifest.settled or 0 for manifest in started}
         found = found._replace(manifests=started, settled=settled)
@@ -104,6 +109,7 @@ class _TakeOver:
         manifests = [await self._manifest(where) for where in wheres]
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
         batches = [tail_walk.cut(commit_batch.decode(await self._get(key), key), last) for key, last in names]
+        manifests = [with_named(manifest, batches) for manifest in manifests]
         settled = {where: manifest.settled or 0 for where, manifest in zip(wheres, manifests, strict=True)}
         return _Found(inherited, manifests, batches, settled)
 
@@ -112,6 +118,15 @@ class _TakeOver:
         found = [documents.decode_manifest(await self._get(info.key), info.key) for info in listed]
         prove(found, LOG_ID.hex(), *where)
         return StoreManifest(*where, tuple(found), None)
+
+    async def _settle(self, manifest: StoreManifest, batches: list[CommitBatch]) -> StoreManifest:
+        for segment in manifest.segments:
+            key = layout.manifest_key(segment.topic, segment.partition, segment.slot)
+            if not await self._create(key, documents.encode(segment)):
+                found = with_named(await self._manifest((manifest.topic, manifest.partition)), batches)
+                assert found.documents != manifest.documents, f"another segment is there {key=}"
+                return await self._settle(found, batches)
+        return manifest
 
     async def _start(self, manifest: StoreManifest, claim: EpochDocument, seq: int) -> StoreManifest:
         starts = [document for document in manifest.documents if isinstance(document, StartDocument)]

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Closed
+from holdfast.journal.state.partition import Partition
 from holdfast.shipping.lanes.batch_source import JournalSource
 from holdfast.shipping.lanes.ordering import Ordering
+from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.uploading import Uploader
 from holdfast.shipping.shipping_settings import ShippingSettings
@@ -151,6 +153,20 @@ def nothing_needed(source: JournalSource) -> dict[object, int]:
     return {}
 
 
+def always(lane: SegmentLane, partition: Partition, end: int) -> bool:
+    """Whatever the commits do, a manifest object is written when the file is there."""
+    return True
+
+
+async def at_once(lane: TailLane, held: object) -> None:
+    """A batch that lacks entries waits for files alone."""
+
+
+def nothing_named(lane: SegmentLane, partition: Partition, end: int) -> list[object]:
+    """A batch that lacks entries does not say where they are."""
+    return []
+
+
 def nothing_released(lane: TailLane) -> None:
     """Batches that the store has are forgotten when the lane is cancelled."""
 
@@ -161,6 +177,9 @@ PLANTED = {
     "remove batches without a floor": (Uploader, "put", without_floors),
     "do not wait for what was trimmed": (JournalSource, "unsettled", nothing_needed),
     "forget batches on cancellation": (TailLane, "_abandon", nothing_released),
+    "settle segments ahead of their commits": (SegmentLane, "_is_whole", always),
+    "send what lacks entries before the commits that it needs": (TailLane, "_until_sent", at_once),
+    "name no segments": (SegmentLane, "_documents", nothing_named),
 }
 
 

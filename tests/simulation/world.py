@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count, pairwise
@@ -31,8 +31,8 @@ from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.manifest_chain import prove
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_listing import inherit
+from holdfast.root.store_manifest import StoreManifest, continued
+from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.root.tail_walk import Walked
 from holdfast.shipping import session, shipper
 from holdfast.shipping.cleanup import janitor
@@ -68,6 +68,7 @@ class World:
         self.random = Random(seed)
         self.store = ModelStore(loop)
         self.store.on_delete = self._deleted
+        self.store.on_create = self._created
         self.clock = VirtualClock(loop, seed)
         self.stages: list[WatchedStage] = []
         self.sessions: list[Session] = []
@@ -118,6 +119,14 @@ class World:
         """Up to where a partition lies in segments on the store."""
         return self.manifest(where).settled or 0
 
+    def counting(self, log: ModelLog) -> tuple[list[CommitBatch], dict[Where, int], Inherited]:
+        """The commit batches that count, and up to where partitions lie in segments that do: settled, or named."""
+        inherited = inherit(self.store.list(layout.TAIL))
+        names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
+        batches = [tail_walk.cut(self.batch(key), last) for key, last in names]
+        wheres = [where_of(partition) for partition in log.all_partitions]
+        return batches, {where: with_named(self.manifest(where), batches).settled or 0 for where in wheres}, inherited
+
     def _decode(self, key: str, decode: Callable[[bytes, str], Result]) -> Result:
         data = self.store.objects[key]
         known = self._decoded.get(key)
@@ -147,17 +156,14 @@ class World:
     def _check_news(self, log: ModelLog) -> None:
         """Everything between the last mark and this one is on the store, as it was written."""
         before, seq = self._proved.get(log.name, 0), log.shipped_seq
-        inherited = inherit(self.store.list(layout.TAIL))
+        batches, settled, inherited = self.counting(log)
         assert inherited.frontier >= seq, f"{log.name} is ahead of the store shipped={seq} store={inherited.frontier}"
-        names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > before]
-        batches = [tail_walk.cut(self.batch(key), last) for key, last in names]
         there = {entry.seq: entry.digest for batch in batches for entry in batch.entries}
-        settled = {partition.id: self.settled(where_of(partition)) for partition in log.all_partitions}
         for partition in log.all_partitions:
-            assert partition.settled <= settled[partition.id], f"{log.name} settled what is not there"
+            assert partition.settled <= self.settled(where_of(partition)), f"{log.name} settled what is not there"
         for number in range(before + 1, seq + 1):
             entry = log.entries.get(number)
-            if entry is not None and end_of(entry) > settled[entry.partition_id]:
+            if entry is not None and end_of(entry) > settled[where_of(log.partitions[entry.partition_id])]:
                 assert there.get(number) == entry.digest, (
                     f"{log.name} acknowledged an entry that is not there seq={number}"
                 )
@@ -167,29 +173,41 @@ class World:
         if any(layout.parse_batch_key(key) or layout.parse_floor_key(key) for key in keys):
             self.audit()
 
+    def _created(self, key: str) -> None:
+        """Whoever restores at this moment gets every commit as a whole, or nothing of it."""
+        log = self.newest
+        if log is None or not (layout.parse_batch_key(key) or "/_manifest/" in key):
+            return
+        batches, settled, inherited = self.counting(log)
+        walked = tail_walk.walk(LOG_ID, batches, settled, inherited.floor, inherited.frontier)
+        back: dict[int, set[bool]] = {}
+        for entry in log.entries.values():
+            where = where_of(log.partitions[entry.partition_id])
+            is_back = end_of(entry) <= walked.ends.get(where, settled[where])
+            back.setdefault(entry.group_number, set()).add(is_back)
+        halves = [group for group, found in back.items() if len(found) > 1]
+        assert not halves, f"a restore would bring back a part of a commit of {log.name} groups={halves} {key=}"
+
     def audit(self) -> Walked:
         """Bring everything back, as a restore would at this moment: nothing that was acknowledged is missing."""
         log = self.newest
         assert log is not None
-        inherited = inherit(self.store.list(layout.TAIL))
-        settled = {where_of(partition): self.settled(where_of(partition)) for partition in log.all_partitions}
-        names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
-        batches = [tail_walk.cut(self.batch(key), last) for key, last in names]
+        batches, settled, inherited = self.counting(log)
         walked = tail_walk.walk(LOG_ID, batches, settled, inherited.floor, inherited.frontier)
         for partition in log.all_partitions:
             end = walked.ends.get(where_of(partition), settled[where_of(partition)])
             assert end >= partition.shipped, (
                 f"a restore would lose records of {log.name}: {where_of(partition)} {end=} shipped={partition.shipped}"
             )
-        self._check_floor(log, inherited.floor, settled)
+        self._check_floor(log, inherited.floor)
         self._check_content(log, batches, settled, walked.last_seq)
         return walked
 
-    def _check_floor(self, log: ModelLog, floor: int, settled: Mapping[Where, int]) -> None:
+    def _check_floor(self, log: ModelLog, floor: int) -> None:
         for entry in log.entries.values():
             if entry.seq <= floor:
                 where = where_of(log.partitions[entry.partition_id])
-                assert end_of(entry) <= settled[where], f"a floor lies floor={floor} seq={entry.seq} {where}"
+                assert end_of(entry) <= self.settled(where), f"a floor lies floor={floor} seq={entry.seq} {where}"
 
     def _check_content(
         self, log: ModelLog, batches: list[CommitBatch], settled: Mapping[Where, int], upto: int
@@ -205,6 +223,13 @@ class World:
         """Every stage was released, once."""
         wrong = [stage for stage in self.stages if stage.releases != 1]
         assert not wrong, f"not released exactly once: {wrong}"
+
+
+def with_named(manifest: StoreManifest, batches: Sequence[CommitBatch]) -> StoreManifest:
+    """A manifest with the segments that these batches name."""
+    named = [segment for batch in batches for segment in batch.segments]
+    where = (manifest.topic, manifest.partition)
+    return continued(manifest, [s for s in named if (s.topic, s.partition) == where], LOG_ID.hex())
 
 
 class WatchedStage(Stage[Body]):

@@ -100,6 +100,42 @@ def test_many_small_batches_take_few_reads() -> None:
     assert journal.reads <= 160 // 16 + 1
 
 
+def test_no_part_of_a_commit_is_missing_behind_its_batch() -> None:
+    """Of commits 1-3, 4-6, 7-9 and 10-12 some entries were trimmed, the last ones among them; each number is in the
+    batch whose commit it belongs to, or in an earlier one.
+    """
+    for ahead in (1, 10_000):
+        journal = FakeJournal(entries_of([[10] * 3] * 4))
+        journal.entries = [entry for entry in journal.entries if entry.seq not in (3, 6, 7, 8, 10, 11, 12)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_AHEAD_BYTES", ahead)
+            patch.setattr(module, "_AHEAD_BATCHES", 1)
+            settings = ShippingSettings(batch_size_threshold=1, batch_bytes_max=10)
+            source = JournalSource(journal, settings, NoKeys())  # type: ignore[arg-type]
+            source.start(0)
+            patch.setattr(source, "unsettled", lambda: {"all that is sealed": 9})
+            batches = []
+            while (batch := source.take()) is not None:
+                batches.append((batch.first_seq, batch.last_seq, len(batch.entries), bool(batch.needs)))
+        assert batches == [(1, 3, 2, True), (4, 8, 2, True), (9, 12, 1, True)]
+        assert (source.taken_upto, source.pending()) == (12, (0, 0))
+
+
+def test_what_was_trimmed_as_a_whole_is_a_batch_without_entries() -> None:
+    journal = FakeJournal(entries_of([[10]] * 3))
+    journal.entries = []
+    source = JournalSource(journal, ShippingSettings(), NoKeys())  # type: ignore[arg-type]
+    source.start(1)
+    assert source.take() is None
+    assert source.taken_upto == 3
+    source.start(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "unsettled", lambda: {"all that is sealed": 9})
+        batch = source.take()
+    assert batch is not None
+    assert (batch.first_seq, batch.last_seq, batch.entries, batch.needs_upto) == (2, 3, [], 3)
+
+
 def test_what_does_not_fill_a_batch_is_read_again_with_what_came_since() -> None:
     journal = FakeJournal(entries_of([[10]] * 5))
     source = JournalSource(journal, ShippingSettings(batch_size_threshold=4, batch_bytes_max=1_000), NoKeys())  # type: ignore[arg-type]

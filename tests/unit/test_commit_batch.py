@@ -380,7 +380,7 @@ def test_a_batch_under_another_key_is_refused(key):
 
 def test_a_newer_format_is_refused_by_its_number():
     """An object of a newer holdfast is Invalid, with what to do; its columns are not looked at."""
-    data = encode(BATCH._replace(format=4))
+    data = encode(BATCH._replace(format=5))
     with pytest.raises(Invalid, match="newer holdfast") as caught:
         decode(data, key_of(BATCH))
     assert "upgrade" in caught.value.hint

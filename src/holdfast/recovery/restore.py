@@ -50,12 +50,18 @@ from holdfast.root import tail_walk
 from holdfast.root.acknowledged import acknowledged, takeovers
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
-from holdfast.root.objects.documents import EpochDocument, LogDocument, SinkTopicDocument, TopicDocument
+from holdfast.root.objects.documents import (
+    EpochDocument,
+    LogDocument,
+    SegmentDocument,
+    SinkTopicDocument,
+    TopicDocument,
+)
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest, in_parallel
+from holdfast.root.store_manifest import StoreManifest, all_continued, by_partition, in_parallel
 from holdfast.root.tail_listing import Inherited
 from holdfast.root.tail_walk import Walked
 from holdfast.settings import Settings
@@ -252,6 +258,8 @@ class _Restore:
                 self._segments.stop()
                 raise
             fetching.result()
+        if seen.named:
+            self._segments.fetch(seen.manifests.values())
         return seen
 
     def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
@@ -287,10 +295,12 @@ class _Restore:
 
     def _read_tail(self, survey: _Survey) -> Seen:
         """Bring the tail here, and prove it."""
-        inherited, topics, manifests = survey
+        inherited, topics, _ = survey
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
         in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
+        named = self._named(batches)
+        manifests = self._with_named(survey, named)
         settled = settled_in(topics, manifests)
         # Looked at again, mostly nothing has changed; and all of it would be read and proved once more.
         found = (batches, settled, inherited.floor, inherited.frontier)
@@ -300,9 +310,22 @@ class _Restore:
         acks, beyond = self._look_beyond(inherited, settled, walked)
         others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
         told = acknowledged(inherited, acks, others)
-        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told)
+        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told, named)
         self._require_acknowledged(seen)
         return seen
+
+    def _named(self, batches: Iterable[Counting]) -> tuple[SegmentDocument, ...]:
+        """The segments that batches name which count as a whole."""
+        names = [(key, layout.parse_batch_key(key), last_seq) for key, last_seq in batches]
+        whole = [key for key, name, last_seq in names if name is not None and name.last_seq == last_seq]
+        return tuple(segment for key in whole for segment in self._spool.segments(key))
+
+    def _with_named(self, survey: _Survey, named: tuple[SegmentDocument, ...]) -> dict[Where, StoreManifest]:
+        """The manifests as they are once all that is named has its object."""
+        manifests = all_continued(survey.manifests, named, self._log.log)
+        check_schemas(survey.topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in named})
+        self._keys.expect({segment.key_id for segment in named})
+        return manifests
 
     def _fetch_keys(self, info: ObjectInfo) -> None:
         """Bring an object of idempotency keys here, and prove that it can be used."""
@@ -361,6 +384,7 @@ class _Restore:
         seen = self._gather()
         seq, settled = seen.walked.last_seq, seen.settled
         takeover.adopt(claim, seen.inherited, seq)
+        seen = self._settle(takeover, claim, seen)
         manifests = self._steps.over(
             "taking over partitions",
             lambda manifest: takeover.start(claim, manifest, seq, settled[manifest.topic, manifest.partition]),
@@ -372,6 +396,16 @@ class _Restore:
             seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
             self._segments.fetch(seen.manifests.values())
         return seen
+
+    def _settle(self, takeover: Takeover, claim: EpochDocument, seen: Seen) -> Seen:
+        """Write the manifest objects of what batches name."""
+        if not seen.named:
+            return seen
+        takeover.require_newest(claim.epoch)
+        manifests = dict(seen.manifests)
+        for where, named in by_partition(seen.named).items():
+            manifests[where] = takeover.settle(manifests[where], named)
+        return seen._replace(manifests=manifests)
 
     # -- making it a log ----------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from holdfast.recovery.rebuild_plan import with_tree
 from holdfast.recovery.spooling import Spool
 from holdfast.root import tail_walk
 from holdfast.root.objects.commit_batch import CommitBatch
-from holdfast.root.objects.documents import LogDocument, TopicDocument
+from holdfast.root.objects.documents import LogDocument, SegmentDocument, TopicDocument
 from holdfast.root.root_contents import Where
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited
@@ -64,6 +64,8 @@ class Seen(NamedTuple):
     beyond_records: int
     acknowledged: int
     """The last commit that somebody was told of."""
+    named: tuple[SegmentDocument, ...] = ()
+    """Segments that commit batches name: they count, whether their manifest objects are there or not."""
 
     @property
     def lost(self) -> int:

@@ -15,6 +15,7 @@ from holdfast import disk
 from holdfast.errors import Corrupt
 from holdfast.root.objects import commit_batch, key_object
 from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.objects.key_object import KeyObject
 from holdfast.store.port import ObjectInfo, Store
 
@@ -32,6 +33,7 @@ class Spool:
         self._here: set[str] = set()
         self._kept: dict[str, CommitBatch] = {}
         self._heads: dict[str, KeyObject] = {}
+        self._segments: dict[str, tuple[SegmentDocument, ...]] = {}
         self._bytes_left, self._entries_left = _BYTES_KEPT, _ENTRIES_KEPT
         self._lock = Lock()
 
@@ -58,6 +60,8 @@ class Spool:
             return
         data = self._get(key)
         batch = commit_batch.decode(data, key)
+        if batch.segments:
+            self._segments[key] = batch.segments
         if self._has_room(len(data), len(batch.entries)):
             self._kept[key] = batch
         else:
@@ -79,6 +83,10 @@ class Spool:
         """A commit batch that was fetched."""
         kept = self._kept.get(key)
         return commit_batch.decode(self._file(key).read_bytes(), key) if kept is None else kept
+
+    def segments(self, key: str) -> tuple[SegmentDocument, ...]:
+        """The segments that a commit batch names."""
+        return self._segments.get(key, ())
 
     def keys(self, key: str) -> KeyObject:
         """An object of keys that was fetched."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.root.numbered_objects import newest, numbered
@@ -77,6 +79,48 @@ def read_manifest(
     manifest = StoreManifest(topic, partition, tuple(found), read_expired(store, log, topic, partition))
     _prove_expired(manifest)
     return manifest
+
+
+def continued(manifest: StoreManifest, named: Iterable[SegmentDocument], log: str) -> StoreManifest:
+    """A manifest with the segments that a commit batch names and that have no objects of their own yet.
+
+    Raises Corrupt where they do not follow those that are there, or say something else than those.
+    """
+    found, segments = list(manifest.documents), manifest.segments
+    proved = len(found)
+    for document in named:
+        if document.number >= len(segments):
+            # A takeover that did not see the batch may have taken its slot.
+            segments.append(documents.checked(msgspec.structs.replace(document, slot=len(found))))
+            found.append(segments[-1])
+        elif (segments[document.number].chain, segments[document.number].sha256) != (document.chain, document.sha256):
+            key = layout.manifest_key(manifest.topic, manifest.partition, segments[document.number].slot)
+            raise Corrupt("a commit batch names another segment than the manifest has", path=key)
+    prove(found, log, manifest.topic, manifest.partition, proved)
+    more = manifest._replace(documents=tuple(found))
+    _prove_expired(more)
+    return more
+
+
+def all_continued(
+    manifests: Mapping[tuple[str, int], StoreManifest], named: Iterable[SegmentDocument], log: str
+) -> dict[tuple[str, int], StoreManifest]:
+    """The manifests of all partitions with the segments that commit batches name; raises Corrupt."""
+    found = dict(manifests)
+    for where, segments in by_partition(named).items():
+        if where not in found:
+            message = "a commit batch names a segment of a partition that the store does not know"
+            raise Corrupt(message, path=layout.TAIL, topic=where[0], partition=where[1])
+        found[where] = continued(found[where], segments, log)
+    return found
+
+
+def by_partition(named: Iterable[SegmentDocument]) -> dict[tuple[str, int], list[SegmentDocument]]:
+    """Segments that commit batches name, by topic and partition, each in the order of the batches."""
+    found: dict[tuple[str, int], list[SegmentDocument]] = {}
+    for document in named:
+        found.setdefault((document.topic, document.partition), []).append(document)
+    return found
 
 
 def read_upto(store: Store, log: str, topic: str, partition: int, slot: int) -> list[ManifestDocument]:

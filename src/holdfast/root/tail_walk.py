@@ -74,7 +74,7 @@ def cut(batch: CommitBatch, last_seq: int) -> CommitBatch:
     """A batch up to a sequence number: a takeover may have adopted only its first commits; the rest is written anew."""
     if batch.last_seq <= last_seq:
         return batch
-    return batch._replace(entries=[entry for entry in batch.entries if entry.seq <= last_seq])
+    return batch._replace(entries=[entry for entry in batch.entries if entry.seq <= last_seq], segments=())
 
 
 def entries(
@@ -143,6 +143,8 @@ class _Walker:
             self._digests[entry.seq] = entry.digest
             self._group.append(entry)
         self._end_group()  # batches hold whole commits
+        if batch.segments and not self._is_cut:  # what it lacks is in segments that count with it
+            self._last_seq = max(self._last_seq, batch.last_seq)
 
     def finish(self) -> Walked:
         """What counts."""

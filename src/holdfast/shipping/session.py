@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import AdoptedDocument, EpochDocument
+from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, SegmentDocument
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event
@@ -205,10 +205,8 @@ class Session:
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, gaps)
         self._counters.backlog_bytes = journal.bytes_after(marks.shipped_seq) - journal.commits.bytes
-        source.start(inherited.frontier, waits=bool(gaps))
         keys.inherit(inherited, inherited.frontier)
-        if inherited.frontier > marks.shipped_seq or gaps:
-            tail.adopt(journal.ends_upto(inherited.frontier), source.unsettled(), inherited.frontier)
+        self._begin(source, tail, segments, inherited.frontier, is_lost=bool(gaps))
         janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
         await self._adopt(max(shipped, inherited.frontier))
@@ -220,6 +218,14 @@ class Session:
 
         segments.on_settled = on_settled
         segments.before_settling = keys.before_segment
+
+        async def named(needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
+            found = await segments.named(needs)
+            for partition, end in needs.items():
+                await keys.before_segment(partition, end)
+            return found
+
+        tail.named, tail.on_shipped = named, segments.shipped.set
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         chores = (
             janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000),
@@ -230,9 +236,9 @@ class Session:
                 working = [tasks.create_task(lane.run()) for lane in lanes]
                 running = [tasks.create_task(chore) for chore in (*chores, self._calls.obey())]
                 await self._calls.stop.wait()
-                for lane in lanes:
+                for lane, task in reversed([*zip(lanes, working, strict=True)]):  # batches may wait for segments
                     lane.stop()
-                await asyncio.wait(working)
+                    await asyncio.wait([task])
                 for topic in list(journal.topics):
                     await topics.describe(topic)
                 for chore in running:
@@ -240,6 +246,25 @@ class Session:
             await _tidy(janitor)
         finally:
             marks.note_now()
+
+    def _begin(
+        self, source: JournalSource, tail: TailLane, segments: SegmentLane, frontier: int, *, is_lost: bool
+    ) -> None:
+        """Where the lanes begin, given up to where commits are on the store.
+
+        Segments that nobody acknowledged may have a part of commits behind that: the first batch names them. Without a
+        batch, there are no such commits.
+        """
+        unsettled, ends = source.unsettled(), self._journal.ends_upto(frontier)
+        is_known = all(end <= max(p.shipped, ends.get(p, 0)) for p, end in unsettled.items()) and not is_lost
+        if frontier >= self._journal.commits.last_seq:
+            segments.free = unsettled
+        elif not is_known:
+            source.start(frontier, ends)
+            return
+        source.start(frontier)
+        if frontier > shipping_of(self._journal).shipped_seq or is_lost:
+            tail.adopt(ends, {} if is_known else unsettled, frontier)
 
     async def _look_behind(self) -> None:
         """Once, beside everything else: is all there, by name, that lies behind the newest objects? Or begin anew."""

@@ -5,10 +5,15 @@ where commits had been acknowledged as shipped when it was cut (`acked`), so tha
 from what was on its way; and the idempotency keys of its records, as hashes, with digests of what they stand for, all
 of it encrypted in a log with keys.
 
+Entries that were sealed and trimmed before they could be shipped are in no batch. Where some are missing, the batch
+names the segments that hold them (`segments`), as their manifest objects will: whoever has the batch has those, too,
+and no part of a commit is on the store without the others.
+
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what
 is not as it should be is `Corrupt` with the object's key. Digests and encrypted bodies of the entries stay as they were
-stored; the caller proves them, and that the log is the right one. Batches of format 1 (without `acked` and keys) and of
-format 2 (without the keys' digests) are read as well.
+stored; the caller proves them, that the log is the right one, and that segments follow those that are settled. Batches
+that name segments are of format 4, all others of format 3; those of format 1 (without `acked` and keys) and of format 2
+(without the keys' digests) are read as well.
 """
 
 from __future__ import annotations
@@ -23,14 +28,17 @@ import pyarrow as pa
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid
-from holdfast.root.objects import row_stream
+from holdfast.root.objects import documents, row_stream
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
 from holdfast.store import layout
 
-FORMAT = 3
+FORMAT, WITH_SEGMENTS = 3, 4
 BYTES_MAX = 4 * 2**30
 """Of the object. A group has 1 GiB at most; S3 takes 5 GiB in one request."""
 ENTRIES_MAX = 2**22
+SEGMENTS_MAX = 2**14
+"""So many are less than what a schema message may have."""
 
 _CONTEXT = "holdfast 1 commit batch"
 _DIGEST_BYTES, _NO_SCHEMA = 16, bytes(16)
@@ -95,6 +103,8 @@ class CommitBatch(NamedTuple):
     acked: int = 0
     """Up to where commits had been acknowledged as shipped when this was cut; 0 also where format 1 did not say."""
     format: int = FORMAT
+    segments: tuple[SegmentDocument, ...] = ()
+    """Those that hold what it lacks, each with its check, by partition and slot."""
 
 
 _WHOLE, _TIME = pa.int64(), pa.timestamp("us", "UTC")
@@ -105,7 +115,7 @@ _TYPES = {
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, _TYPES.get(name, _WHOLE), nullable=False) for name in TailEntry._fields])
 """The columns, without what stands in the metadata."""
-SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), 2: SCHEMA, FORMAT: SCHEMA}
+SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), 2: SCHEMA, FORMAT: SCHEMA, WITH_SEGMENTS: SCHEMA}
 """By format."""
 STREAMS = {number: RowStream(schema, _CONTEXT) for number, schema in SCHEMAS.items()}
 
@@ -200,6 +210,10 @@ def _problems(batch: CommitBatch, columns: Columns) -> Iterator[str]:
         yield "its entries are not in order"
     if any(map(ge, [0, *numbers], numbers)) or not set(columns["key_epoch"]) <= {0, *numbers}:
         yield "its keys are not those of its entries"
+    if (batch.format == WITH_SEGMENTS) != bool(batch.segments) or len(batch.segments) > SEGMENTS_MAX:
+        yield "its segments are none, or too many"
+    if any(segment.log != batch.log_id.hex() for segment in batch.segments):
+        yield "its segments are another log's"
     yield from _entry_problems(columns)
 
 
@@ -244,6 +258,7 @@ class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _key_decoder = msgspec.json.Decoder(tuple[_Key, ...])
+_segment_decoder = msgspec.json.Decoder(tuple[SegmentDocument, ...])
 
 
 def _metadata(batch: CommitBatch) -> dict[bytes, bytes]:
@@ -255,7 +270,12 @@ def _metadata(batch: CommitBatch) -> dict[bytes, bytes]:
         b"holdfast.last_seq": b"%d" % batch.last_seq,
         **({b"holdfast.acked": b"%d" % batch.acked} if batch.format > 1 else {}),
         b"holdfast.keys": keys_as_json(batch.keys),
+        **({b"holdfast.segments": _segments_as_json(batch.segments)} if batch.format >= WITH_SEGMENTS else {}),
     }
+
+
+def _segments_as_json(segments: Sequence[SegmentDocument]) -> bytes:
+    return msgspec.json.encode([documents.checked(segment) for segment in segments])
 
 
 def keys_as_json(keys: Sequence[TailKey]) -> bytes:
@@ -282,6 +302,7 @@ def _batch_of(found: int, metadata: dict[bytes, bytes], entries: tuple[TailEntry
             entries,
             int(metadata[b"holdfast.acked"]) if found > 1 else 0,
             found,
+            _segment_decoder.decode(metadata[b"holdfast.segments"]) if found >= WITH_SEGMENTS else (),
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         raise Damaged("is damaged: its metadata cannot be read") from None

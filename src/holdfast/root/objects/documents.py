@@ -313,14 +313,19 @@ AnyDocument = (
 ManifestDocument = SegmentDocument | StartDocument
 
 Kind = TypeVar("Kind", bound=Document)
+Checked = TypeVar("Checked", bound=AnyDocument)
 
 _decoder: msgspec.json.Decoder[AnyDocument] = msgspec.json.Decoder(AnyDocument)
 
 
 def encode(document: AnyDocument) -> bytes:
     """A document as bytes, with its check."""
-    checked = msgspec.structs.replace(document, check=_check(document))
-    return msgspec.json.encode(checked) + b"\n"
+    return msgspec.json.encode(checked(document)) + b"\n"
+
+
+def checked(document: Checked) -> Checked:
+    """A document with its check, as whoever reads it gets it."""
+    return msgspec.structs.replace(document, check=_check(document))
 
 
 def decode(data: bytes, key: str, kind: type[Kind]) -> Kind:

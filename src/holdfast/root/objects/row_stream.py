@@ -27,7 +27,7 @@ from holdfast.errors import Invalid
 HASH_BYTES = 16
 DIGEST = pa.binary(16)
 _DIGEST_BYTES = 16
-_HEADER_BYTES_MAX = 2**20
+_HEADER_BYTES_MAX = 2**25
 """Of the schema message."""
 _MARKER = b"\xff\xff\xff\xff"
 _END_OF_STREAM = _MARKER + bytes(4)

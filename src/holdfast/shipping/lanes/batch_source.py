@@ -2,9 +2,10 @@
 
 What is taken is what is stored: entries as they are, sealed or not, each proved by its digest. Entries whose segments
 are settled already are left out, as are those of topics that are not shipped (`refusal`). Entries that are not in the
-journal any more were sealed and trimmed before they could be shipped (after a long outage, say); then the batch counts
-only when those segments are settled (`needs`), and so whatever counts has everything before it on the store. Each entry
-brings the idempotency keys of its records along.
+journal any more were sealed and trimmed before they could be shipped (after a long outage, say); then the batch needs
+those segments on the store (`needs`), and every commit that they have a part of (`needs_upto`): so whatever counts has
+everything before it on the store, and commits are there as a whole. Each entry brings the idempotency keys of its
+records along.
 
 Where batches are small and much waits, entries of several batches are read at once. Batches are cut from them in the
 same places as if each were read by itself; what would not fill a batch is read again, with what came since.
@@ -41,9 +42,11 @@ class Taken(NamedTuple):
     ends: Mapping[Partition, int]
     """Up to where each partition is in this batch."""
     needs: Mapping[Partition, int]
-    """Up to where each partition must be settled before this batch may count."""
+    """Up to where each partition was sealed when entries turned out to be missing."""
     records: int
     size: int
+    needs_upto: int = 0
+    """The last commit that those segments may have a part of."""
 
     @property
     def topics(self) -> set[str]:
@@ -66,19 +69,33 @@ class JournalSource:
         """Behind the last batch, and behind what was looked at."""
         self._has_more = True
         self._ahead: Sequence[Entry] = ()
-        """Entries behind the cursor that were read already."""
+        """Entries behind the cursor that were read already …"""
+        self._more = False
+        """… whether there were more …"""
+        self._read_upto = 0
+        """… and up to where at least they had been committed by then."""
         self._needs: Mapping[Partition, int] = {}
-        """What the next batch has to wait for."""
+        """What the next batch needs."""
+        self._ends: Mapping[Partition, int] = {}
+        """What the next batch lets count besides itself."""
         self._key_id = 0
         """Idempotency keys up to this id were read."""
         self._idempotency: dict[int, list[KeyRow]] = {}
         """Keys that were read and not sent, by the sequence numbers of their entries."""
 
-    def start(self, seq: int, *, waits: bool = False) -> None:
-        """Begin behind this entry; the first batch `waits` for all that is sealed, if the store has lost segments."""
+    @property
+    def taken_upto(self) -> int:
+        """Entries up to this one were taken, or are not needed."""
+        return self._cursor
+
+    def start(self, seq: int, ends: Mapping[Partition, int] | None = None) -> None:
+        """Begin behind this entry. Given the ends of what was sent up to there, the first batch needs all that is
+        sealed, and lets those count, too: nobody knows whether all of it is on the store.
+        """
         self._base = self._cursor = seq
         # Numbers of a log that was rebuilt begin anew: no gap in them tells that segments lie before the first one.
-        self._needs = self.unsettled() if waits or not seq else {}
+        self._needs = self.unsettled() if ends is not None or not seq else {}
+        self._ends = ends or {}
         self._key_id = self._remembered.last_id_upto(seq)
 
     def pending(self) -> tuple[int, int]:
@@ -94,34 +111,43 @@ class JournalSource:
         return self._groups_seen + commits, self._bytes_seen + size
 
     def take(self) -> Taken | None:
-        """The next batch; None when everything is taken or settled."""
+        """The next batch; None when everything is taken or settled. One without entries may need segments."""
         while True:
             entries = self._next()
-            if not entries:
+            upto = self._end(entries)
+            if upto <= self._cursor:
                 return None
-            before, self._cursor = self._cursor, entries[-1].seq
-            if len(entries) != entries[-1].seq - before:  # some were trimmed: they lie in what is sealed by now
-                self._needs = self.unsettled()
-            taken = self._batch(entries, self._needs)
-            if taken.entries:
-                self._base, self._needs = taken.last_seq, {}
+            before, self._cursor = self._cursor, upto
+            if len(entries) != upto - before:  # some were trimmed: they lie in what is sealed by now
+                self._needs = {**self._needs, **self.unsettled()}
+            taken = self._batch(entries, upto)
+            if taken.entries or taken.needs:
+                self._base, self._needs, self._ends = upto, {}, {}
                 return taken
 
     def _next(self) -> Sequence[Entry]:
         """Entries for one batch, in whole commits."""
         end, is_full = first_batch(self._ahead, self._groups_max, self._bytes_max)
-        if not is_full:
-            groups, size = self.commits.groups, self.commits.bytes
-            self._ahead, more = self._journal.entries_after(
-                self._cursor, self._groups_max * _AHEAD_BATCHES, max(self._bytes_max, _AHEAD_BYTES)
+        if not is_full or (self._more and end == len(self._ahead)):  # what follows a batch is known when it is taken
+            groups, size, self._read_upto = self.commits.groups, self.commits.bytes, self.commits.last_seq
+            self._ahead, self._more = self._journal.entries_after(
+                self._cursor, self._groups_max * _AHEAD_BATCHES + 1, max(self._bytes_max, _AHEAD_BYTES)
             )
             end, _ = first_batch(self._ahead, self._groups_max, self._bytes_max)
-            self._has_more = more or end < len(self._ahead)
+            self._has_more = self._more or end < len(self._ahead)
             if not self._has_more:
                 self._groups_seen, self._bytes_seen = groups, size
             self._read_keys()
         entries, self._ahead = self._ahead[:end], self._ahead[end:]
         return entries
+
+    def _end(self, entries: Sequence[Entry]) -> int:
+        """Where a batch of these ends: right before the next entry that is there, so that no part of its last commit
+        is missing behind it.
+        """
+        taken = entries[-1].seq if entries else self._cursor
+        following = self._ahead or (self._journal.entries_after(taken, 1, 1)[0] if self._more else ())
+        return following[0].seq - 1 if following else max(taken, self._read_upto)
 
     def _read_keys(self) -> None:
         """The idempotency keys of what was read: they were committed together, so they are there."""
@@ -145,10 +171,10 @@ class JournalSource:
         partitions = shipped_partitions(self._journal)
         return {p: p.sealed.sealed_offset for p in partitions if p.settled < p.sealed.sealed_offset}
 
-    def _batch(self, entries: Sequence[Entry], needs: Mapping[Partition, int]) -> Taken:
+    def _batch(self, entries: Sequence[Entry], upto: int) -> Taken:
         by_id = self._journal.partitions
         kept: list[TailEntry] = []
-        ends: dict[Partition, int] = {}
+        ends = dict(self._ends)
         for entry in entries:
             partition = by_id[entry.partition_id]
             end = entry.first + entry.count
@@ -156,12 +182,12 @@ class JournalSource:
                 ends[partition] = end
                 keys = self._keys_of(entry) if self._idempotency else b""
                 kept.append(TailEntry(partition.topic, partition.number, entry.seq, *entry[2:], keys))
-        self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > entries[-1].seq}
+        self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > upto}
         numbers = sorted({entry.key_epoch for entry in kept} - {0})
         epochs = tuple(TailKey.of(self._remembered.key_epoch(number)) for number in numbers)
         return Taken(
-            self._base + 1, entries[-1].seq, kept, epochs, ends, needs, sum(entry.count for entry in kept),
-            sum(len(entry.body) for entry in kept),
+            self._base + 1, upto, kept, epochs, ends, self._needs, sum(entry.count for entry in kept),
+            sum(len(entry.body) for entry in kept), self.commits.last_seq if self._needs else 0,
         )  # fmt: skip
 
 

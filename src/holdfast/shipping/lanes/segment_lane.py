@@ -1,6 +1,9 @@
 """Sealed segments: their files as they are, then their manifest objects, in order per partition.
 
-    file (several ahead) → idempotency keys → manifest object (one after the other) → fence → mark
+    file (several at once) → its commits are shipped? → idempotency keys → manifest object → fence → mark
+
+A segment does not get ahead of its commits: its manifest object is written when all of them are on the store, in whole
+(`tail_lane`). Until then nobody sees more than its file. What has no commits that are still to come is `free` of that.
 
 A file's bytes and name were fixed when it was sealed, and a manifest object says only what its row says: a restart
 sends the same again, and *already exists* with the same bytes is an answer like any other. Segments that retention
@@ -13,13 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.root.objects import documents
+from holdfast.root.objects.commit_batch import SEGMENTS_MAX
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.segments.manifest.manifest_documents import gone_document, segment_document
 from holdfast.shipping.lanes.uploading import FileGone
 from holdfast.shipping.ownership.fence import Asking, Fence
@@ -68,7 +74,19 @@ class SegmentLane:
         self._counters = context.counters
         self._asking = asking
         self._head = head
-        self._workers: dict[Partition, asyncio.Task[None]] = {}
+        self._uploading: dict[Partition, asyncio.Task[None]] = {}
+        self._listing: dict[Partition, asyncio.Task[None]] = {}
+        self._files: dict[Partition, int] = {}
+        """Behind the last segment whose file is there, with those before it."""
+        self._arrived = asyncio.Event()
+        self.shipped = asyncio.Event()
+        """Set by the other lane when something was shipped."""
+        self.settled = asyncio.Event()
+        self._has_batches = context.settings.commit_batches
+        self._missing: set[Partition] = set()
+        """Partitions that lack a file: nothing can name them, and they hold up nobody else."""
+        self.free: dict[Partition, int] = {}
+        """Up to where segments wait for no commits."""
         self._behind: dict[Partition, int] = {}
         """Behind the last segment whose manifest object was sent."""
         self._acknowledged: deque[_Acknowledged] = deque()
@@ -90,9 +108,11 @@ class SegmentLane:
                     # Registered before looking: a seal in between is not missed.
                     self._waiting = future = seals.future(loop, _IDLE_S)
                     for partition in shipped_partitions(self._journal):
-                        if self._next(partition) < partition.sealed.segments and partition not in self._workers:
-                            self._workers[partition] = tasks.create_task(self._work(partition))
-                    if self._stopping and not self._workers and not self._acknowledged:
+                        if self._next_file(partition) < partition.sealed.segments and partition not in self._uploading:
+                            self._uploading[partition] = tasks.create_task(self._upload_all(partition))
+                        if self._next(partition) < self._next_file(partition) and partition not in self._listing:
+                            self._listing[partition] = tasks.create_task(self._list(partition))
+                    if self._stopping and not (self._uploading or self._listing or self._acknowledged):
                         return
                     await future
             finally:
@@ -107,13 +127,35 @@ class SegmentLane:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    async def named(self, needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
+        """What the manifest objects of segments up to these offsets will say, once their files are there."""
+        for partition, end in needs.items():
+            await _until(self._arrived, partial(self._has_files, partition, end))
+        if sum(self._next_file(p) - shipment_of(p).settled_segments for p in needs) > SEGMENTS_MAX:
+            # More than one object can name. They settle one by one; whoever restores meanwhile gets them like that.
+            self.free = {**self.free, **needs}
+            self.shipped.set()
+            await _until(self.settled, lambda: all(p.settled >= end for p, end in needs.items()))
+        return tuple(document for partition, end in needs.items() for document in self._documents(partition, end))
+
+    def _has_files(self, partition: Partition, end: int) -> bool:
+        """Whether the files of all segments up to an offset are on the store."""
+        files = self._next_file(partition)
+        return files > 0 and self._manifest.row(partition, files - 1).end >= end
+
+    def _documents(self, partition: Partition, end: int) -> Iterator[SegmentDocument]:
+        """Of the segments up to an offset that are not settled."""
+        for number in range(shipment_of(partition).settled_segments, self._next_file(partition)):
+            row = self._manifest.row(partition, number)
+            if row.end <= end:
+                slot = number + _starts(partition)
+                yield documents.checked(segment_document(self._manifest, partition, row, slot))
+
     # -- one partition ------------------------------------------------------------------------------------
 
-    async def _work(self, partition: Partition) -> None:
-        """Bring all segments of a partition to the store: files ahead, manifest objects in order."""
-        shipment = shipment_of(partition)
-        starts = shipment.slots - shipment.settled_segments
-        number = self._next(partition)
+    async def _upload_all(self, partition: Partition) -> None:
+        """Bring the files of all segments of a partition to the store."""
+        number = self._next_file(partition)
         ahead: deque[tuple[SegmentRow, asyncio.Task[None]]] = deque()
         try:
             await self._describe(partition.topic)
@@ -127,9 +169,25 @@ class SegmentLane:
                 row, upload = ahead[0]
                 await upload
                 ahead.popleft()
-                # Once more: a new version of the schema may have begun while this was at work.
+                self._files[partition] = row.number + 1
+                self._arrived.set()
+                self._wake()
+        finally:
+            for _, upload in ahead:
+                upload.cancel()
+            await asyncio.gather(*(upload for _, upload in ahead), return_exceptions=True)
+            del self._uploading[partition]
+            self._wake()
+
+    async def _list(self, partition: Partition) -> None:
+        """Write the manifest objects of segments whose files and commits are there, in order."""
+        try:
+            while self._next(partition) < self._next_file(partition):
+                row = self._manifest.row(partition, self._next(partition))
+                await _until(self.shipped, partial(self._is_whole, partition, row.end))
+                # Each time: a new version of the schema may have begun while this was at work.
                 await self._describe(partition.topic)
-                slot = row.number + starts
+                slot = row.number + _starts(partition)
                 body = documents.encode(segment_document(self._manifest, partition, row, slot))
                 await self.before_settling(partition, row.end)
                 await self._put(layout.manifest_key(partition.topic, partition.number, slot), Body.of(body))
@@ -137,11 +195,17 @@ class SegmentLane:
                 self._acknowledged.append(_Acknowledged(partition, row, slot))
                 self._news.set()
         finally:
-            for _, upload in ahead:
-                upload.cancel()
-            await asyncio.gather(*(upload for _, upload in ahead), return_exceptions=True)
-            del self._workers[partition]
+            del self._listing[partition]
             self._wake()
+
+    def _is_whole(self, partition: Partition, end: int) -> bool:
+        """Whether all commits of records below an offset are on the store."""
+        is_free = not self._has_batches or bool(self._missing)
+        return is_free or end <= max(partition.shipped, self.free.get(partition, 0))
+
+    def _next_file(self, partition: Partition) -> int:
+        """The first segment whose file was not sent."""
+        return max(self._files.get(partition, 0), self._next(partition))
 
     def _next(self, partition: Partition) -> int:
         """The first segment whose manifest object was not sent."""
@@ -166,7 +230,10 @@ class SegmentLane:
         """A file that is not where it should be holds up its partition alone, with an alarm, until it is back."""
 
         async def look() -> None:
+            self._missing.discard(partition)
             if not path.exists() and row.number >= partition.sealed.first_segment:
+                self._missing.add(partition)
+                self.shipped.set()
                 raise StoreRefused(
                     f"a segment's file is missing and cannot be shipped path={path}", cause="disk",
                     hint="put it back (holdfast reconcile looks for it); shipping of its partition goes on then",
@@ -205,6 +272,7 @@ class SegmentLane:
                            "segment": row.number, "records": row.rows, "bytes": row.size},
                 )  # fmt: skip
                 self._acknowledged.popleft()
+                self.settled.set()
                 self.on_settled(partition, slot)
             self._wake()
 
@@ -214,6 +282,20 @@ def _about(partition: Partition, row: SegmentRow) -> dict[str, str | int]:
         "holdfast.topic": partition.topic, "holdfast.partition": partition.number, "holdfast.segment": row.number,
         "holdfast.bytes": row.size,
     }  # fmt: skip
+
+
+def _starts(partition: Partition) -> int:
+    """How many slots of a partition takeovers have."""
+    shipment = shipment_of(partition)
+    return shipment.slots - shipment.settled_segments
+
+
+async def _until(event: asyncio.Event, condition: Callable[[], bool]) -> None:
+    """Wait until something is so; the event is set when it may have become so."""
+    while not condition():
+        event.clear()
+        if not condition():
+            await event.wait()
 
 
 async def _nothing(_partition: Partition, _end: int) -> None:

@@ -2,6 +2,10 @@
 
     decide → take → send (many at once, each retried alone) → complete → all before it complete? → fence → mark
 
+A batch that lacks entries, because they were trimmed before they were taken, is held back: until the files of the
+segments that have them are on the store, and all commits that these have a part of. Then it names those segments. By
+this one object all of it counts at once, and no commit by halves; what lies behind it is behind a hole until then.
+
 The lane blocks when there is nothing to do: on the journal while nothing waits, on a reply at the limit of what may be
 under way. A batch lets go of its bytes when the store has them, and its mark is published once, in order, after the
 fence has said that nobody has taken over. Cancelling the lane abandons what it holds: nothing counts that was not
@@ -20,6 +24,7 @@ from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import Taken
 from holdfast.shipping.lanes.batching import NEVER_SENT, Batching, Send, WaitForCommits
@@ -46,6 +51,10 @@ class Source(Protocol):
     """Where batches come from."""
 
     commits: Commits
+
+    @property
+    def taken_upto(self) -> int:
+        """Entries up to this one were taken, or are not needed."""
 
     def pending(self) -> tuple[int, int]:
         """Commits and bytes that wait."""
@@ -76,6 +85,28 @@ class Sent(NamedTuple):
     ends: Mapping[Partition, int]
 
 
+class _Held:
+    """A batch that lacks entries, until what it needs is there."""
+
+    def __init__(self, taken: Taken) -> None:
+        self.taken = taken
+        self.needs: dict[Partition, int] = {}
+        self.upto = 0
+        self.add(taken)
+
+    def add(self, taken: Taken) -> None:
+        """One more batch lacks entries, and counts only with this one: what it needs is needed here."""
+        self.needs |= taken.needs
+        self.upto = max(self.upto, taken.needs_upto)
+
+    def counting(self) -> Taken:
+        """What comes to count with it."""
+        ends = dict(self.taken.ends)
+        for partition, end in self.needs.items():
+            ends[partition] = max(ends.get(partition, 0), end)
+        return self.taken._replace(entries=[], ends=ends, needs={})
+
+
 class TailLane:
     """The way of commit batches to the store."""
 
@@ -98,6 +129,7 @@ class TailLane:
         self._batching = Batching(context.settings)
         self._busy = max(2, context.settings.max_in_flight_requests // 2)
         """So many under way mean that much waits: then a question to the fence is worth gathering for."""
+        self._in_flight_max = context.settings.max_in_flight_requests
         self._counters = context.counters
         self._ordering = Ordering()
         self._stages: dict[int, tuple[Stage[Body], Taken]] = {}
@@ -117,6 +149,17 @@ class TailLane:
         self._since: deque[float] = deque()
         """When each batch that does not count yet was taken."""
         self._pending_since = 0.0
+        self._held: _Held | None = None
+        """A batch that lacks entries, while commits are not sent that it needs."""
+        self._due = 0
+        """Batches that were held back, and go next."""
+        self._sending: dict[int, int] = {}
+        """The first commit of each batch under way, by its place."""
+        self._moved = asyncio.Event()
+        """Something was taken, or has arrived."""
+        self.named: Callable[[Mapping[Partition, int]], Awaitable[tuple[SegmentDocument, ...]]] = _nothing_named
+        """Segments up to these offsets that are not settled, once the store has their files."""
+        self.on_shipped: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Ship until told to stop; then what is left, and return."""
@@ -167,7 +210,9 @@ class TailLane:
         if future is None or future.done():
             self._waiting = future = self._source.commits.signal.future(loop, _IDLE_S)
         commits, size = self._pending()
-        in_flight = self._in_flight if len(self._stages) < _UNACKNOWLEDGED_MAX else _NO_ROOM
+        # What a batch waits for that is held back must be sent, however many do not count yet.
+        has_room = len(self._stages) < _UNACKNOWLEDGED_MAX or self._held is not None
+        in_flight = self._in_flight + self._due if has_room else _NO_ROOM
         decision = self._batching.decide(loop.time(), commits, size, in_flight, self._last_sent)
         if isinstance(decision, Send) or (self._stopping and commits and isinstance(decision, WaitForCommits)):
             self._send(loop, tasks)
@@ -204,26 +249,35 @@ class TailLane:
         taken = self._source.take()
         if taken is None:
             return
+        self._moved.set()
         key = layout.batch_key(self._fence.epoch, taken.first_seq, taken.last_seq)
-        body = Body.of(
-            commit_batch.encode(
-                CommitBatch(
-                    self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
-                    self._marks.acknowledged_seq,
-                )
-            )
-        )  # fmt: skip
         place = self._ordering.begin()
-        body = body._replace(handed=lambda: _call(loop, self._hand, place))
-        bare = taken._replace(entries=[])  # the bytes are in the body now
-        stage = Stage(body, lambda: self._publish(bare, key), key)
-        self._stages[place] = (stage, bare)
         self._since.append(since)
         self._pending_since = 0.0
-        self._in_flight += 1
         self._last_sent = loop.time()
+        if taken.needs and self._held is None:
+            self._hold(tasks, place, key, taken)
+            return
+        if self._held is not None:
+            self._held.add(taken)
+        bare = taken._replace(entries=[], needs={})  # the bytes are in the body now
+        stage = Stage(self._body(place, taken), lambda: self._publish(bare, key), key)
+        self._stages[place] = (stage, bare)
         self._unaccepted.append((place, bare))
+        self._begin(place, taken)
         tasks.create_task(self._ship(place, stage, key, bare))
+
+    def _body(self, place: int, taken: Taken, segments: tuple[SegmentDocument, ...] = ()) -> Body:
+        loop = asyncio.get_running_loop()
+        batch = CommitBatch(
+            self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
+            self._marks.acknowledged_seq, commit_batch.WITH_SEGMENTS if segments else commit_batch.FORMAT, segments,
+        )  # fmt: skip
+        return Body.of(commit_batch.encode(batch))._replace(handed=lambda: _call(loop, self._hand, place))
+
+    def _begin(self, place: int, taken: Taken) -> None:
+        self._in_flight += 1
+        self._sending[place] = taken.first_seq
 
     async def _ship(self, place: int, stage: Stage[Body], key: str, taken: Taken) -> None:
         try:
@@ -232,17 +286,65 @@ class TailLane:
             with spans.span(spans.SHIP, _about(taken)):
                 await self._put(key, stage.payload)
         except BaseException:
-            self._ordering.abandon(place)
-            self._stages.pop(place)
-            stage.release("abandoned")
+            self._give_up(place, stage)
             raise
         finally:
             self._in_flight -= 1
             self._wake()
+        del self._sending[place]
+        self._moved.set()
         self._hand(place)
         stage.sent()
         self._ordering.complete(place)
         self._completed.set()
+
+    def _give_up(self, place: int, stage: Stage[Body]) -> None:
+        self._ordering.abandon(place)
+        self._stages.pop(place)
+        stage.release("abandoned")
+
+    # -- a batch that lacks entries -----------------------------------------------------------------------
+
+    def _hold(self, tasks: asyncio.TaskGroup, place: int, key: str, taken: Taken) -> None:
+        self._held = held = _Held(taken)
+        bare = taken._replace(entries=[], needs={})
+        waiting = Stage(Body.of(b""), lambda: None, key)
+        self._stages[place] = (waiting, bare)
+        self._unaccepted.append((place, bare))
+        tasks.create_task(self._ship_held(held, place, waiting, key))
+
+    async def _ship_held(self, held: _Held, place: int, waiting: Stage[Body], key: str) -> None:
+        """Send a batch once all that it needs is there but its own bytes."""
+        try:
+            await self._until_sent(held)
+            self._held = None  # what lacks entries from now on is held back by itself
+            segments = await self.named(held.needs)
+            self._due += 1
+            await self._until(lambda: self._in_flight < self._in_flight_max)
+            self._due -= 1
+        except BaseException:
+            self._give_up(place, waiting)
+            raise
+        waiting.release("abandoned")
+        counting = held.counting()
+        stage = Stage(self._body(place, held.taken, segments), lambda: self._publish(counting, key), key)
+        self._stages[place] = (stage, counting)
+        self._begin(place, counting)
+        await self._ship(place, stage, key, counting)
+
+    async def _until_sent(self, held: _Held) -> None:
+        """Until every commit is on the store that those segments may have a part of, as far as it is in batches."""
+
+        def is_sent() -> bool:
+            return self._source.taken_upto >= held.upto and all(n > held.upto for n in self._sending.values())
+
+        await self._until(is_sent)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._moved.clear()
+            if not condition():
+                await self._moved.wait()
 
     def _hand(self, place: int) -> None:
         """A batch was handed to a connection; that is told once, in order."""
@@ -292,6 +394,7 @@ class TailLane:
         self._counters.batches += 1
         self._counters.acknowledged_bytes += taken.size
         self._marks.ship(taken.ends, taken.last_seq)
+        self.on_shipped()
         self._tell("shipped", taken)
         logger.debug(
             "shipped %d records first_seq=%d last_seq=%d", taken.records, taken.first_seq, taken.last_seq,
@@ -302,6 +405,10 @@ class TailLane:
     def _tell(self, kind: str, taken: Taken) -> None:
         event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
         self._subscribers.publish(event)
+
+
+async def _nothing_named(_needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
+    return ()
 
 
 def _about(taken: Taken) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Taking a root over: the claim, which commit batches of old owners count, and a start in every partition.
 
-    claim (from now on nobody else moves a mark) → the caller lists what is there → adopt → start in every partition
+    claim (from now on nobody else moves a mark) → the caller lists what is there → adopt → settle what batches
+    name → start in every partition
 
 An adoption says up to where commit batches of older epochs count; a start object takes the manifest slot that an old
 owner would use next. After an interruption all of it can be repeated under the same claim, with the same objects as the
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import TypeVar
@@ -20,9 +21,9 @@ from typing import TypeVar
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, NotFound, Unavailable
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, LogDocument, StartDocument
+from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, LogDocument, SegmentDocument, StartDocument
 from holdfast.root.root_store import RootStore
-from holdfast.root.store_manifest import StoreManifest, read_manifest
+from holdfast.root.store_manifest import StoreManifest, continued, read_manifest
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.remote_store import StoreRemote
@@ -61,6 +62,22 @@ class Takeover:
         claim = self._read_claim(newest) if newest else None
         is_ours = claim is not None and (claim.owner, claim.purpose) == (self._owner.hex(), "restore")
         return claim if is_ours else None
+
+    def settle(self, manifest: StoreManifest, named: Sequence[SegmentDocument]) -> StoreManifest:
+        """Write the manifest objects of segments that commit batches name, where the old owner did not come to it.
+
+        After these batches were adopted, and `require_newest`: whoever claims from then on finds them, too; somebody
+        who had claimed before may not have, and would take over a part of what they name.
+        """
+        while True:
+            news = [document for document in manifest.segments if document.number >= named[0].number]
+            if all(self._create(_manifest_key(document), documents.encode(document)) for document in news):
+                return manifest
+            # Somebody who was overtaken has started in a slot; the segments come behind.
+            found = read_manifest(self._store, self._log.log, manifest.topic, manifest.partition)
+            before, manifest = manifest, continued(found, named, self._log.log)._replace(rewrites=manifest.rewrites)
+            if manifest.documents == before.documents:
+                raise Corrupt("a manifest object is not the one that a commit batch names", path=_manifest_key(news[0]))
 
     def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
         """Say that commit batches of older epochs count up to `seq`; may be repeated after an interruption."""
@@ -154,6 +171,10 @@ class Takeover:
                     raise
                 Event().wait(_PAUSE_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _manifest_key(document: SegmentDocument) -> str:
+    return layout.manifest_key(document.topic, document.partition, document.slot)
 
 
 class _Retrying:
