@@ -148,8 +148,7 @@ export function told(body, status = 0, wait = 0) {
   });
   if (status === 401) {
     if (token !== null) problem.title = "This token is not accepted";
-    problem.remedy = "Give a token that is valid. Whoever runs the log makes one with";
-    problem.command = "holdfast token create DIR console --scope read --topic '*'";
+    problem.remedy = "Give one that is known, whole, and has not expired.";
   } else if (status === 403) {
     problem.remedy = "Use a token that allows it. Whoever runs the log makes one with";
     problem.command = "holdfast token create DIR console --scope read --topic '*' --topic _executions";

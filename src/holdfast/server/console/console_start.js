@@ -104,6 +104,7 @@ function askForToken(error) {
   restart();
   useToken(null);
   forgetButton.hidden = pauseButton.hidden = true;
+  say(document.getElementById("about"), "");
   const field = element("input", {
     id: "token", type: "password", autocomplete: "off", autocapitalize: "none", spellcheck: "false", required: true,
     placeholder: "hft1_…", "aria-describedby": "token-note",

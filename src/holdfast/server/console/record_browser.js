@@ -6,10 +6,9 @@
 import { element, number, problem, say } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { follow } from "./follow_stream.js";
+import { MERGED_MAX, PAGE, PAGE_BYTES, readPage } from "./merged_page.js";
 import { RecordTable } from "./record_table.js";
 
-const PAGE = 50;
-const PAGE_BYTES = 2 ** 20;
 const FOLLOWED = 200;
 const PARTITIONS_MAX = 1_024;
 
@@ -83,22 +82,26 @@ export class RecordBrowser {
     this.load();
   }
 
-  /** What the form asks for: query, headers, direction. */
+  /** What the form asks for: a query for each partition or one for all, headers, direction. */
   chosen() {
     const mode = this.mode.value;
     const value = this.value.value;
-    const common = { limit: PAGE, bytes_max: PAGE_BYTES, partition: this.partition.value };
+    const { partitions } = this.topic;
+    const isMerged = this.partition.value === "" && partitions <= MERGED_MAX;
+    const wanted = isMerged ? Array.from({ length: partitions }, (_, at) => at) : [this.partition.value];
+    const bytes = Math.floor(PAGE_BYTES / wanted.length);
+    const parts = (query) => wanted.map((partition) => ({ limit: PAGE, bytes_max: bytes, partition, ...query }));
     if (mode === "offset") {
       if (!/^\d{1,19}$/.test(value.trim())) throw new Error("An offset is a whole number, 0 or more.");
-      return { query: { ...common, start: value.trim() }, headers: {}, isForward: true, edge: value.trim() };
+      return { parts: parts({ start: value.trim() }), headers: {}, isForward: true, edge: value.trim() };
     }
     if (mode === "time") {
       const at = new Date(value);
       if (!value || Number.isNaN(at.getTime())) throw new Error("Choose a day and a time.");
-      return { query: { ...common, since: at.toISOString() }, headers: {}, isForward: true };
+      return { parts: parts({ since: at.toISOString() }), headers: {}, isForward: true };
     }
     const headers = mode === "key" ? { "holdfast-key": encodeURIComponent(value) } : {}; // no proxy logs a header
-    return { query: { ...common, reverse: "true" }, headers, isForward: false };
+    return { parts: parts({ reverse: "true" }), headers, isForward: false };
   }
 
   async load() {
@@ -106,15 +109,13 @@ export class RecordBrowser {
     const page = this.pages.at(-1);
     say(this.words, "Loading …");
     try {
-      const { data } = await ask(PATHS.records, {
-        names: { topic: this.topic.name }, query: page.query, headers: page.headers, signal: this.signal,
-      });
+      const found = await readPage(this.topic.name, page, this.signal);
       if (asked !== this.asking) return; // somebody wanted something else meanwhile
-      page.position = data.position;
-      page.isLast = data.exhausted;
+      page.next = found.parts;
+      page.isLast = found.isLast;
       this.trouble.replaceChildren();
-      this.records.show(page.isForward ? [...data.records].reverse() : data.records);
-      this.tell(data.records.length);
+      this.records.show(page.isForward ? found.records.reverse() : found.records);
+      this.tell(found.records.length);
     } catch (error) {
       if (this.signal.aborted || asked !== this.asking) return;
       this.records.show([]);
@@ -126,8 +127,9 @@ export class RecordBrowser {
 
   tell(count) {
     const page = this.pages.at(-1);
-    if (!count) say(this.words, "No records here.");
-    else say(this.words, `${number(count)} records, the newest on top${page.isLast ? `; these are the ${page.isForward ? "newest" : "oldest"}` : ""}`);
+    const order = page.parts[0].partition === "" ? "the largest offsets on top; choose a partition to see its newest" : "the newest on top";
+    const end = page.isLast ? `; there are no ${page.isForward ? "newer" : "older"} ones` : "";
+    say(this.words, count ? `${number(count)} records, ${order}${end}` : "No records here.");
   }
 
   enable() {
@@ -148,13 +150,12 @@ export class RecordBrowser {
     const page = this.pages.at(-1);
     const isOnward = page.isForward === (wanted === "newer");
     if (isOnward) {
-      const place = page.isForward ? { start: page.position } : { end: page.position };
-      this.pages.push({ ...page, query: { ...page.query, ...place }, edge: undefined, position: undefined });
+      this.pages.push({ ...page, parts: page.next, edge: undefined });
     } else if (this.pages.length > 1) {
       this.pages.pop();
     } else if (page.edge !== undefined) {
-      const { start, ...query } = page.query;
-      this.pages = [{ query: { ...query, reverse: "true", end: start }, headers: {}, isForward: false }];
+      const parts = page.parts.map(({ start, ...query }) => ({ ...query, reverse: "true", end: start }));
+      this.pages = [{ parts, headers: {}, isForward: false }];
     }
     this.load();
   }
@@ -175,12 +176,11 @@ export class RecordBrowser {
     this.run(following);
   }
 
-  /** How far the topic is now, as a position. */
-  async end(signal) {
+  /** How far the topic is now, as a position of these partitions. */
+  async end(partition, signal) {
     const { marks } = (await ask(PATHS.topic, { names: { topic: this.topic.name }, signal })).data;
-    const chosen = this.partition.value;
-    const wanted = marks.map((one, at) => [at, one.durable]).filter(([at]) => chosen === "" || at === Number(chosen));
-    return JSON.stringify(Object.fromEntries(wanted));
+    const wanted = marks.map((one, at) => [at, one.durable]).filter(([at]) => partition === "" || at === Number(partition));
+    return Object.fromEntries(wanted);
   }
 
   /** The newest page, and what comes behind it: nothing is left out between them. */
@@ -197,14 +197,15 @@ export class RecordBrowser {
       say(this.words, `${words} ${number(count)} so far${leftOut ? `; they come faster than they can be shown, ${number(leftOut)} were left out` : ""}.`);
     };
     try {
-      const start = await this.end(following.signal);
+      const partition = this.partition.value;
+      const end = await this.end(partition, following.signal);
       this.mode.value = "newest";
       this.value.hidden = true;
       this.pages = [this.chosen()];
-      this.pages[0].query.end = start;
+      for (const part of this.pages[0].parts) part.end = part.partition === "" ? JSON.stringify(end) : end[part.partition];
       await this.load();
       if (following.signal.aborted) return;
-      const place = { topic: this.topic.name, partition: this.partition.value, start };
+      const place = { topic: this.topic.name, partition, start: JSON.stringify(end) };
       await follow(place, following.signal, { show, state });
     } catch (error) {
       if (following.signal.aborted) return;
