@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any
 PATIENCE = 60
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--no-default-browser-check",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-pipe",
 )  # fmt: skip
@@ -72,7 +75,10 @@ class Page:
     def click(self, text: str) -> None:
         """Click the button or link that says so, once it is there and can be clicked."""
         find = f"[...document.querySelectorAll('button, a')].find(one => one.textContent.trim() === {json.dumps(text)})"
-        self.until(f"(() => {{ const found = {find}; if (!found || found.disabled) return false; found.click(); return true; }})()")
+        self.until(
+            f"(() => {{ const found = {find}; if (!found || found.disabled) return false;"
+            " found.click(); return true; })()"
+        )
 
     def fill(self, selector: str, value: str) -> None:
         """Give a field a value, as somebody who types would."""
@@ -90,11 +96,11 @@ class Browser:
     """The process."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        there, self._out = os.pipe()
-        self._in, here = os.pipe()
-        shell = 'exec "$@" 3<&{} 4>&{}'.format(there, here)
+        there, self._out = _pipe()
+        self._in, here = _pipe()
+        begin = f"import os, sys; os.dup2({there}, 3); os.dup2({here}, 4); os.execv(sys.argv[1], sys.argv[1:])"
         self._process = subprocess.Popen(
-            ["/bin/bash", "-c", shell, "-", program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+            [sys.executable, "-c", begin, program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
             pass_fds=(there, here), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(there)
@@ -166,6 +172,15 @@ class Browser:
             self._process.kill()
             self._process.wait(PATIENCE)
         os.close(self._in)
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose ends are beyond 3 and 4, where the browser wants them."""
+    ends = os.pipe()
+    found = fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 10), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 10)
+    for end in ends:
+        os.close(end)
+    return found
 
 
 @contextlib.contextmanager

@@ -124,7 +124,9 @@ def test_the_page_has_nothing_inline():
     assert re.findall(r"<script[^>]*>(.*?)</script>", PAGE, re.DOTALL) == [""]
     assert not re.search(r"<style|\bstyle=|\son\w+=", PAGE)
     loaded = re.findall(r"""(?:src|href)="([^"#][^"]*)\"""", PAGE)
-    assert set(loaded) == {f"/console/{name}" for name in ("console_icon.svg", "console_style.css", "console_start.js")} | {"/docs"}
+    assert set(loaded) == {
+        f"/console/{name}" for name in ("console_icon.svg", "console_style.css", "console_start.js")
+    } | {"/docs"}
     imported = {one for text in SCRIPTS.values() for one in re.findall(r'from "\./([\w.]+)"', text)}
     assert imported | {"console_start.js"} == set(SCRIPTS)
 
@@ -250,7 +252,9 @@ def test_it_shows_the_newest_of_all_partitions_page_by_page(page, shown):
     page.click("Show")
     page.until("[...document.querySelectorAll('.open')].at(-1).textContent === '0:0'")
     assert "billing" in page.text()
-    assert page.run("[...document.querySelectorAll('td')].some((one) => one.dataset.label === 'lag' && one.textContent === '121')")
+    assert page.run(
+        "[...document.querySelectorAll('td')].some((one) => one.dataset.label === 'lag' && one.textContent === '121')"
+    )
 
 
 def test_it_follows_live(page, shown):

@@ -29,7 +29,6 @@ function show({ name, value, lag, bar, fill, made }, marks, first) {
   bar.hidden = isAbsent || name === "appended";
   const behind = isAbsent ? 0 : Math.max(0, marks.appended - mark);
   say(lag, behind ? `${number(behind)} behind` : "");
-  made.classList.toggle("behind", behind > 0);
   const all = marks.appended - first;
   const share = all > 0 ? Math.min(1, Math.max(0, (mark - first) / all)) : 1;
   fill.style.width = `${behind ? Math.min(96, share * 100) : 100}%`; // what is behind can be seen, be it ever so little

@@ -63,7 +63,7 @@ function rawCells(record) {
   const key = record.key === null ? null : new Given(record.key, record.key_encoding);
   return [
     cell("key", { class: "key" }, key === null ? element("span", { class: "dim" }, "–") : cut(key.preview, 48)),
-    cell("kind", {}, record.kind === null ? element("span", { class: "dim" }, "–") : cut(record.kind, 48)),
+    cell("kind", { class: "kind" }, record.kind === null ? element("span", { class: "dim" }, "–") : cut(record.kind, 48)),
     cell("payload", { class: `payload${payload.isBytes ? " bytes" : ""}` }, payload.preview || element("span", { class: "dim" }, "empty")),
   ];
 }

@@ -83,7 +83,7 @@ class PartitionMarks {
   constructor(topic, signal) {
     this.signal = signal;
     this.mayAskWatermark = true;
-    const { made, body } = table("Partitions and how far they have got", ["partition", "first", "watermark", ...MARKS], "topics cards");
+    const { made, body } = table("Partitions and how far they have got", ["partition", "first", "watermark", ...MARKS], "topics partitions cards");
     this.rows = topic.marks.slice(0, PARTITIONS_MAX).map((_, at) => {
       const first = cell("first", { title: "the first offset that retention has left" });
       const watermark = cell("watermark", { title: "the newest sealed segment, and the offset behind it" }, "–");
@@ -147,7 +147,7 @@ function consumerRow(one) {
   const expired = one.partitions.reduce((sum, part) => sum + Number(part.expired), 0);
   return element(
     "tr", {}, cell("consumer", { class: "name" }, one.consumer),
-    cell("lag", { class: `right${one.lag ? " behind" : ""}` }, number(one.lag), expired ? ` (${number(expired)} expired)` : ""),
+    cell("lag", { class: "right" }, number(one.lag), expired ? ` (${number(expired)} expired)` : ""),
     cell("members", {}, one.members === null ? "elsewhere" : number(one.members)),
     cell("retention waits", {}, one.retention_waits ? "yes" : "no"),
     cell("last commit", {}, moment(last)), cell("by partition", { class: "dim" }, cut(parts.join(" · "), 300)),

@@ -70,4 +70,7 @@ async def console_file(request: ApiRequest, served: Served) -> Answer:
 
 def _check_wanted(served: Served) -> None:
     if not served.settings.console:
-        raise NotFound("this server has no console", hint="it was started with --no-console; GET /docs lists the routes")
+        raise NotFound(
+            "this server has no console",
+            hint="server.console is off, or --no-console was given; GET /docs lists the routes",
+        )
