@@ -68,6 +68,12 @@ class Page:
             assert time.monotonic() < deadline, (expression, self.text()[:2000], self.said)
             self._browser.listen(0.05)
 
+    def idle(self, seconds: float) -> None:
+        """Let the page do what it does for so long."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._browser.listen(left)
+
     def sees(self, text: str) -> None:
         """Wait until the page shows a text."""
         self.until(f"document.body && document.body.innerText.includes({json.dumps(text)})")

@@ -217,6 +217,30 @@ def test_it_shows_topics_and_their_marks(page, shown):
     page.sees("ticking")
 
 
+def test_it_asks_for_nothing_while_nobody_looks(page, shown):
+    """A tab in the background is quiet, and catches up when it is looked at again; so is a console that is paused."""
+    page.go(f"{shown.url}/")
+    page.sees("orders")
+    hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true})"
+    tell = "; document.dispatchEvent(new Event('visibilitychange')); true"
+    page.run(hide % "true" + tell)
+    page.idle(1.0)  # what was on its way
+    before = len(page.asked)
+    page.idle(6.0)  # three looks
+    assert len(page.asked) == before
+    page.run(hide % "false" + tell)
+    shown.append("meanwhile", "a")
+    page.sees("meanwhile")
+    page.click("Pause")
+    page.idle(1.0)
+    before = len(page.asked)
+    page.idle(6.0)
+    assert len(page.asked) == before
+    page.click("Go on")
+    shown.append("thereafter", "a")
+    page.sees("thereafter")
+
+
 def test_it_shows_the_newest_of_all_partitions_page_by_page(page, shown):
     """In the order of time, though one partition is much longer; back and forth, from an offset, by key."""
     page.go(f"{shown.url}/#/topics/orders")
@@ -268,18 +292,18 @@ def test_it_follows_live(page, shown):
     page.sees("300 so far")
     assert page.run("document.querySelectorAll('.open').length") <= 200
     page.click("Stop following")
-    page.sees("50 records")
+    page.sees("50 records, the newest")
 
 
 def test_what_a_record_says_is_text_and_never_runs(page, shown):
     page.go(f"{shown.url}/#/topics/hostile")
-    page.sees("3 records")
+    page.sees("3 records, the newest")
     text = opened(page)
     assert text.count(HOSTILE) >= 3
     assert json.dumps(HOSTILE) in text
     is_unharmed(page)
     page.run("location.hash = '#/topics/rows'")
-    page.sees("2 records")
+    page.sees("2 records, the newest")
     assert HOSTILE in opened(page)
     assert "9223372036854775807" in page.text()  # not rounded
     is_unharmed(page)
@@ -308,7 +332,7 @@ def test_what_an_address_says_is_text_too(page, shown):
 
 def test_large_payloads_are_cut_and_their_size_is_said(page, shown):
     page.go(f"{shown.url}/#/topics/large")
-    page.sees("2 records")
+    page.sees("2 records, the newest")
     text = opened(page)
     assert "text, 293.0 KiB; only the beginning is shown" in text
     assert "bytes, 293.0 KiB; the first 1.0 KiB are shown" in text
@@ -317,7 +341,7 @@ def test_large_payloads_are_cut_and_their_size_is_said(page, shown):
 
 def test_executions_are_listed_by_status(page, shown):
     page.go(f"{shown.url}/#/executions")
-    page.sees("1 executions")
+    page.sees("1 execution.")
     page.fill("#status", "failed")
     page.sees("No executions")
     assert not any("reveal" in one["url"] for one in page.asked)

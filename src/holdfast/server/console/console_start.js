@@ -36,6 +36,7 @@ function failed(error) {
 async function enter() {
   const { signal } = restart();
   forgetButton.hidden = !hasToken();
+  lookAtHealth().catch(() => {}); // it tells by itself
   try {
     root = (await ask(PATHS.root, { signal })).data;
   } catch (error) {

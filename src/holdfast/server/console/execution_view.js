@@ -2,7 +2,7 @@
  * Executions: which there are, and the steps of one. What programs were called with is never asked for.
  */
 
-import { bytes, cell, cut, element, facts, moment, number, say, span, table } from "./page_elements.js";
+import { bytes, cell, count, cut, element, facts, moment, number, say, span, table } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { lookAgain } from "./steady_looks.js";
 
@@ -40,7 +40,7 @@ export function showExecutions(main, { signal, failed }) {
     if (text === drawn) return;
     drawn = text;
     body.replaceChildren(...executions.map(row));
-    say(words, executions.length === LIMIT ? `The newest ${LIMIT}.` : executions.length ? `${number(executions.length)} executions.` : "No executions.");
+    say(words, executions.length === LIMIT ? `The newest ${LIMIT}.` : executions.length ? `${count(executions.length, "execution")}.` : "No executions.");
   };
   const again = () => look().catch((error) => signal.aborted || failed(error));
   lookAgain(look, EVERY_MS, signal, failed);
@@ -89,7 +89,7 @@ function summary(one) {
   const pairs = [
     ["Kind", cut(one.kind, 200)], ["Status", badge(one.status)], ["Created", moment(one.created_us)],
     ["Ended", moment(one.ended_us)], ["Took", took(one.created_us, one.ended_us)], ["Attempts", number(one.attempts)],
-    ["Queue", one.queue || "none"], ["Journal", `${number(one.entries)} entries, ${bytes(Number(one.size))}`],
+    ["Queue", one.queue || "none"], ["Journal", `${one.entries === 1 ? "1 entry" : `${number(one.entries)} entries`}, ${bytes(Number(one.size))}`],
   ];
   if (one.due_us) pairs.push(["Due", moment(one.due_us)]);
   if (one.note) pairs.push(["Note", cut(one.note, 1000)]);
@@ -106,7 +106,7 @@ function stepTable(steps) {
     cell("attempts", {}, number(step.attempts)), cell("effect", {}, step.effect.replaceAll("_", " ") || "–"),
   )));
   const left = steps.length - STEPS_MAX;
-  return [made, element("p", { class: "dim" }, steps.length ? (left > 0 ? `Another ${number(left)} steps are not shown.` : "") : "No steps yet.")];
+  return [made, element("p", { class: "dim" }, steps.length ? (left > 0 ? `${count(left, "more step")} not shown.` : "") : "No steps yet.")];
 }
 
 function eventTable(events) {

@@ -3,7 +3,7 @@
  */
 
 import { MARKS, markCells, Rate, summed } from "./mark_bars.js";
-import { bytes, cell, cut, element, number, problem, rate, say, span, table } from "./page_elements.js";
+import { bytes, cell, count, cut, element, number, problem, rate, say, span, table } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { lookAgain } from "./steady_looks.js";
 
@@ -61,14 +61,14 @@ function alarmsOf({ journal, segments, shipping, tables }) {
   };
   add("The log takes no more records", journal.poisoned);
   add("Sealing fails", segments.last_error);
-  const findings = Object.entries(segments.reconcile_findings ?? {}).filter(([, count]) => count);
-  if (findings.length) add("Reconciling has found", findings.map(([kind, count]) => `${kind}: ${count}`).join(", "));
+  const findings = Object.entries(segments.reconcile_findings ?? {}).filter(([, many]) => many);
+  if (findings.length) add("Reconciling has found", findings.map(([kind, many]) => `${kind}: ${many}`).join(", "));
   if (shipping) {
     if (shipping.alarm) add("Shipping is behind", words(shipping.alarm));
     if (shipping.fenced) add("Another process has taken this log over", "Nothing more is shipped from here.");
     add("Shipping has ended", shipping.ended);
     add("The store has lost data", shipping.forgotten);
-    if (shipping.stranded_records) add("Stranded", `${number(shipping.stranded_records)} records are here and nowhere else.`);
+    if (shipping.stranded_records) add("Stranded", `${count(shipping.stranded_records, "record")} here and nowhere else.`);
     if (shipping.alarm || shipping.lag_records) add("The store’s last error", shipping.last_error);
   }
   const broken = Object.entries(tables?.problems ?? {});
@@ -113,20 +113,21 @@ class Tiles {
     const value = this.rate.look(appended, at);
     say(this.values.appends, rate(value));
     say(this.values.records, number(appended));
-    say(this.notes.records, `${number(topics.length)} topics`);
+    say(this.notes.records, count(topics.length, "topic"));
     if (value === null) return;
     this.samples = [...this.samples, value].slice(-SAMPLES);
-    const top = Math.max(1, ...this.samples);
+    const most = Math.max(...this.samples);
+    const top = Math.max(1, most);
     const from = SAMPLES - this.samples.length;
     this.path.setAttribute("points", this.samples.map((one, at) => `${from + at},${19 - (one / top) * 18}`).join(" "));
-    say(this.notes.appends, this.samples.length > 5 ? `up to ${rate(top)}` : "");
+    say(this.notes.appends, most > 0 && this.samples.length > 5 ? `up to ${rate(most)}` : "");
   }
 
   updateStats({ journal, segments, shipping }) {
     say(this.values.segments, number(segments.segments));
-    say(this.notes.segments, `${number(segments.tail_records)} records not sealed`);
+    say(this.notes.segments, `${count(segments.tail_records, "record")} not sealed`);
     say(this.values.disk, segments.free_bytes ? bytes(segments.free_bytes) : "–");
-    say(this.notes.disk, journal.queue_records ? `${number(journal.queue_records)} records queued` : "");
+    say(this.notes.disk, journal.queue_records ? `${count(journal.queue_records, "record")} queued` : "");
     if (!shipping) {
       say(this.values.store, "none");
       say(this.notes.store, "records are on this machine alone");
@@ -134,7 +135,7 @@ class Tiles {
     }
     const behind = shipping.lag_records;
     say(this.values.store, behind ? `${number(behind)} behind` : "up to date");
-    say(this.notes.store, `${behind ? `${span(shipping.lag_seconds)}, ` : ""}${cut(shipping.store, 80)}`);
+    say(this.notes.store, `${shipping.lag_seconds ? `${span(shipping.lag_seconds)}, ` : ""}${cut(shipping.store, 80)}`);
     this.notes.store.title = shipping.store;
   }
 
@@ -173,7 +174,7 @@ class Topics {
     if (shape !== this.shape) this.rebuild(shown, shape);
     for (const topic of shown) this.rows.get(topic.name).update(topic, at);
     if (!wanted.length) say(this.note, "There are no topics yet, or none that this token may see.");
-    else say(this.note, wanted.length > shown.length ? `Another ${number(wanted.length - shown.length)} topics are not shown.` : "");
+    else say(this.note, wanted.length > shown.length ? `${count(wanted.length - shown.length, "more topic")} not shown.` : "");
   }
 
   rebuild(topics, shape) {
@@ -198,7 +199,7 @@ class TopicRows {
     )));
     const left = topic.partitions - this.parts.length;
     if (this.parts.length && left > 0) {
-      this.made.push(element("tr", { class: "part" }, element("td", { colspan: "8", class: "dim" }, `and ${number(left)} more partitions`)));
+      this.made.push(element("tr", { class: "part" }, element("td", { colspan: "8", class: "dim" }, `and ${count(left, "more partition")}`)));
     }
   }
 

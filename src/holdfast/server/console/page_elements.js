@@ -72,6 +72,11 @@ export function number(value) {
   return typeof value === "number" ? WHOLE.format(value) : String(value);
 }
 
+/** So many of something. */
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 /** A rate per second. */
 export function rate(value) {
   if (value === null) return "–";

@@ -3,7 +3,7 @@
  * forth; or as they come.
  */
 
-import { element, number, problem, say } from "./page_elements.js";
+import { count, element, number, problem, say } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { follow } from "./follow_stream.js";
 import { MERGED_MAX, PAGE, PAGE_BYTES, readPage } from "./merged_page.js";
@@ -107,6 +107,7 @@ export class RecordBrowser {
   async load() {
     const asked = (this.asking += 1);
     const page = this.pages.at(-1);
+    this.older.disabled = this.newer.disabled = true;
     say(this.words, "Loading …");
     try {
       const found = await readPage(this.topic.name, page, this.signal);
@@ -125,11 +126,11 @@ export class RecordBrowser {
     this.enable();
   }
 
-  tell(count) {
+  tell(many) {
     const page = this.pages.at(-1);
     const order = page.parts[0].partition === "" ? "the largest offsets on top; choose a partition to see its newest" : "the newest on top";
     const end = page.isLast ? `; there are no ${page.isForward ? "newer" : "older"} ones` : "";
-    say(this.words, count ? `${number(count)} records, ${order}${end}` : "No records here.");
+    say(this.words, many ? `${count(many, "record")}, ${order}${end}` : "No records here.");
   }
 
   enable() {
@@ -150,7 +151,7 @@ export class RecordBrowser {
     const page = this.pages.at(-1);
     const isOnward = page.isForward === (wanted === "newer");
     if (isOnward) {
-      this.pages.push({ ...page, parts: page.next, edge: undefined });
+      this.pages.push({ parts: page.next, headers: page.headers, isForward: page.isForward });
     } else if (this.pages.length > 1) {
       this.pages.pop();
     } else if (page.edge !== undefined) {
@@ -185,16 +186,16 @@ export class RecordBrowser {
 
   /** The newest page, and what comes behind it: nothing is left out between them. */
   async run(following) {
-    let count = 0;
+    let came = 0;
     let words = "";
     const state = (text) => {
       words = text;
-      say(this.words, count ? `${words} ${number(count)} so far.` : words);
+      say(this.words, came ? `${words} ${number(came)} so far.` : words);
     };
     const show = (records, leftOut) => {
-      count += records.length + leftOut;
+      came += records.length + leftOut;
       this.records.add(records, FOLLOWED);
-      say(this.words, `${words} ${number(count)} so far${leftOut ? `; they come faster than they can be shown, ${number(leftOut)} were left out` : ""}.`);
+      say(this.words, `${words} ${number(came)} so far${leftOut ? `; they come faster than they can be shown, ${number(leftOut)} were left out` : ""}.`);
     };
     try {
       const partition = this.partition.value;

@@ -3,7 +3,7 @@
  */
 
 import { MARKS, markCells, Rate, summed } from "./mark_bars.js";
-import { bytes, cell, cut, element, facts, moment, number, problem, rate, say, span, table } from "./page_elements.js";
+import { bytes, cell, count, cut, element, facts, moment, number, problem, rate, say, span, table } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { RecordBrowser } from "./record_browser.js";
 import { lookAgain } from "./steady_looks.js";
@@ -55,7 +55,7 @@ function aboutTopic(topic, perSecond) {
     ["Key column", topic.key ?? (topic.typed ? "none" : "–")],
     ["Partitions", number(topic.partitions)],
     ["Appended", `${number(all.appended)}, ${rate(perSecond)} per second`],
-    ["Kept here", `${number(Math.max(0, kept))} records`],
+    ["Kept here", count(Math.max(0, kept), "record")],
     ["Retention", retention(topic.retention)],
   ]);
 }
@@ -65,7 +65,7 @@ function retention(policy) {
   const limits = [];
   if (policy.bytes_max) limits.push(bytes(policy.bytes_max));
   if (policy.age_max_s) limits.push(span(policy.age_max_s));
-  if (policy.records_max) limits.push(`${number(policy.records_max)} records`);
+  if (policy.records_max) limits.push(count(policy.records_max, "record"));
   return limits.length ? `per partition at most ${limits.join(", ")}` : "everything is kept";
 }
 
@@ -92,7 +92,7 @@ class PartitionMarks {
       return { at, first, watermark, cells, sealed: null };
     });
     const left = topic.partitions - this.rows.length;
-    const note = left > 0 ? element("p", { class: "dim" }, `Another ${number(left)} partitions are not shown.`) : null;
+    const note = left > 0 ? element("p", { class: "dim" }, `${count(left, "more partition")} not shown.`) : null;
     this.made = element("div", {}, made, note);
   }
 
