@@ -35,6 +35,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_key: str | None = None
     """A file with its private key, in PEM."""
 
+    console: bool = True
+    """Whether `GET /` answers with the console, a page that shows the log."""
+
     headers_bytes_max: int = 32 * 2**10
     """Request line and headers of one request."""
 
@@ -93,7 +96,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         problems = [
             f"server.{name} must be above zero, got {value}"
             for name, value in msgspec.structs.asdict(self).items()
-            if isinstance(value, int | float) and value <= 0 and (name, value) != ("rate_max", 0)
+            if isinstance(value, int | float) and value <= 0 and name != "console" and (name, value) != ("rate_max", 0)
         ]
         if (self.tls_certificate is None) != (self.tls_key is None):
             problems.append("server.tls_certificate and server.tls_key go together")

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-FILES = sorted(path.relative_to(SRC) for kind in ("*.py", "*.java") for path in SRC.rglob(kind))
+KINDS = ("*.py", "*.java", "*.html", "*.css", "*.js", "*.svg")
+FILES = sorted(path.relative_to(SRC) for kind in KINDS for path in SRC.rglob(kind))
 MODULES = [path for path in FILES if path.name != "__init__.py"]
 GROUND = "the ground"
 FILES_ABOVE = {"settings", "results"}

@@ -65,7 +65,7 @@ def test_metrics_and_health(server):
 
 
 def test_unknown_routes_and_methods(server):
-    assert server.get("/").kind == "NotFound"
+    assert server.get("/nothing").kind == "NotFound"
     assert server.get("/v2/topics").kind == "NotFound"
     wrong = server.ask("DELETE", "/v1/topics")
     assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")

@@ -18,6 +18,7 @@ from holdfast.server.routes import (
     appending,
     asked_executions,
     client_routes,
+    console_routes,
     consumer_routes,
     execution_routes,
     group_routes,
@@ -97,7 +98,8 @@ ROUTES: tuple[RouteDefinition, ...] = (
     ),
     _Route("GET", "/v1/producers/{producer}", "handler", _APPEND, producer_routes.show_producer,
            "The last sequence of a producer", None, producer_routes.ProducerAnswer),
-    _Route("GET", "/v1/topics", "any", (), topics_routes.list_topics, "All topics", None, topics_routes.TopicList),
+    _Route("GET", "/v1/topics", "any", (), topics_routes.list_topics, "All topics", None, topics_routes.TopicList,
+           ("marks",)),
     _Route("GET", _TOPIC, "topic", _EITHER, topics_routes.show_topic, "One topic", None, topics_routes.TopicAnswer),
     _Route(
         "PUT", _TOPIC, "topic", _ADMIN, topics_routes.put_topic, "Create a topic, or a new version of its schema",
@@ -184,4 +186,8 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("GET", "/readyz", "open", (), log_verbs.ready, "The log takes records"),
     _Route("GET", "/openapi.json", "open", (), page_routes.document, "This document"),
     _Route("GET", "/docs", "open", (), page_routes.page, "The same as a page", forms=("text/html",)),
+    _Route("GET", "/", "open", (), console_routes.console, "The console: a page that shows the log",
+           forms=("text/html",)),
+    _Route("GET", "/console/{file}", "open", (), console_routes.console_file, "What the console is made of",
+           forms=tuple(console_routes.TYPES.values())),
 )  # fmt: skip

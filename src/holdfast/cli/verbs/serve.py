@@ -38,12 +38,14 @@ class ServingLine(msgspec.Struct, frozen=True):
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
+@click.option("--console/--no-console", default=None, help="Whether GET / answers with a page that shows the log.")
 @click.option("--share/--no-share", default=True, help="Share the log with processes that open it with share=True.")
 @keyring_option
 @json_option
 def serve_command(
     directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, token: str | None,
-    tls_certificate: Path | None, tls_key: Path | None, share: bool, reference: str | None, as_json: bool,
+    tls_certificate: Path | None, tls_key: Path | None, console: bool | None, share: bool,
+    reference: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve the log in DIR over HTTP."""
     import os
@@ -59,6 +61,7 @@ def serve_command(
     given = {
         "listen": listen, "hosts": ",".join(hosts) or None, "tokens": tokens and str(tokens), "token": token,
         "tls_certificate": tls_certificate and str(tls_certificate), "tls_key": tls_key and str(tls_key),
+        "console": console,
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
     own = msgspec.structs.replace(settings.server, **chosen)

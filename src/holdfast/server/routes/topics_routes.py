@@ -30,6 +30,8 @@ class TopicLine(msgspec.Struct, frozen=True):
     partitions: int
     typed: bool
     key: str | None
+    marks: tuple[Marks, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Where they are asked for."""
 
 
 class TopicList(msgspec.Struct, frozen=True):
@@ -46,6 +48,14 @@ class ColumnAnswer(msgspec.Struct, frozen=True):
     nullable: bool
 
 
+class RetentionAnswer(msgspec.Struct, frozen=True):
+    """A topic's own policy; null is no limit."""
+
+    bytes_max: int | None
+    age_max_s: float | None
+    records_max: int | None
+
+
 class TopicAnswer(msgspec.Struct, frozen=True):
     """A topic."""
 
@@ -55,6 +65,10 @@ class TopicAnswer(msgspec.Struct, frozen=True):
     key: str | None
     columns: list[ColumnAnswer] | None
     marks: tuple[Marks, ...]
+    first: tuple[int, ...]
+    """By partition: the first offset that retention has left."""
+    retention: RetentionAnswer | None
+    """None where it has no policy of its own: then the settings say."""
 
 
 class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,25 +100,39 @@ class RetentionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def list_topics(request: ApiRequest, served: Served) -> Answer:
     """The topics that the token's patterns match."""
     names = [name for name in await served.read(served.log.topics) if request.caller.matches(name)]
-    return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name)) for name in names])))
+    marks = request.flag("marks")
+    return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name), marks) for name in names])))
 
 
-def _line(topic: AnyKind) -> TopicLine:
+def _line(topic: AnyKind, marks: bool) -> TopicLine:
     is_typed = isinstance(topic, TypedTopic)
-    return TopicLine(topic.name, topic.partitions, is_typed, topic.key if isinstance(topic, TypedTopic) else None)
+    key = topic.key if isinstance(topic, TypedTopic) else None
+    return TopicLine(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
 
 
 async def show_topic(request: ApiRequest, served: Served) -> Answer:
-    """One topic, with its columns and marks."""
-    return json_answer(await served.read(partial(_shown, served.topic(request.params["topic"]))))
+    """One topic, with its columns, marks and retention."""
+    return json_answer(await served.read(partial(_shown, served, request.params["topic"])))
 
 
-def _shown(topic: AnyKind) -> TopicAnswer:
-    line = _line(topic)
+def _shown(served: Served, name: str) -> TopicAnswer:
+    topic = served.topic(name)
+    line = _line(topic, marks=False)
     columns = None
     if isinstance(topic, TypedTopic):
         columns = [ColumnAnswer(field.name, str(field.type), field.nullable) for field in topic.schema]
-    return TopicAnswer(line.name, line.partitions, line.typed, line.key, columns, topic.marks())
+    first = tuple(part.sealed.first_offset for part in topic._partitions.parts)
+    return TopicAnswer(
+        line.name, line.partitions, line.typed, line.key, columns, topic.marks(), first, _retention(served, name)
+    )
+
+
+def _retention(served: Served, name: str) -> RetentionAnswer | None:
+    own = served.log._journal.policies.get(name)
+    if own is None:
+        return None
+    age = own.age_max_us / 1_000_000 if own.age_max_us else None
+    return RetentionAnswer(own.bytes_max or None, age, own.records_max or None)
 
 
 async def put_topic(request: ApiRequest, served: Served) -> Answer:
@@ -131,7 +159,7 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
         if name in await served.read(served.log.topics):  # it is there, and not as it is asked for
             raise Refusal(409, error.message, hint=error.hint) from None
         raise
-    answer = await served.read(partial(_shown, served.topic(name)))
+    answer = await served.read(partial(_shown, served, name))
     return json_answer(answer, 201 if is_new else 200)
 
 
