@@ -253,9 +253,9 @@ def test_shipped_means_every_topic_of_it(open_shipped, faults: Faults):
     assert [log.marks(topic)[0].shipped for topic in TOPICS] == [3, 3, 3]
 
 
-def test_more_segments_than_a_batch_can_name_settle_one_by_one(open_shipped, root, faults: Faults, monkeypatch):
+def test_more_segments_than_may_wait_settle_one_by_one(open_shipped, root, faults: Faults, monkeypatch):
     """Nothing waits for ever; only then may a restore find topics of which one is ahead."""
-    monkeypatch.setattr(segment_lane, "SEGMENTS_MAX", 5)
+    monkeypatch.setattr(segment_lane, "WAITING_MAX", 5)
     log = open_shipped(shipping=ONE_BY_ONE)
     begin_outage(log, faults)
     for number in (2, 3):
@@ -266,4 +266,24 @@ def test_more_segments_than_a_batch_can_name_settle_one_by_one(open_shipped, roo
     commit(log, 4, durability="shipped")
     log.ship()
     assert [log.marks(topic)[0].settled for topic in TOPICS] == [4, 4, 4]
-    assert [batch.segments for batch in root.batches() if batch.segments] == []
+    assert sum(len(batch.segments) for batch in root.batches()) <= 5
+
+
+def test_readers_do_not_wait_for_ever_for_commits_that_cannot_be_sent(open_shipped, faults: Faults, monkeypatch):
+    """Nobody may write batches there, say: segments settle, as late as the limit says, and all of them afterwards."""
+    monkeypatch.setattr(segment_lane, "WAITING_MAX", 5)
+    log = open_shipped()
+    for topic in TOPICS:
+        log.topic(topic)
+    commit(log, 0, durability="shipped")
+    denied = faults.refuse("tail/")
+    for number in range(1, 5):
+        commit(log, number)
+        log.seal()
+    partitions = [log._journal.topics[topic][0] for topic in TOPICS]
+    wait_for(lambda: sum(one.sealed.segments - one.shipment.settled_segments for one in partitions) <= 5)
+    assert log.stats().shipping.batches_total == 1
+    denied.end()
+    log.ship()
+    assert [log.marks(topic)[0].settled for topic in TOPICS] == [5, 5, 5]
+    assert [log.marks(topic)[0].shipped for topic in TOPICS] == [5, 5, 5]

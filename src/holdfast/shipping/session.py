@@ -226,6 +226,7 @@ class Session:
             return found
 
         tail.named, tail.on_shipped = named, segments.shipped.set
+        tail.is_overdue = lambda: segments.is_overdue
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         chores = (
             janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000),

@@ -4,6 +4,8 @@
 
 A segment does not get ahead of its commits: its manifest object is written when all of them are on the store, in whole
 (`tail_lane`). Until then nobody sees more than its file. What has no commits that are still to come is `free` of that.
+And readers do not wait for ever: where very many segments would have to wait, because commits cannot be sent, or are
+made faster than they are sent, the oldest settle all the same (docs/decisions/0035-whole-commits.md).
 
 A file's bytes and name were fixed when it was sealed, and a manifest object says only what its row says: a restart
 sends the same again, and *already exists* with the same bytes is an answer like any other. Segments that retention
@@ -24,7 +26,6 @@ from typing import NamedTuple
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.root.objects import documents
-from holdfast.root.objects.commit_batch import SEGMENTS_MAX
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.segments.manifest.manifest_documents import gone_document, segment_document
 from holdfast.shipping.lanes.uploading import FileGone
@@ -40,6 +41,10 @@ logger = logging.getLogger("holdfast.shipping")
 _IDLE_S = 3600.0
 
 Put = Callable[[str, Body], Awaitable[None]]
+
+
+WAITING_MAX = 1024
+"""So many segments of all partitions may wait for their commits. A batch can name them all."""
 
 
 class _Acknowledged(NamedTuple):
@@ -87,6 +92,8 @@ class SegmentLane:
         """Partitions that lack a file: nothing can name them, and they hold up nobody else."""
         self.free: dict[Partition, int] = {}
         """Up to where segments wait for no commits."""
+        self.is_overdue = False
+        """More segments are not settled than may wait for their commits."""
         self._behind: dict[Partition, int] = {}
         """Behind the last segment whose manifest object was sent."""
         self._acknowledged: deque[_Acknowledged] = deque()
@@ -107,11 +114,14 @@ class SegmentLane:
                 while True:
                     # Registered before looking: a seal in between is not missed.
                     self._waiting = future = seals.future(loop, _IDLE_S)
+                    unsettled = 0
                     for partition in shipped_partitions(self._journal):
+                        unsettled += partition.sealed.segments - self._next(partition)
                         if self._next_file(partition) < partition.sealed.segments and partition not in self._uploading:
                             self._uploading[partition] = tasks.create_task(self._upload_all(partition))
                         if self._next(partition) < self._next_file(partition) and partition not in self._listing:
                             self._listing[partition] = tasks.create_task(self._list(partition))
+                    self._note_overdue(unsettled > WAITING_MAX)
                     if self._stopping and not (self._uploading or self._listing or self._acknowledged):
                         return
                     await future
@@ -127,21 +137,26 @@ class SegmentLane:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    def _note_overdue(self, is_overdue: bool) -> None:
+        self.is_overdue = is_overdue
+        if is_overdue:
+            self._arrived.set()
+            self.shipped.set()
+
     async def named(self, needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
         """What the manifest objects of segments up to these offsets will say, once their files are there."""
-        for partition, end in needs.items():
-            await _until(self._arrived, partial(self._has_files, partition, end))
-        if sum(self._next_file(p) - shipment_of(p).settled_segments for p in needs) > SEGMENTS_MAX:
-            # More than one object can name. They settle one by one; whoever restores meanwhile gets them like that.
+        are_there = partial(self._are_there, needs)
+        await _until(self._arrived, lambda: self.is_overdue or are_there())
+        if self.is_overdue or not are_there():  # they settle one by one; whoever restores meanwhile gets them like that
             self.free = {**self.free, **needs}
             self.shipped.set()
             await _until(self.settled, lambda: all(p.settled >= end for p, end in needs.items()))
         return tuple(document for partition, end in needs.items() for document in self._documents(partition, end))
 
-    def _has_files(self, partition: Partition, end: int) -> bool:
-        """Whether the files of all segments up to an offset are on the store."""
-        files = self._next_file(partition)
-        return files > 0 and self._manifest.row(partition, files - 1).end >= end
+    def _are_there(self, needs: Mapping[Partition, int]) -> bool:
+        """Whether the files of all segments up to these offsets are on the store."""
+        files = ((self._next_file(partition), partition, end) for partition, end in needs.items())
+        return all(count > 0 and self._manifest.row(partition, count - 1).end >= end for count, partition, end in files)
 
     def _documents(self, partition: Partition, end: int) -> Iterator[SegmentDocument]:
         """Of the segments up to an offset that are not settled."""
@@ -200,7 +215,7 @@ class SegmentLane:
 
     def _is_whole(self, partition: Partition, end: int) -> bool:
         """Whether all commits of records below an offset are on the store."""
-        is_free = not self._has_batches or bool(self._missing)
+        is_free = not self._has_batches or bool(self._missing) or self.is_overdue
         return is_free or end <= max(partition.shipped, self.free.get(partition, 0))
 
     def _next_file(self, partition: Partition) -> int:

@@ -159,6 +159,8 @@ class TailLane:
         """Something was taken, or has arrived."""
         self.named: Callable[[Mapping[Partition, int]], Awaitable[tuple[SegmentDocument, ...]]] = _nothing_named
         """Segments up to these offsets that are not settled, once the store has their files."""
+        self.is_overdue: Callable[[], bool] = lambda: False
+        """Whether there are so many segments that they do not wait for their commits."""
         self.on_shipped: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
@@ -336,6 +338,8 @@ class TailLane:
         """Until every commit is on the store that those segments may have a part of, as far as it is in batches."""
 
         def is_sent() -> bool:
+            if self.is_overdue():  # they settle one by one
+                return True
             return self._source.taken_upto >= held.upto and all(n > held.upto for n in self._sending.values())
 
         await self._until(is_sent)
