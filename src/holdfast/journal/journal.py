@@ -402,6 +402,10 @@ class Journal:
         """What encrypts and decrypts messages between processes that have this log's keys."""
         return self._state.vault.message_keys
 
+    def require_place(self) -> None:
+        """Raise Closed where the log's directory is not where it was opened: nothing new may be written there."""
+        self._backend.require_place()
+
     def disk_bytes(self) -> int:
         """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
         return self._backend.filed.disk_bytes()
@@ -461,7 +465,10 @@ class Journal:
         if self.news is not None:
             self.news.stop()
         if self._link is not None:  # after our own connections: if we are the owner, too, its is the last one then
-            self._link.close(timeout)
+            try:
+                self._link.close(timeout)
+            except HoldfastError as error:
+                failure = failure or error
         self._closed = Closed("the log is closed")
         self._state.topics.ring_all()
         if failure is not None:

@@ -433,8 +433,10 @@ class SocketLink:
         for call in calls:
             call.error = Closed("the log is closed")
             call.is_done.set()
-        self._meeting.leave(self.session, timeout)
-        self._bell.close()
+        try:
+            self._meeting.leave(self.session, timeout)
+        finally:
+            self._bell.close()
 
     def forget(self) -> None:
         """In a forked child: close our copies; the connection is the parent's, and goes on."""
