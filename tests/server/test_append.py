@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -185,6 +186,16 @@ def test_a_producers_body_is_written_once(server):
     assert server.payloads("produced") == ["a", "b"]
     assert server.get("/v1/producers/device-7").json == {"producer": "device-7", "last": 1}
     assert server.get("/v1/producers/nobody").json["last"] is None
+
+
+def test_names_in_paths_hold_any_character(server):
+    for name in ("plant/7", "..", "a?b", "%2F", "gerät"):
+        headers = {"holdfast-producer": name.encode(), "holdfast-sequence": "1"}
+        assert server.post("/v1/topics/named/records", {"payload": "a"}, headers=headers).status == 200
+        assert server.get(f"/v1/producers/{quote(name, safe='')}").json == {"producer": name, "last": 1}
+    assert server.get("/v1/topics/named%2Frecords").status == 400  # no topic has such a name
+    latin = {"holdfast-producer": b"ger\xe4t", "holdfast-sequence": "1"}
+    assert server.post("/v1/topics/named/records", {"payload": "a"}, headers=latin).status == 400
     one = {**headers, "holdfast-sequence": "2"}
     assert [server.post("/v1/topics/produced/records", {"payload": "c"}, headers=one).json["offset"] for _ in "12"] == [
         2,

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import MutableMapping
 from itertools import count
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.routing import Match, Route
 
@@ -72,10 +73,11 @@ class Application:
     # -- finding the route --------------------------------------------------------------------------------
 
     def _match(self, scope: MutableMapping[str, Any]) -> tuple[RouteDefinition, dict[str, Any]]:
-        place = (scope["method"], scope["path"])
+        path = scope["raw_path"].decode("latin-1")  # a name in it may hold a slash, which is encoded here alone
+        place = (scope["method"], path)
         found = self._known.get(place)
         if found is None:
-            found = self._look_up(scope)
+            found = self._look_up({**scope, "path": path})
             if len(self._known) >= 1_000:  # paths are what clients make of them
                 self._known.clear()
             self._known[place] = found
@@ -87,7 +89,8 @@ class Application:
         for route, definition in self._routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
-                return definition, child["path_params"]
+                params: dict[str, Any] = child["path_params"]
+                return definition, {name: unquote(value) for name, value in params.items()}
             if match is Match.PARTIAL:
                 allowed |= route.methods or set()
         if not allowed:
