@@ -78,3 +78,17 @@ def test_closing_a_moved_log_removes_nothing_of_the_one_in_its_place(tmp_path: P
         assert sorted(path.name for path in (old / "groups").iterdir()) == held
     assert payloads(old) == [b"after"]
     assert payloads(new) == [b"before"]
+
+
+def test_whoever_reads_a_moved_log_is_told(tmp_path: Path) -> None:
+    """Records that are in files of groups alone would not be found, and be missed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    log = holdfast.open(old)
+    log.topic("t").append(b"first")
+    reading = holdfast.open(old, read_only=True)
+    assert len(list(reading.topic("t").read())) == 1
+    os.rename(old, new)
+    with pytest.raises(holdfast.Closed, match="not where it was opened"):
+        list(reading.topic("t").read())
+    reading.close()
+    end(log)

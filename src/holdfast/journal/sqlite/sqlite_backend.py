@@ -110,6 +110,7 @@ class SqliteBackend:
             with self.translated(), self._connections.lent() as connection:
                 if self._read_only:
                     late = self.filed.found(connection, durable)
+                    self.require_place()  # files are found by their path; no record may be missed because of that
                 yield StoredRows(connection, self.path, self.filed.files, late)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
