@@ -15,7 +15,7 @@ import msgspec
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
-from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable, refuse_to_travel
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import owner_calls
@@ -294,6 +294,8 @@ class Journal:
         failure, writer.failure = writer.failure, writer.poison
         if failure is not None:
             raise failure.again()
+
+    __reduce__ = refuse_to_travel
 
     # -- reading ------------------------------------------------------------------------------------------
 

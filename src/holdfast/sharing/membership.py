@@ -189,8 +189,8 @@ class Membership:
     def _own_or_wait(self, closing: Flag) -> bool:
         """Become the owner, if nobody is; whether we are.
 
-        Where that is not possible now (the disk is full, no descriptor is left), whoever opens the log is told. A member
-        goes on trying, and whoever waits for it has a time-out: another one may own the log meanwhile, or there be room.
+        Where that is not possible now (the disk is full, no descriptor is left), whoever opens the log is told. A
+        member goes on trying: another one may own the log meanwhile, or there be room. Callers have their time-outs.
         """
         try:
             return self._try_to_own()
