@@ -106,6 +106,8 @@ class Application:
         if definition.about == "open":
             return await definition.handler(request, served)
         request.caller = served.access.caller(request.header(b"authorization"))
+        if (meant := request.header(b"holdfast-log")) is not None and meant != served.log.id:
+            raise Refusal(421, "this server has another log than the one that is meant", hint=_OTHER_LOG)
         if definition.about not in ("handler", "any"):
             request.caller.require(definition.scopes, _topic(definition, request))
         if served.draining.is_set():
@@ -165,6 +167,9 @@ def _route(definition: RouteDefinition) -> Route:
 
 async def _nothing(*_: Any) -> None:
     """Starlette finds routes here; it does not call them."""
+
+
+_OTHER_LOG = "another log is served at this address now; connect again, to the one that you mean"
 
 
 def _topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
