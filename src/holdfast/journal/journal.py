@@ -15,7 +15,7 @@ import msgspec
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
 from holdfast.crypto.signatures import Signer
-from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable, refuse_to_travel
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal import recovery
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import owner_calls
@@ -61,7 +61,7 @@ class Journal:
     ) -> None:  # fmt: skip
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
-        self._backend = backend
+        self._backend, self.require_place = backend, backend.require_place
         self.durable_groups = backend.filed.told
         """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
@@ -295,8 +295,6 @@ class Journal:
         if failure is not None:
             raise failure.again()
 
-    __reduce__ = refuse_to_travel
-
     # -- reading ------------------------------------------------------------------------------------------
 
     def reader(self, partition: Partition) -> Reader:
@@ -404,10 +402,6 @@ class Journal:
         """What encrypts and decrypts messages between processes that have this log's keys."""
         return self._state.vault.message_keys
 
-    def require_place(self) -> None:
-        """Raise Closed where the log's directory is not where it was opened: nothing new may be written there."""
-        self._backend.require_place()
-
     def disk_bytes(self) -> int:
         """What the journal takes on the disk: the database, its write-ahead log, files of groups."""
         return self._backend.filed.disk_bytes()
@@ -467,10 +461,7 @@ class Journal:
         if self.news is not None:
             self.news.stop()
         if self._link is not None:  # after our own connections: if we are the owner, too, its is the last one then
-            try:
-                self._link.close(timeout)
-            except HoldfastError as error:
-                failure = failure or error
+            failure = self._link.close(timeout) or failure
         self._closed = Closed("the log is closed")
         self._state.topics.ring_all()
         if failure is not None:

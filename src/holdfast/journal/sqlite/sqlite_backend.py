@@ -21,7 +21,7 @@ import apsw
 
 from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Corrupt, Unavailable
+from holdfast.errors import Closed, Corrupt, Unavailable, refuse_to_travel
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
@@ -63,6 +63,7 @@ class SqliteBackend:
     """A journal in one SQLite file."""
 
     capabilities = CAPABILITIES
+    __reduce__ = refuse_to_travel
 
     def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
