@@ -47,6 +47,15 @@ def make_directory(path: Path, mode: int = 0o700, *, root: Path | None = None) -
     sync_directory(path.parent)
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file has this name now; None where there is none that can be found."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = syscalls.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -27,7 +27,7 @@ Messages may change; kinds and attributes are the interface.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 if TYPE_CHECKING:
     from holdfast.journal.queue.ticket import Ticket, UnitTicket
@@ -51,9 +51,18 @@ class HoldfastError(Exception):
         twin.__cause__ = self.__cause__
         return twin
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __copy__(self) -> Self:
         # Copies and pickles take the fields as they are: a message that has its values already gets them once.
-        return type(self).__new__, (type(self), *self.args), self.__dict__
+        twin = type(self).__new__(type(self), *self.args)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self).__new__, (type(self), *self.args), self._fields()
+
+    def _fields(self) -> dict[str, object]:
+        """What goes along to another process."""
+        return self.__dict__
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
@@ -155,6 +164,9 @@ class OutcomeUnknown(HoldfastError):
         self.idempotency_key = idempotency_key
         self.ticket = ticket
 
+    def _fields(self) -> dict[str, object]:
+        return {**self.__dict__, "ticket": None}  # it settles in this process alone
+
 
 class ExecutionError(HoldfastError):
     """An execution cannot go on as it is asked to."""
@@ -230,3 +242,11 @@ class WaitTimedOut(ExecutionError, TimeoutError):
 
 class UnsupportedEntryKind(ExecutionError):
     """The journal has a kind of entry that this version does not know; nothing was run."""
+
+
+def refuse_to_travel(_: object) -> NoReturn:
+    """`__reduce__` of what is at work in this process, so that nobody wonders what it was that cannot be pickled."""
+    raise TypeError(
+        "an open log, its topics, tickets and consumers do not go to another process;"
+        " give it the path, and open the log there with holdfast.open(path, share=True)"
+    )

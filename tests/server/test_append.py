@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -240,6 +241,16 @@ def test_numbers_that_no_column_can_hold_are_refused(server, number, kind):
         line = f'{{"{column}": {number}}}'
         reply = server.ask("POST", "/v1/topics/largenumbers/records", line, {"content-type": kind})
         assert (reply.status, reply.kind) == (400, "Invalid"), reply
+
+
+def test_names_in_paths_hold_any_character(server):
+    for name in ("plant/7", "..", "a?b", "%2F", "gerät"):
+        headers = {"holdfast-producer": name.encode(), "holdfast-sequence": "1"}
+        assert server.post("/v1/topics/named/records", {"payload": "a"}, headers=headers).status == 200
+        assert server.get(f"/v1/producers/{quote(name, safe='')}").json == {"producer": name, "last": 1}
+    assert server.get("/v1/topics/named%2Frecords").status == 400  # no topic has such a name
+    latin = {"holdfast-producer": b"ger\xe4t", "holdfast-sequence": "1"}
+    assert server.post("/v1/topics/named/records", {"payload": "a"}, headers=latin).status == 400
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server):

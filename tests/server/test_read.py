@@ -116,6 +116,8 @@ def test_keys_of_typed_topics_are_values_of_their_column(server):
 def test_a_read_that_waits_gets_what_comes(server):
     server.append("waited", "first")
     assert read(server, "waited", "start=1&wait=0.05") == []
+    there = server.get("/v1/topics/waited/records?wait=50", timeout=20)
+    assert [record["payload"] for record in there.json["records"]] == ["first"]
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request("GET", "/v1/topics/waited/records?start=1&wait=50")
     server.append("waited", "second")
@@ -132,6 +134,7 @@ def test_expired_records_are_gone_with_the_first_that_is_left(serve, tmp_path):
     assert server.post("/v1/retain").status == 200  # the log may have done it by itself already
     gone = server.get("/v1/topics/old/records?start=0")
     assert (gone.status, gone.kind, gone.json["fields"]) == (410, "Expired", {"first": 2})
+    assert read(server, "old", "wait=0.05") == [2]
     assert server.get("/v1/topics/old/records/0/0").status == 410
     assert server.get("/v1/topics/old/watermark/0").json["offset"] == 3
     connection, answer = follow(server, "old", "start=0")

@@ -210,6 +210,7 @@ def test_a_poisoned_log_is_not_ready(tmp_path):
             "type": "http",
             "method": "GET",
             "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }

@@ -61,7 +61,7 @@ class Journal:
     ) -> None:  # fmt: skip
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
-        self._backend = backend
+        self._backend, self.require_place = backend, backend.require_place
         self.durable_groups = backend.filed.told
         """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
@@ -461,7 +461,7 @@ class Journal:
         if self.news is not None:
             self.news.stop()
         if self._link is not None:  # after our own connections: if we are the owner, too, its is the last one then
-            self._link.close(timeout)
+            failure = self._link.close(timeout) or failure
         self._closed = Closed("the log is closed")
         self._state.topics.ring_all()
         if failure is not None:

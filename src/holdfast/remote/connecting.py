@@ -52,6 +52,7 @@ def connect(
     exchange = Exchange(address, Connections(address, context), found)
     try:
         info = ServerInfo.ask(exchange, seconds(timeout))
+        exchange.log = info.log
         return RemoteLog(exchange, info, Settings.given(settings), SystemClock())
     except BaseException:
         exchange.close()

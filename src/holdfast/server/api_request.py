@@ -84,6 +84,14 @@ class ApiRequest:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
+    def header_text(self, name: bytes) -> str | None:
+        """A header that is a name, as paths have it: in UTF-8."""
+        try:
+            value = self.headers.get(name)
+            return None if value is None else value.decode()
+        except UnicodeDecodeError:
+            raise Invalid(f"the header {name.decode()} is not UTF-8", hint="send it as UTF-8") from None
+
     def header_bytes(self, name: bytes) -> bytes | None:
         """A header whose value is percent-encoded bytes."""
         value = self.headers.get(name)

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import MutableMapping
 from itertools import count
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.routing import Match, Route
 
@@ -72,10 +73,11 @@ class Application:
     # -- finding the route --------------------------------------------------------------------------------
 
     def _match(self, scope: MutableMapping[str, Any]) -> tuple[RouteDefinition, dict[str, Any]]:
-        place = (scope["method"], scope["path"])
+        path = scope["raw_path"].decode("latin-1")  # a name in it may hold a slash, which is encoded here alone
+        place = (scope["method"], path)
         found = self._known.get(place)
         if found is None:
-            found = self._look_up(scope)
+            found = self._look_up({**scope, "path": path})
             if len(self._known) >= 1_000:  # paths are what clients make of them
                 self._known.clear()
             self._known[place] = found
@@ -87,7 +89,8 @@ class Application:
         for route, definition in self._routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
-                return definition, child["path_params"]
+                params: dict[str, Any] = child["path_params"]
+                return definition, {name: unquote(value) for name, value in params.items()}
             if match is Match.PARTIAL:
                 allowed |= route.methods or set()
         if not allowed:
@@ -103,6 +106,8 @@ class Application:
         if definition.about == "open":
             return await definition.handler(request, served)
         request.caller = served.access.caller(request.header(b"authorization"))
+        if (meant := request.header(b"holdfast-log")) is not None and meant != served.log.id:
+            raise Refusal(421, "this server has another log than the one that is meant", hint=_OTHER_LOG)
         if definition.about not in ("handler", "any"):
             request.caller.require(definition.scopes, _topic(definition, request))
         if served.draining.is_set():
@@ -162,6 +167,9 @@ def _route(definition: RouteDefinition) -> Route:
 
 async def _nothing(*_: Any) -> None:
     """Starlette finds routes here; it does not call them."""
+
+
+_OTHER_LOG = "another log is served at this address now; connect again, to the one that you mean"
 
 
 def _topic(definition: RouteDefinition, request: ApiRequest) -> str | None:

@@ -28,7 +28,7 @@ from blake3 import blake3
 import holdfast
 from holdfast.clock import Clock
 from holdfast.crypto.segment_key import MessageKeys
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log_directory import Directory
 from holdfast.settings import Settings
@@ -41,6 +41,8 @@ from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004
+_LATER_S = 0.5
+"""Between two attempts to own a log that cannot be owned now."""
 HAND_OVER_S = 2.0
 """How long everybody else leaves the log to the one that asked for it."""
 _TAKEN_S = 0.3
@@ -100,6 +102,7 @@ class Membership:
         """Nobody becomes the owner here at the moment: the process is about to fork."""
         self._was_welcome = False
         """An owner has taken us for a member. Whoever was never one (other settings, no keys) closes nothing."""
+        self._has_warned = False
         self.log_id = b""
         """Known once somebody has opened the log."""
 
@@ -157,7 +160,7 @@ class Membership:
                     f"the log belongs to another user path={self._path}: {error}", hint="open it as that user"
                 ) from error
             except OSError:
-                if not self._try_to_own():
+                if not self._own_or_wait(closing):
                     foreign = self._check_shared(foreign)
                     closing.wait(self._jitter())
             else:
@@ -183,6 +186,24 @@ class Membership:
             hint="open it with share=True there, too, or close it there first",
         )
 
+    def _own_or_wait(self, closing: Flag) -> bool:
+        """Become the owner, if nobody is; whether we are.
+
+        Where that is not possible now (the disk is full, no descriptor is left), whoever opens the log is told. A
+        member goes on trying: another one may own the log meanwhile, or there be room. Callers have their time-outs.
+        """
+        try:
+            return self._try_to_own()
+        except (Unavailable, OSError) as error:
+            if not self._was_welcome:
+                raise
+            if not self._has_warned:
+                why = error.message if isinstance(error, Unavailable) else error
+                logger.warning("the log cannot be owned here now: %s", why, extra={"action": "owner_failed"})
+            self._has_warned = True
+            closing.wait(_LATER_S)
+            return False
+
     def _try_to_own(self) -> bool:
         """Become the owner, if nobody is; whether we are."""
         directory = Directory(self._path)
@@ -191,21 +212,45 @@ class Membership:
                 self._give_up()
             if self._is_over or self._is_paused or self._host is not None:
                 return False
-            if self._clock.monotonic() < self._held_off_until or not directory.try_to_own(shared=True):
+            if self._clock.monotonic() < self._held_off_until or not self._lock_directory(directory):
                 return False
             owner = self._open_owner(directory)
-            listening = Listening(self._path, directory.is_ours)
-            host = Host(owner.journal, listening, lambda hello: self._greet(owner.journal, hello), self._clock)
             try:
+                listening = Listening(self._path, directory.is_ours)
+                host = Host(owner.journal, listening, lambda hello: self._greet(owner.journal, hello), self._clock)
                 self._set_calls(host, owner)
                 host.start()
             except BaseException:
-                owner.close(0, hand_over=True)
+                _close_failed(owner)
                 raise
             self._owner, self._host = owner, host
             self.log_id = owner.journal.log_id
+            self._has_warned = False
         logger.info("this process owns the shared log now", extra={"action": "owner", "path": str(self._path)})
         return True
+
+    def _lock_directory(self, directory: Directory) -> bool:
+        """Take the directory's lock, if nobody has it; raises Closed where our log is not there any more.
+
+        It was moved away, or removed. To own what is there now would begin another log, or write into one.
+        """
+        self._require_same_log(directory)
+        if not directory.try_to_own(shared=True):
+            return False
+        try:
+            self._require_same_log(directory)
+        except BaseException:
+            directory.release()
+            raise
+        return True
+
+    def _require_same_log(self, directory: Directory) -> None:
+        if self.log_id and directory.log_id() != self.log_id:
+            raise Closed(
+                f"the log's directory is not where it was opened path={self._path}",
+                reason="fenced",
+                hint="it was moved or removed meanwhile; end this process, and open the log where it is now",
+            )
 
     def _give_up(self) -> None:
         """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""
@@ -306,7 +351,7 @@ class Membership:
     def _close_if_unowned(self, timeout: float) -> None:
         """The owner may have handed over to somebody who was leaving, too: then the log is closed by us."""
         directory = Directory(self._path)
-        if directory.holder() is None and directory.try_to_own(shared=True):
+        if directory.holder() is None and self._lock_directory(directory):
             self._open_owner(directory).close(timeout, hand_over=False)
 
 

@@ -416,8 +416,11 @@ class SocketLink:
 
     # -- the end ------------------------------------------------------------------------------------------
 
-    def close(self, timeout: float) -> None:
-        """Let go of the owner; by whoever closes the log, when the forwarder has ended."""
+    def close(self, timeout: float) -> HoldfastError | None:
+        """Let go of the owner; by whoever closes the log, when the forwarder has ended.
+
+        Returns what went wrong where we are the owner, and the log was closed all the same.
+        """
         self._closing.set()
         self._end_loop_turns()
         with self._turns:  # a loop may be in the middle of one
@@ -433,8 +436,13 @@ class SocketLink:
         for call in calls:
             call.error = Closed("the log is closed")
             call.is_done.set()
-        self._meeting.leave(self.session, timeout)
-        self._bell.close()
+        try:
+            self._meeting.leave(self.session, timeout)
+        except HoldfastError as error:
+            return error
+        finally:
+            self._bell.close()
+        return None
 
     def forget(self) -> None:
         """In a forked child: close our copies; the connection is the parent's, and goes on."""

@@ -42,6 +42,8 @@ def listen(directory: Path) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
+        with suppress(OSError):
+            os.unlink(directory / fresh)
         raise Unavailable(
             f"cannot listen in the log's directory path={directory}: {error.strerror}",
             hint="a shared log needs a file system with sockets; open it without share=True elsewhere",

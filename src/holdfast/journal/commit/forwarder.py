@@ -92,7 +92,7 @@ class Link(Protocol):
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
         """Ask the owner for something else, and wait for its answer; from any other thread."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float) -> HoldfastError | None:
         """Let go of the owner; the forwarder has ended."""
 
 

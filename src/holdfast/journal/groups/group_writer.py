@@ -59,9 +59,11 @@ class GroupWriter:
         live: Mapping[int, Held],
         first: int,
         bytes_max: int,
+        require_place: Callable[[], None],
         prove_ownership: Callable[[], None],
     ) -> None:
         self._files = files
+        self._require_place = require_place
         self._prove_ownership = prove_ownership
         self._bytes_max = bytes_max
         self._random_bytes = random_bytes
@@ -156,6 +158,7 @@ class GroupWriter:
     def _begin(self, file: GroupFile) -> bool:
         """Write to this file from now on; False where the disk is too full even for that."""
         before, self._spare = self._current, None
+        self._require_place()
         try:
             file.begin(self._files.log_id, self._random_bytes(SALT_BYTES))
         except OSError as error:
@@ -175,6 +178,7 @@ class GroupWriter:
 
     def _make_first(self) -> None:
         """The first file is so small that it is made at once."""
+        self._require_place()
         try:
             disk.make_directory(self._files.folder)
             self._spare = GroupFile.create(self._files.path(self._next), self._next, min(FIRST_BYTES, self._bytes_max))
@@ -187,6 +191,7 @@ class GroupWriter:
         """Have the next file prepared, large enough for a frame of so many bytes."""
         if (self._preparing is not None and self._preparing.is_alive()) or self._is_over or self._pause:
             return
+        self._require_place()
         before = 0 if self._current is None else self._current.size
         wanted = max(FIRST_BYTES, before * _GROWTH)
         while wanted < 2 * size:

@@ -151,7 +151,10 @@ class FiledGroups:
             live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
         self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
         self._base = row.stamp
-        self.writer = GroupWriter(self.files, random_bytes, live, row.group_file, bytes_max, self._prove_ownership)
+        self.writer = GroupWriter(
+            self.files, random_bytes, live, row.group_file, bytes_max,
+            self._backend.require_place, self._prove_ownership,
+        )  # fmt: skip
         self.writer.remove_unused()
 
     def _prove_ownership(self) -> None:
@@ -163,6 +166,7 @@ class FiledGroups:
             self._backend.rollback()
 
     def _check_epoch(self) -> None:
+        self._backend.require_place()
         with self._backend.translated():
             found = self._backend.connection.execute("SELECT epoch FROM log WHERE id=1").get
         if found != self._epoch:
@@ -285,6 +289,7 @@ class FiledGroups:
         if self.writer is None:
             return
         backend = self._backend
+        backend.require_place()
         with backend.translated():
             filed = backend.connection.execute(f"SELECT sum(size) FROM entries WHERE {_FILED}").get or 0
         if row is not None or filed:

@@ -19,8 +19,9 @@ from typing import NoReturn
 
 import apsw
 
+from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.errors import Closed, Corrupt, Unavailable
+from holdfast.errors import Closed, Corrupt, Unavailable, refuse_to_travel
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
 from holdfast.journal.sqlite.control_tables import NEWEST, Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
@@ -62,6 +63,7 @@ class SqliteBackend:
     """A journal in one SQLite file."""
 
     capabilities = CAPABILITIES
+    __reduce__ = refuse_to_travel
 
     def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:
         self.path = path
@@ -70,6 +72,7 @@ class SqliteBackend:
         self._read_only = read_only
         self._connections = ReaderConnections(path, read_only=read_only, beside=beside)
         self.connection.set_wal_hook(self._count_wal_pages)
+        self._identity = disk.identity(path)
         self.filed = FiledGroups(self)
         """What is durable in files and not in the database yet."""
         self._rows = StoredRows(self.connection, path, self.filed.files, self.filed.late)
@@ -81,6 +84,19 @@ class SqliteBackend:
     def connection(self) -> apsw.Connection:
         """The backend's own: the writer's, or of a handle that only reads, one that reads."""
         return self._connections.own
+
+    def require_place(self) -> None:
+        """Raise where the database's name is no longer its own: the directory was moved away, replaced or removed.
+
+        What is open stays open, wherever it went. But new files, segments above all, would come to the place that it
+        had, perhaps into another log, and what they take the place of be removed here.
+        """
+        if disk.identity(self.path) != self._identity:
+            raise Closed(
+                f"the log's directory is not where it was opened path={self.path.parent}",
+                reason="fenced",
+                hint="it was moved or removed meanwhile; end this process, and open the log where it is now",
+            )
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -95,6 +111,7 @@ class SqliteBackend:
             with self.translated(), self._connections.lent() as connection:
                 if self._read_only:
                     late = self.filed.found(connection, durable)
+                    self.require_place()  # files are found by their path; no record may be missed because of that
                 yield StoredRows(connection, self.path, self.filed.files, late)
         except DiskFailed as error:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
@@ -246,7 +263,8 @@ class SqliteBackend:
         self.run_many("UPDATE heads SET next_offset=?, link=?, key_epoch=?, stamp=? WHERE partition_id=?", rows)
 
     def store_log(self, row: LogRow, epoch: int) -> None:
-        """Rewrite the log's row, proving that `epoch` still owns the log."""
+        """Rewrite the log's row, proving that `epoch` still owns the log, and that the log is where it was."""
+        self.require_place()
         self.run(f"UPDATE log SET {_LOG_CHANGES} WHERE id=1 AND epoch=?", (*row, epoch))
         if self.connection.changes() != 1:
             raise Closed("another process has taken this log over", reason="fenced")

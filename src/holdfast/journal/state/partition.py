@@ -8,7 +8,7 @@ belong together, without a lock. The tail is what is durable and not sealed yet.
 from __future__ import annotations
 
 from holdfast.crypto import digests
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import Corrupt, HoldfastError, refuse_to_travel
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import ShipmentRow, WatermarkRow
 from holdfast.model.entry import Place
@@ -42,6 +42,8 @@ class Partition:
         "tail_since",
         "topic",
     )  # fmt: skip
+
+    __reduce__ = refuse_to_travel
 
     def __init__(
         self, partition_id: int, topic: str, number: int, log_id: bytes, signal: Signal, first: int = 0,

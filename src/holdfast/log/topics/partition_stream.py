@@ -299,7 +299,7 @@ class Stream:
             with self._manifest.open(self.partition, row) as reader:
                 yield from _batches(reader, piece, times, reverse, columns, key, to_the_end)
             return
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self._check_kept(piece, path)
             longer = self._manifest.file(self.partition, row, again=True)
             if longer.sha256 == row.sha256:

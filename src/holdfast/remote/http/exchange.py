@@ -100,6 +100,8 @@ class Exchange:
         self._connections = connections
         self._token = token
         self._bearer: str | None = None
+        self.log: str | None = None
+        """The log that is meant: a server that has another one by now refuses."""
         self._is_over = Event()
 
     # -- questions and answers ----------------------------------------------------------------------------
@@ -210,6 +212,8 @@ class Exchange:
         authorization = self._authorization()
         if authorization is not None:
             headers["Authorization"] = authorization
+        if self.log is not None:
+            headers["Holdfast-Log"] = self.log
         return headers
 
     def _authorization(self) -> str | None:

@@ -88,7 +88,7 @@ class KeyLookup:
         try:
             with manifest.open(partition, file, keys_only=True) as reader:
                 parts = reader.key_indexes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return unknown
         # A bundle has an index for each of its segments; any other file has one for all that it holds.
         numbers = [(file.number + i, file.number + i + 1) for i in range(len(parts))]

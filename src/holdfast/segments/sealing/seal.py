@@ -136,6 +136,7 @@ class Sealer:
         for path in list(self._debris):
             disk.remove(path)
             self._debris.discard(path)
+        self._journal.require_place()
         if folder not in self._folders:
             disk.make_directory(folder, root=self._manifest.root)
             self._folders.add(folder)

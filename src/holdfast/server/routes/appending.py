@@ -97,7 +97,7 @@ class _Asked:
     def _read_names(self, request: ApiRequest) -> None:
         """What makes a repeat of this body known."""
         self.key = request.header_bytes(b"idempotency-key")
-        self.producer = request.header(b"holdfast-producer")
+        self.producer = request.header_text(b"holdfast-producer")
         number = request.header(b"holdfast-sequence")
         if (self.producer is None) != (number is None):
             raise Invalid("Holdfast-Producer and Holdfast-Sequence go together", hint="send both, or neither")

@@ -50,7 +50,8 @@ async def read(request: ApiRequest, served: Served) -> Answer:
 async def _wait(topic: AnyKind, asked: Wanted, seconds: float) -> None:
     if asked.reverse or asked.end is not None or asked.until is not None:
         raise Invalid("'wait' waits for what comes", hint="leave out 'reverse', 'end' and 'until'")
-    await topic.follow(asked.start, partition=asked.partition).wait(seconds)
+    start = topic.read(partition=asked.partition, limit=0).position if asked.start is None else asked.start
+    await topic.follow(start, partition=asked.partition).wait(seconds)
 
 
 # -- single records ---------------------------------------------------------------------------------------

@@ -121,12 +121,16 @@ class Host:
         self._thread = Thread(target=self._work, name="holdfast-host", daemon=True)
 
     def start(self) -> None:
-        """Listen, and begin to serve."""
-        self._listening.open(self._selector, self._clock.monotonic())
-        for one in (self._wake_in, self._wake_out):
-            one.setblocking(False)
-        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
-        self._thread.start()
+        """Listen, and begin to serve; where that is not possible, nothing of it stays open."""
+        try:
+            self._listening.open(self._selector, self._clock.monotonic())
+            for one in (self._wake_in, self._wake_out):
+                one.setblocking(False)
+            self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+            self._thread.start()
+        except BaseException:
+            self._end()
+            raise
         collecting.watch(self, _points)
 
     @property

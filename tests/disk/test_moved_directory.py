@@ -1,0 +1,94 @@
+"""A log whose directory is moved away under it writes nothing to the place that it had.
+
+What it has open goes along. But segments and new files of groups are made by their path, and there may be nothing, or
+another log by now.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+pytestmark = pytest.mark.disk
+
+
+def payloads(path: Path) -> list[bytes]:
+    with holdfast.open(path, read_only=True) as log:
+        assert not log.problems
+        return [record.payload for record in log.topic("t").read()]
+
+
+def end(log: holdfast.Log) -> None:
+    with pytest.raises(holdfast.Closed, match="not where it was opened"):
+        log.close()
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_records_of_a_moved_log_are_where_the_log_is(tmp_path: Path, *, share: bool) -> None:
+    """Sealing is refused: the segment would come to the old place, and the records go from the new one."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    log = holdfast.open(old, share=share)
+    topic = log.topic("t")
+    topic.append(b"first")
+    os.rename(old, new)
+    topic.append(b"second")
+    with pytest.raises(holdfast.Closed, match="not where it was opened") as caught:
+        log.seal("t")
+    assert caught.value.reason == "fenced"
+    end(log)
+    assert not old.exists()
+    assert payloads(new) == [b"first", b"second"]
+
+
+def test_two_logs_that_had_one_path_do_not_mix(tmp_path: Path) -> None:
+    """Neither segments nor files of groups of the old log come into the new one, however much both append."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    before = holdfast.open(old)
+    before.topic("t").append(b"before")
+    os.rename(old, new)
+    stored = [b"before"]
+    with holdfast.open(old) as after:
+        after.topic("t").append(b"after")
+        block = [bytes(100_000)] * 10
+        with pytest.raises(holdfast.Closed, match="not where it was opened"):
+            for _ in range(100):
+                before.topic("t").append_batch(block)
+                stored += block
+        end(before)
+        after.topic("t").append_batch(block)
+    assert payloads(old) == [b"after", *block]
+    assert payloads(new) == stored
+
+
+def test_closing_a_moved_log_removes_nothing_of_the_one_in_its_place(tmp_path: Path) -> None:
+    """Both have a first file of groups; the old log's is empty, the other one's is not."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    before = holdfast.open(old)
+    before.topic("t").append(b"before")
+    before.seal("t")
+    os.rename(old, new)
+    with holdfast.open(old) as after:
+        after.topic("t").append(b"after")
+        held = sorted(path.name for path in (old / "groups").iterdir())
+        end(before)
+        assert sorted(path.name for path in (old / "groups").iterdir()) == held
+    assert payloads(old) == [b"after"]
+    assert payloads(new) == [b"before"]
+
+
+def test_whoever_reads_a_moved_log_is_told(tmp_path: Path) -> None:
+    """Records that are in files of groups alone would not be found, and be missed."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    log = holdfast.open(old)
+    log.topic("t").append(b"first")
+    reading = holdfast.open(old, read_only=True)
+    assert len(list(reading.topic("t").read())) == 1
+    os.rename(old, new)
+    with pytest.raises(holdfast.Closed, match="not where it was opened"):
+        list(reading.topic("t").read())
+    reading.close()
+    end(log)

@@ -1,0 +1,76 @@
+"""Taking a shared log over where that is not possible now, or never again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Closed, OutcomeUnknown, Unavailable
+from tests.sharing.shared_logs import shared
+
+pytestmark = pytest.mark.disk
+
+
+def block(directory: Path) -> None:
+    """Nobody can listen here: as where the disk is full, or no descriptor is left."""
+    socket = directory / "SOCKET"
+    socket.unlink(missing_ok=True)
+    socket.mkdir()
+
+
+def test_a_member_that_cannot_take_over_now_does_so_later(tmp_path: Path) -> None:
+    """What is sent meanwhile has an unknown outcome, and is written once."""
+    directory = tmp_path / "log"
+    with shared(directory) as (log, owner):
+        topic = log.topic("t")
+        topic.append(b"before")
+        block(directory)
+        owner.kill()
+        with pytest.raises(OutcomeUnknown):
+            topic.append(b"meanwhile", timeout=0.3)
+        (directory / "SOCKET").rmdir()
+        topic.append(b"after", timeout=30)
+        assert [record.payload for record in topic.read()] == [b"before", b"meanwhile", b"after"]
+
+
+def test_whoever_opens_a_log_is_told_why_it_cannot(tmp_path: Path) -> None:
+    """And holds nothing afterwards."""
+    directory = tmp_path / "log"
+    holdfast.open(directory).close()
+    block(directory)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="cannot listen in the log's directory"):
+            holdfast.open(directory, share=True)
+    (directory / "SOCKET").rmdir()
+    assert not list(directory.glob("SOCKET*"))
+    holdfast.open(directory, share=True).close()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_member_begins_no_log_where_its_own_is_gone(tmp_path: Path, *, other: bool) -> None:
+    """Nor does it write to another one that is there now."""
+    directory, elsewhere, second = tmp_path / "log", tmp_path / "elsewhere", tmp_path / "second"
+    if other:
+        with holdfast.open(second) as log:
+            log.topic("t").append(b"another log")
+    with shared(directory) as (log, owner):
+        topic = log.topic("t")
+        topic.append(b"one")
+        os.rename(directory, elsewhere)
+        if other:
+            shutil.move(second, directory)
+        owner.kill()
+        with pytest.raises((Closed, OutcomeUnknown), match="moved or removed"):
+            topic.append(b"two", timeout=30)
+        with pytest.raises(Closed, match="not where it was opened"):
+            list(topic.read())
+        with pytest.raises(Closed, match="not where it was opened"):
+            log.close()
+    assert directory.exists() == other
+    for path, payloads in [(elsewhere, [b"one"])] + [(directory, [b"another log"])] * other:
+        with holdfast.open(path) as log:
+            assert [record.payload for record in log.topic("t").read()] == payloads
