@@ -92,3 +92,25 @@ def test_whoever_reads_a_moved_log_is_told(tmp_path: Path) -> None:
         list(reading.topic("t").read())
     reading.close()
     end(log)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_link_that_is_pointed_elsewhere_concerns_only_who_opens_the_log_afterwards(
+    tmp_path: Path, *, share: bool
+) -> None:
+    """As the folder `current` of a deployment: each release has its own log, and the old process ends in good order."""
+    first, second, link = tmp_path / "1", tmp_path / "2", tmp_path / "current"
+    for release in (first, second):
+        release.mkdir()
+    link.symlink_to(first)
+    with holdfast.open(link / "data", share=share) as before:
+        before.topic("t").append(b"one")
+        link.unlink()
+        link.symlink_to(second)
+        with holdfast.open(link / "data", share=share) as after:
+            after.topic("t").append(b"other")
+        before.topic("t").append(b"two")
+        before.seal()
+        before.topic("t").append(b"three", idempotency_key="three")
+    assert payloads(first / "data") == [b"one", b"two", b"three"]
+    assert payloads(second / "data") == [b"other"]

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -75,7 +76,7 @@ def asked_for(
     clock: Clock | None,
 ) -> Asked:
     """What a caller gave, checked; raises Invalid before anything is touched."""
-    place = path_of(path)
+    place = Path(os.path.realpath(path_of(path)))  # a link may be pointed elsewhere; the log stays where it is
     settings = Settings.given(settings)
     if store is not None:
         address = msgspec.structs.replace(settings.store, url=store_address(store))
