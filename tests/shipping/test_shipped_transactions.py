@@ -73,11 +73,17 @@ def numbers(log: Log) -> dict[str, list[int]]:
     return {topic: [int(r.payload) for r in log.topic(topic).read()] if topic in known else [] for topic in TOPICS}
 
 
-def restored(make_root: Any, objects: dict[str, bytes], place: Path) -> Iterator[Log]:
-    """The log that comes back from these objects."""
-    copy = make_root()
+def copied(make_root: Any, objects: dict[str, bytes]) -> Root:
+    """A root with these objects."""
+    copy: Root = make_root()
     for key, data in objects.items():
         copy.store.create(key, Body.of(data))
+    return copy
+
+
+def restored(make_root: Any, objects: dict[str, bytes], place: Path) -> Iterator[Log]:
+    """The log that comes back from these objects."""
+    copy = copied(make_root, objects)
     holdfast.restore(copy.url, place, settings=Settings.from_mapping({}), copy=True)
     with holdfast.open(place, settings=Settings.from_mapping({"segments": {"seal_on_close": False}})) as log:
         yield log
@@ -204,11 +210,12 @@ def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp
     gate = faults.hold("_manifest/")
     faults.back()
     commit(log, 5, durability="shipped")
-    left = make_root()
-    for key, data in root.objects().items():
-        left.store.create(key, Body.of(data))
+    left, other = copied(make_root, root.objects()), copied(make_root, root.objects())
     gate.open()
     log.close()
+    holdfast.restore(other.url, tmp_path / "other", settings=Settings.from_mapping({}))
+    with holdfast.open(tmp_path / "other", read_only=True) as log:
+        assert list(numbers(log).values()) == [list(range(6))] * 3
     assert not left.keys("topics/second/0/_manifest/")
     monkeypatch.setattr(takeover, "_PAUSE_S", 0.001)
     for interrupted in (".adopted", "topics/second/0/_manifest/", "topics/third/0/_manifest/00000000000000000001"):

@@ -127,24 +127,31 @@ class SegmentFetching:
         """Of all files that are here."""
 
     def fetch(self, manifests: Iterable[StoreManifest]) -> None:
-        """Bring all segments that are not retired; what else lies in their folders goes."""
+        """Bring all segments that are not retired."""
         self._stopped.clear()
         manifests = list(manifests)
-        folders = [self._root / layout.segments_folder(m.topic, m.partition) for m in manifests]
-        for folder in folders:
-            disk.make_directory(folder, root=self._root)
-        wanted = [file.segment for m in manifests for file in files_of(m)]
+        for manifest in manifests:
+            disk.make_directory(self._folder(manifest), root=self._root)
         # Some more than there are requests: what has come is proved and written while others are fetched.
-        self._steps.over("fetching segments", self._fetch_one, wanted, _AT_ONCE + _AT_ONCE // 2)
-        names: dict[Path, set[str]] = {folder: set() for folder in folders}
+        self._steps.over("fetching segments", self._fetch_one, _wanted(manifests), _AT_ONCE + _AT_ONCE // 2)
+
+    def keep_only(self, manifests: Iterable[StoreManifest]) -> None:
+        """These are all manifests, and their segments are here: what else lies in their folders goes."""
+        manifests = list(manifests)
+        wanted = _wanted(manifests)
+        names: dict[Path, set[str]] = {self._folder(manifest): set() for manifest in manifests}
         for path in (self._root / segment.key for segment in wanted):
             names[path.parent].add(path.name)
+        self._here &= {segment.key for segment in wanted}
         for folder, own in names.items():
             # Synced in any case: an interrupted attempt may have ended between a name and its sync.
             disk.remove_all(folder, set(os.listdir(folder)) - own)
         self.bytes = sum(segment.size for segment in wanted)
         for manifest in manifests:
             self._keep_rewrites(manifest)
+
+    def _folder(self, manifest: StoreManifest) -> Path:
+        return self._root / layout.segments_folder(manifest.topic, manifest.partition)
 
     def _keep_rewrites(self, manifest: StoreManifest) -> None:
         """The rewrites that these files stand for, and no others; signed anew, if the log has keys."""
@@ -280,6 +287,10 @@ def _damaged(key: str, segment: SegmentDocument, why: str) -> Corrupt:
         offset=segment.first, hint="is there another copy? `holdfast reconcile DIR --remote --deep --fix` brings it"
         " back from the log that wrote it",
     )  # fmt: skip
+
+
+def _wanted(manifests: Iterable[StoreManifest]) -> list[SegmentDocument]:
+    return [file.segment for manifest in manifests for file in files_of(manifest)]
 
 
 def files_of(manifest: StoreManifest) -> list[InEffect]:

@@ -249,18 +249,24 @@ class _Restore:
         manifests = survey.manifests.values()
         if _AT_ONCE == 1:
             self._segments.fetch(manifests)
-            return self._bring_tail(survey, owner)
-        with ThreadPoolExecutor(1, thread_name_prefix="holdfast-segments") as thread:
-            fetching = thread.submit(self._segments.fetch, manifests)
-            try:
-                seen = self._bring_tail(survey, owner)
-            except BaseException:
-                self._segments.stop()
-                raise
-            fetching.result()
-        if seen.named:
-            self._segments.fetch(seen.manifests.values())
+            seen = self._bring_tail(survey, owner)
+        else:
+            with ThreadPoolExecutor(1, thread_name_prefix="holdfast-segments") as thread:
+                fetching = thread.submit(self._segments.fetch, manifests)
+                try:
+                    seen = self._bring_tail(survey, owner)
+                except BaseException:
+                    self._segments.stop()
+                    raise
+                fetching.result()
+        self._bring_segments(seen, more=bool(seen.named))
         return seen
+
+    def _bring_segments(self, seen: Seen, *, more: bool) -> None:
+        """The segments that count are here when this returns, and no others."""
+        if more:
+            self._segments.fetch(seen.manifests.values())
+        self._segments.keep_only(seen.manifests.values())
 
     def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
         seen = self._read_tail(survey)
@@ -394,7 +400,7 @@ class _Restore:
         seen = seen._replace(manifests={(m.topic, m.partition): m for m in manifests})
         if seen.settled != settled:
             seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
-            self._segments.fetch(seen.manifests.values())
+            self._bring_segments(seen, more=True)
         return seen
 
     def _settle(self, takeover: Takeover, claim: EpochDocument, seen: Seen) -> Seen:
