@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from _thread import LockType, allocate_lock, get_ident
 from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop
-from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
@@ -103,8 +102,11 @@ class Signal:
             sleepers = self._loops[loop] = _Sleepers(loop)
         return sleepers
 
-    def notify(self) -> None:
-        """Wake all who wait now."""
+    def notify(self, given_by: AbstractEventLoop | None = None) -> None:
+        """Wake all who wait now; `given_by` says that this is a callback of that loop, which need not be woken.
+
+        That a loop runs in this thread does not say so: a signal handler may have interrupted its sleep.
+        """
         sleepers = self._sleepers
         for _ in range(len(sleepers)):
             try:
@@ -113,7 +115,7 @@ class Signal:
                 break
         if self._loops:
             for loop in list(self._loops):
-                self._notify_loop(loop)
+                self._notify_loop(loop, given_by)
         while self._calls:
             self._calls.popleft()()
 
@@ -124,11 +126,11 @@ class Signal:
         """
         self._calls.append(wake)
 
-    def _notify_loop(self, loop: AbstractEventLoop) -> None:
+    def _notify_loop(self, loop: AbstractEventLoop, given_by: AbstractEventLoop | None) -> None:
         waiting = self._loops.pop(loop, None)
         if waiting is not None:
             try:
-                if _get_running_loop() is loop:  # given by the loop itself: it need not be woken
+                if loop is given_by:
                     loop.call_soon(self._wake, waiting)
                 else:
                     loop.call_soon_threadsafe(self._wake, waiting)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
+import signal
 import threading
 import time
 import weakref
@@ -80,6 +82,25 @@ def test_a_loop_that_is_gone_does_not_matter():
 
     asyncio.run(register())
     signal.notify()
+
+
+def test_a_signal_handler_wakes_the_loop_that_it_interrupts():
+    """It runs in the loop's thread, but not as one of its callbacks: the loop sleeps on unless it is woken."""
+    ring = Signal()
+
+    async def main() -> None:
+        future = ring.future(asyncio.get_running_loop(), 600)
+        kill = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        kill.start()
+        async with asyncio.timeout(60):
+            await future
+        kill.join()
+
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: ring.notify())
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_futures_expire():

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import socket
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Closed
 
-Turn = Callable[[bool], object]
-"""Move groups on; whether the socket may have something."""
+if TYPE_CHECKING:
+    from holdfast.journal.commit.forwarder import Turn
 
 
 class LoopTurns:
@@ -49,7 +49,7 @@ class LoopTurns:
         if not self.is_over:
             self.count += 1
             with suppress(Closed):  # the link has ended: the forwarder's thread tells everybody
-                self._turn(has_news)
+                self._turn(has_news, self.loop)
 
     def idle_seconds(self, now: float) -> float:
         """How long it had no turn, as far as whoever asks has seen."""

@@ -33,7 +33,7 @@ from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.loop_turns import LoopTurns, Turn
+from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import (
@@ -58,7 +58,7 @@ from holdfast.sharing.wire import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarder import Waiting
+    from holdfast.journal.commit.forwarder import Turn, Waiting
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.sessions.outcomes import Refusal
 

@@ -17,8 +17,9 @@ and begins anew with what is on its way: the owner knows each group by its numbe
 from __future__ import annotations
 
 import logging
+from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from threading import Lock, Thread
 from typing import Protocol, TypeVar
@@ -47,6 +48,13 @@ ON_THE_WAY_MAX = 2
 logger = logging.getLogger("holdfast.journal")
 
 
+class Turn(Protocol):
+    """Moves groups on."""
+
+    def __call__(self, has_news: bool, loop: AbstractEventLoop | None = None) -> object:
+        """Whether the owner may have sent something; and the event loop whose turn it is."""
+
+
 class Waiting(Protocol):
     """Whoever waits for what becomes of a group."""
 
@@ -65,7 +73,7 @@ class Link(Protocol):
     def durable(self) -> SharedNumber | None:
         """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
-    def begin(self, turn: Callable[[bool], object], turns: Lock) -> None:
+    def begin(self, turn: Turn, turns: Lock) -> None:
         """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile."""
 
     def sleep(self, timeout: float | None) -> bool:
@@ -132,6 +140,8 @@ class Forwarder:
         """Held by whoever has the turn."""
         self._is_turning = False
         """Within a turn; else true only if a signal ended one."""
+        self._loop: AbstractEventLoop | None = None
+        """Whose turn it is, where that is an event loop's."""
         self._linger_until = inf
         """When what is in no hurry is due."""
         self.counters = Counters()
@@ -163,9 +173,13 @@ class Forwarder:
             return None
         return max(0.0, self._linger_until - self._clock.monotonic())
 
-    def turn(self, has_news: bool) -> None:
-        """Take what came from the owner, if there may be something, and forward what is due; by any thread."""
+    def turn(self, has_news: bool, loop: AbstractEventLoop | None = None) -> None:
+        """Take what came from the owner, if there may be something, and forward what is due; by any thread.
+
+        `loop` is the event loop whose turn it is.
+        """
         with self._turns:
+            self._loop = loop
             if self._is_turning:
                 self._mend()
             self._is_turning = True
@@ -258,7 +272,7 @@ class Forwarder:
             now = self._clock.monotonic()
             queued = now - group.since if group.records else None
             self.counters.committed(group.records, group.bytes, len(way.taken), 0, now - way.started, queued)
-        group.finish(error)
+        group.finish(error, self._loop)
         self._queue.complete(group)
 
     def _fill_in(self, way: _OnTheWay, outcomes: Outcomes) -> HoldfastError | None:

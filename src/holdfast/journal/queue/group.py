@@ -19,6 +19,8 @@ from holdfast.model.record_columns import Columns, Encoded, Row
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from holdfast.journal.queue.forwarded import Forwarded
 
 
@@ -339,8 +341,8 @@ class Group:
         """What signals wait for."""
         return self.done
 
-    def finish(self, error: HoldfastError | None = None) -> None:
-        """Publish the outcome; everything it says must be set before."""
+    def finish(self, error: HoldfastError | None = None, given_by: AbstractEventLoop | None = None) -> None:
+        """Publish the outcome; everything it says must be set before. `given_by` is as in `Signal.notify`."""
         self.error = error
         for item in self.items:
             item.release()
@@ -352,7 +354,7 @@ class Group:
                 one.release()
             self.forwarded = []
         self.done = True
-        self.signal.notify()
+        self.signal.notify(given_by)
 
 
 Make = Callable[[Unit], list[Operation]]
