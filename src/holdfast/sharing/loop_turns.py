@@ -49,7 +49,8 @@ class LoopTurns:
         if not self.is_over:
             self.count += 1
             with suppress(Closed):  # the link has ended: the forwarder's thread tells everybody
-                self._turn(has_news, self.loop)
+                if self._turn(has_news, self.loop):
+                    self.schedule()  # right behind those who are resumed now: what they bring is sent at once
 
     def idle_seconds(self, now: float) -> float:
         """How long it had no turn, as far as whoever asks has seen."""

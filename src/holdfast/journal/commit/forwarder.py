@@ -51,8 +51,11 @@ logger = logging.getLogger("holdfast.journal")
 class Turn(Protocol):
     """Moves groups on."""
 
-    def __call__(self, has_news: bool, loop: AbstractEventLoop | None = None) -> object:
-        """Whether the owner may have sent something; and the event loop whose turn it is."""
+    def __call__(self, has_news: bool, loop: AbstractEventLoop | None = None) -> bool:
+        """Told whether the owner may have sent something, and the event loop whose turn it is.
+
+        Whether groups were finished, so that those who waited for them may bring more soon.
+        """
 
 
 class Waiting(Protocol):
@@ -173,21 +176,19 @@ class Forwarder:
             return None
         return max(0.0, self._linger_until - self._clock.monotonic())
 
-    def turn(self, has_news: bool, loop: AbstractEventLoop | None = None) -> None:
-        """Take what came from the owner, if there may be something, and forward what is due; by any thread.
-
-        `loop` is the event loop whose turn it is.
-        """
+    def turn(self, has_news: bool, loop: AbstractEventLoop | None = None) -> bool:
+        """Take what came from the owner, if there may be something, and forward what is due; by any thread (`Turn`)."""
         with self._turns:
             self._loop = loop
             if self._is_turning:
                 self._mend()
             self._is_turning = True
             self._link.take(has_news=has_news)
-            self._finish_answered()
+            has_finished = self._finish_answered()
             while len(self._on_the_way) < ON_THE_WAY_MAX and (group := self._next()) is not None:
                 self._forward(group)
             self._is_turning = False
+        return has_finished
 
     def _next(self) -> Group | None:
         """The next group that is due."""
@@ -255,11 +256,14 @@ class Forwarder:
 
     # -- and back -----------------------------------------------------------------------------------------
 
-    def _finish_answered(self) -> None:
-        """Finish the groups that are answered, in order; what is behind one that is not waits."""
+    def _finish_answered(self) -> bool:
+        """Finish the groups that are answered, in order, up to the first that is not; whether there were any."""
+        has_finished = False
         while self._on_the_way and self._on_the_way[0].is_answered:
             self._finish(self._on_the_way[0])
             self._on_the_way.popleft()
+            has_finished = True
+        return has_finished
 
     def _finish(self, way: _OnTheWay) -> None:
         group, answer = way.group, way.answer

@@ -205,7 +205,8 @@ class Queue(QueuedGroups):
                 if isinstance(admitted, HoldfastError):
                     return sending.refused(admitted)
                 group = admitted
-                known = sending.known()  # … and after: somebody else may have sent it meanwhile
+                if timeout > 0:
+                    known = sending.known()  # … and after: somebody else may have sent it meanwhile
             if known is not None:
                 return known
             forwarded = sending.place(group)

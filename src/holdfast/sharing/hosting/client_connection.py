@@ -58,6 +58,8 @@ class Connection:
         self.is_open = True
         self.is_paused = False
         """Nothing more is read from it until what it sent last could be taken."""
+        self.watched = 0
+        """What the host waits for, as its selector has it."""
         self.calls = 0
         """Calls of it that are not answered yet."""
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -70,11 +72,8 @@ class Connection:
 
     # -- in -----------------------------------------------------------------------------------------------
 
-    def receive(self, handle: Handle, may_hold: Callable[[int], bool]) -> bool:
-        """Take what is there and have each whole frame handled; False when the other end is gone.
-
-        `may_hold` is asked before a large frame gets memory of its own.
-        """
+    def receive(self) -> bool:
+        """Take what is there; False when the other end is gone."""
         try:
             if self._large is not None:
                 count = self.sock.recv_into(self._large[self._large_end :])
@@ -86,13 +85,12 @@ class Connection:
                 self._end += count
         except (BlockingIOError, InterruptedError):
             return True
-        if not count:
+        except OSError:
             return False
-        self.work(handle, may_hold)
-        return True
+        return count > 0
 
     def work(self, handle: Handle, may_hold: Callable[[int], bool]) -> None:
-        """Handle the whole frames that are here."""
+        """Have each whole frame that is here handled; `may_hold` is asked before a large one gets memory of its own."""
         while self.is_open and not self.is_paused:
             if self._large is not None:
                 if self._large_end < len(self._large):

@@ -201,13 +201,18 @@ class Host:
         patience = 0.005 if self._parked or self._ending else self._listening.patience
         ready = self._selector.select(0 if busy else patience)
         self._is_asleep = False
+        received: list[Connection] = []
         for key, mask in ready:
             if isinstance(key.data, Connection):
-                self._serve(key.data, mask)
+                if self._receive(key.data, mask):
+                    received.append(key.data)
             elif key.data is self._listening:
                 self._accept()
             else:
                 self._empty_wake()
+        # Now, and not between two reads, where the writer would wake up and commit what the first of them sent alone.
+        for connection in received:
+            self._serve(connection)
         self._retry_parked()
         self._send_told()
         self._answer()
@@ -276,7 +281,7 @@ class Host:
         connection = Connection(sock, self._numbers)
         connection.since = self._clock.monotonic()
         self._connections[self._numbers] = connection
-        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._watch(connection)
 
     def _refuse(self, sock: socket.socket, error: HoldfastError) -> None:
         with suppress(OSError):
@@ -284,21 +289,26 @@ class Host:
             sock.sendmsg(frame(REFUSED, refusal(error)))
         sock.close()
 
-    def _serve(self, connection: Connection, mask: int) -> None:
+    def _receive(self, connection: Connection, mask: int) -> bool:
+        """Send what waits to be sent, and take the bytes that are there; whether the other end is there, too."""
         if not connection.is_open:
-            return
+            return False
+        if mask & selectors.EVENT_WRITE and not connection.flush():
+            self._disconnect(connection, "it does not read")
+        elif mask & selectors.EVENT_READ and not connection.receive():
+            self._close(connection)
+        return connection.is_open
+
+    def _disconnect(self, connection: Connection, reason: object) -> None:
+        logger.warning("a client was disconnected: %s", reason, extra={"action": "client_disconnected"})
+        self._close(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Handle the whole frames that were received."""
         try:
-            if mask & selectors.EVENT_WRITE and not connection.flush():
-                raise BadFrame("it does not read")
-            if mask & selectors.EVENT_READ and not connection.receive(self._handle, self._may_hold):
-                self._close(connection)
-                return
+            connection.work(self._handle, self._may_hold)
         except BadFrame as error:
-            logger.warning("a client was disconnected: %s", error, extra={"action": "client_disconnected"})
-            self._close(connection)
-            return
-        except OSError:
-            self._close(connection)
+            self._disconnect(connection, error)
             return
         if not connection.has_begun:
             connection.since = 0.0
@@ -316,15 +326,12 @@ class Host:
         events = 0 if connection.is_paused else selectors.EVENT_READ
         if connection.has_unsent:
             events |= selectors.EVENT_WRITE
-        try:
-            key = self._selector.get_key(connection.sock)
-        except KeyError:
-            if events:
-                self._selector.register(connection.sock, events, connection)
-            return
-        if not events:
+        watched, connection.watched = connection.watched, events
+        if not watched and events:
+            self._selector.register(connection.sock, events, connection)
+        elif watched and not events:
             self._selector.unregister(connection.sock)
-        elif key.events != events:
+        elif watched != events:
             self._selector.modify(connection.sock, events, connection)
 
     def _close(self, connection: Connection) -> None:
