@@ -288,7 +288,7 @@ def test_nothing_of_a_rebuilt_log_is_acknowledged_before_its_segments_are_there(
     gate = faults.hold("/segments/")
     log = open_shipped(segments=TEN)
     ticket = log.topic("orders").submit(b"x")
-    faults.wait_seen("head", "epochs/")
+    assert gate.arrived.wait(20)
     with pytest.raises(holdfast.Unavailable):
         ticket.shipped(0.3)
     gate.open()
