@@ -523,7 +523,10 @@ def test_no_orphan_though_a_fork_of_the_parent_lives_on(tmp_path):
 
 
 def sockets(pid):
-    held = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    held = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed a moment ago
+            held.append(os.readlink(path))
     return [name for name in held if name.startswith("socket:")]
 
 

@@ -43,6 +43,7 @@ from holdfast.recovery import restore_report
 from holdfast.recovery.entry_proof import EntryProof
 from holdfast.recovery.fetching import KeyDemand, Progress, SegmentFetching, Steps
 from holdfast.recovery.key_walk import hash_cipher_of
+from holdfast.recovery.restore_attempt import MARKER, RestoreAttempt, earlier, refuse_foreign
 from holdfast.recovery.restore_report import RestoreReport
 from holdfast.recovery.restored_database import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
 from holdfast.recovery.spooling import Spool
@@ -72,22 +73,11 @@ from holdfast.telemetry import spans
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
-_MARKER = "RESTORE"
 
 logger = logging.getLogger("holdfast")
 
 _Found = tuple[list[Counting], dict[Where, int], int, int]
 """Commit batches, what is settled, the floor and the frontier: what a walk depends on."""
-
-
-class _Attempt(msgspec.Struct, frozen=True):
-    """The file RESTORE: which log is being brought back here, and who this directory is to its store."""
-
-    log: str
-    store: str
-    owner: str
-    report: RestoreReport | None = None
-    """Set just before FORMAT is written: with both, nothing is left to do."""
 
 
 def restore(
@@ -128,10 +118,10 @@ def restore(
     source = RootStore(store_kinds.open_any_store(address.url, address, clock), form)
     directory = Directory(place)
     try:
-        _refuse_foreign(directory)  # before anything is written here
+        refuse_foreign(directory)  # before anything is written here
         log = source.log()
         directory.own(damaged=True)
-        _refuse_foreign(directory)  # once more, now that nobody else can begin here
+        refuse_foreign(directory)  # once more, now that nobody else can begin here
         options = RestoreOptions(copy, accept_loss, settings.journal.idempotency_keys_max, progress or _silent)
         with spans.span(spans.RESTORE, {"holdfast.copy": copy}) as span:
             report = _Restore(source, log, directory, keyring, cipher, clock, options).run()
@@ -177,7 +167,7 @@ class _Restore:
         self._keys = KeyDemand(keyring, cipher)
         vault = Vault(self._log_id, keyring, cipher)
         self._segments = SegmentFetching(store, directory.segments, vault, self._keys, self._steps)
-        self._marker = directory.path / _MARKER
+        self._marker = directory.path / MARKER
         self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
         self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
         self._walked: tuple[_Found, Walked] | None = None
@@ -205,11 +195,11 @@ class _Restore:
         self._own = claim.epoch
         return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
 
-    def _begin(self) -> _Attempt:
+    def _begin(self) -> RestoreAttempt:
         """Say what is being done here, and who we are; an interrupted attempt is taken up again."""
-        attempt = _earlier(self._directory)
+        attempt = earlier(self._directory)
         if attempt is None:
-            attempt = _Attempt(self._log.log, self._store.url, self._clock.random_bytes(16).hex())
+            attempt = RestoreAttempt(self._log.log, self._store.url, self._clock.random_bytes(16).hex())
             disk.write_file(self._marker, msgspec.json.encode(attempt))
         elif (attempt.log, attempt.store) != (self._log.log, self._store.url):
             raise Invalid(
@@ -416,7 +406,7 @@ class _Restore:
     # -- making it a log ----------------------------------------------------------------------------------
 
     def _make(
-        self, seen: Seen, attempt: _Attempt, epoch: int, takeover: Takeover | None = None
+        self, seen: Seen, attempt: RestoreAttempt, epoch: int, takeover: Takeover | None = None
     ) -> RestoreReport:  # fmt: skip
         self._steps.tell("making the database", 0, 1)
         made = self._database.finished(seen, attempt.owner, epoch)
@@ -456,7 +446,7 @@ class _Restore:
             self._sinks,
         )  # fmt: skip
 
-    def _finish(self, attempt: _Attempt, report: RestoreReport) -> None:
+    def _finish(self, attempt: RestoreAttempt, report: RestoreReport) -> None:
         """From here on it is a log."""
         self._directory.adopt_rebuilt()
         disk.write_file(self._marker, msgspec.json.encode(msgspec.structs.replace(attempt, report=report)))
@@ -472,31 +462,6 @@ class _Restore:
         except OSError as error:
             logger.warning("what is left of a restore cannot be removed: %s", error, extra={"action": "restored"})
         return report
-
-
-def _earlier(directory: Directory) -> _Attempt | None:
-    """What was begun in a directory and not finished."""
-    marker = directory.path / _MARKER
-    try:
-        return msgspec.json.decode(marker.read_bytes(), type=_Attempt)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError:
-        raise Corrupt(
-            "RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again"
-        ) from None  # fmt: skip
-
-
-def _refuse_foreign(directory: Directory) -> None:
-    """The place for a restore is a new or empty directory, or one where it was interrupted."""
-    path, hint = directory.path, "restore into a new or empty directory"
-    if not path.is_dir():
-        return
-    earlier = _earlier(directory)
-    if directory.log_id() is not None and (earlier is None or earlier.report is None):
-        raise Invalid(f"there is a log already path={path}", hint=hint)
-    if earlier is None and set(os.listdir(path)) - {"LOCK", _MARKER + ".tmp"}:
-        raise Invalid(f"the directory is not empty path={path}", hint=hint)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
