@@ -8,9 +8,12 @@ caller's frames are looked at, nearest first.
 from __future__ import annotations
 
 import sys
+from _thread import RLock
 from asyncio.events import _get_running_loop
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_OPTIMIZED
 from types import FrameType
+
+from holdfast.errors import Unavailable
 
 
 def in_coroutine() -> bool:
@@ -29,3 +32,26 @@ def _is_in_coroutine(frame: FrameType | None) -> bool:
             return True  # a callback
         frame = frame.f_back
     return True
+
+
+def interrupted() -> Unavailable:
+    """The refusal of a call that came in the middle of another one, in the same thread."""
+    return Unavailable(
+        "this thread was interrupted while it used the log: this call did nothing",
+        hint="in a signal handler or __del__, note what is to be written, and append it afterwards",
+    )
+
+
+def refuse_second(lock: RLock) -> None:
+    """Raise Unavailable where this thread has the lock: a signal handler, or the collector, interrupted it with it.
+
+    Such a lock knows its thread in one step with being taken, so there is no moment in which nobody could tell.
+    """
+    if lock._is_owned():  # type: ignore[attr-defined]
+        raise interrupted()
+
+
+def once(lock: RLock) -> RLock:
+    """The lock, for `with`, after `refuse_second`: taking it is one step, which a signal cannot tear apart."""
+    refuse_second(lock)
+    return lock

@@ -44,6 +44,8 @@ def make_directory(path: Path, mode: int = 0o700, *, root: Path | None = None) -
     except FileExistsError:
         if not doubtful:
             return
+        if not S_ISDIR(os.lstat(path).st_mode):  # a link would lead out of here
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     sync_directory(path.parent)
 
 
@@ -54,6 +56,13 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def is_within(path: Path, folder: Path) -> bool:
+    """Whether a place is a directory or lies in it, by whatever names and links; both may be missing still."""
+    path, folder = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    places, known = [path, *path.parents], identity(folder)
+    return folder in places or (known is not None and known in map(identity, places))
 
 
 def sync_directory(path: Path) -> None:
@@ -122,6 +131,23 @@ def read_file(path: Path | str, bytes_max: int) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         if size > bytes_max:
             raise TooLong(str(size))
+        return stream.read(bytes_max)
+
+
+class NotOwn(Exception):
+    """A file that another user owns, or that others may read or write; the text says which."""
+
+
+def read_own_file(path: Path, bytes_max: int) -> bytes:
+    """A small file that is ours alone: no link, owned by this user, closed to all others. Raises NotOwn as well."""
+    with open(open_file(path), "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_uid != os.geteuid():
+            raise NotOwn(f"another user owns it uid={status.st_uid}")
+        if status.st_mode & 0o077:
+            raise NotOwn("others may read or write it")
+        if status.st_size > bytes_max:
+            raise TooLong(str(status.st_size))
         return stream.read(bytes_max)
 
 
@@ -364,6 +390,8 @@ class OwnerLock:
         try:
             if not S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EINVAL, "the lock is not a regular file")
+            if os.fstat(descriptor).st_nlink > 1:  # it is emptied below: nobody else's file may lie behind the name
+                raise OSError(errno.EMLINK, "the lock is a hard link to another file")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             syscalls.ftruncate(descriptor, 0)
             _write_all(descriptor, f"{os.getpid()}\n{note}\n".encode() if note else f"{os.getpid()}\n".encode())

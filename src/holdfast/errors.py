@@ -30,9 +30,16 @@ from copy import copy
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 if TYPE_CHECKING:
-    from holdfast.journal.queue.ticket import Ticket, UnitTicket
+    from holdfast.journal.queue.ticket import BatchTicket, Ticket, UnitTicket
 
 ClosedReason = Literal["clean", "fenced", "forked", "poisoned"]
+
+
+def printable(text: str) -> str:
+    """The text with an escape in place of everything that does not print: it may quote a name, a path or a peer."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 class HoldfastError(Exception):
@@ -41,9 +48,9 @@ class HoldfastError(Exception):
     default_hint = ""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = self.default_hint if hint is None else hint
+        self.message = printable(message)
+        super().__init__(self.message)
+        self.hint = self.default_hint if hint is None else printable(hint)
 
     def again(self) -> Self:
         """A fresh copy to raise: one outcome may be raised in many threads, each with its own traceback."""
@@ -151,7 +158,7 @@ class OutcomeUnknown(HoldfastError):
         message: str,
         *,
         idempotency_key: bytes | None = None,
-        ticket: Ticket | UnitTicket | None = None,
+        ticket: Ticket | UnitTicket | BatchTicket | None = None,
         hint: str | None = None,
     ) -> None:
         if hint is None:

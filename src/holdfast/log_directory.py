@@ -28,6 +28,7 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 4096
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
 _SEGMENTS, _QUARANTINE = "segments", "quarantine"
+_FOLDERS = (_SEGMENTS, _QUARANTINE, "groups", "inbox")
 _SHARED = "shared"
 _DATABASE_PATH_BYTES_MAX = 504
 """SQLite opens no database whose path is longer, once all links in it are followed."""
@@ -89,6 +90,16 @@ class Directory:
         """Give up ownership."""
         self._lock.release()
 
+    def refuse_within(self, store: Path | None) -> None:
+        """Raise Invalid where a store lies in the log's directory, or the log in its store: each would take the other's
+        files for garbage, and both are gone together.
+        """
+        if store is not None and (disk.is_within(store, self.path) or disk.is_within(self.path, store)):
+            raise Invalid(
+                f"a log and its store must lie apart path={self.path} store={store}",
+                hint="give the store a directory beside the log's, on another disk if there is one",
+            )
+
     def log_id(self) -> bytes | None:
         """The id in FORMAT; None where no log was created yet."""
         try:
@@ -146,23 +157,32 @@ class Directory:
             )
 
     def _refuse_irregular(self) -> None:
-        """SQLite would follow a link, and wait forever on a pipe. Files are looked at, not opened: closing any
-        descriptor of the database drops the locks that this process may have on it.
+        """SQLite would follow a link, wait forever on a pipe, and write to the file that a hard link names. Files are
+        looked at, not opened: closing any descriptor of the database drops the locks that this process may have.
         """
         for name in (_DATABASE, _DATABASE + "-wal", _DATABASE + "-shm", _DATABASE + "-journal"):
             path = self.path / name
             try:
-                mode = os.lstat(path).st_mode
+                status = os.lstat(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise Unavailable(f"cannot read path={path}: {error.strerror}", hint="check its permissions") from error
-            if not S_ISREG(mode):
+            if not S_ISREG(status.st_mode):
                 raise Corrupt(
                     "a file of the log is not a regular file",
                     path=str(path),
                     hint="a link, a pipe or a device is there",
                 )
+            if status.st_nlink > 1:
+                hint = (
+                    "what is written here would change the other file: copy it instead, and put the copy in its place"
+                )
+                raise Corrupt("a file of the log has a second name, as a hard link", path=str(path), hint=hint)
+        for folder in _FOLDERS:
+            path = self.path / folder
+            if path.is_symlink():
+                raise Corrupt("a folder of the log is a link", path=str(path), hint="move what it leads to here")
 
     # -- rebuilding ---------------------------------------------------------------------------------------
 
@@ -235,6 +255,7 @@ class Directory:
 
     def _refuse_foreign(self) -> None:
         if self.log_id() is None:
+            self._refuse_irregular()
             foreign = [name for name in os.listdir(self.path) if name not in _OURS]
             if foreign:
                 raise Invalid(

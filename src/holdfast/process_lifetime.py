@@ -100,6 +100,20 @@ def drop(log: Opened) -> None:
     _opened.discard(log)
 
 
+def holding(handle: Result, log: object) -> Result:
+    """What a caller got of a log, and may keep without it: the log stays open for as long as this is there.
+
+    Only for what the log itself does not hold: else it would hold itself, and never end when it is forgotten.
+    """
+    handle._held_log = log  # type: ignore[attr-defined]  # by `vars` it would be slower from then on
+    return handle
+
+
+def let_go(handle: object) -> object:
+    """The log that a handle was holding; for a block that ends, whose handle others may keep for its results."""
+    return vars(handle).pop("_held_log", None)
+
+
 def is_ending() -> bool:
     """Whether the interpreter has begun to end: executors take no more work, and threads may not be started."""
     return _state["ending"]

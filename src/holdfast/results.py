@@ -22,7 +22,7 @@ from holdfast.model.record import Watermark
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
-from holdfast.recovery.restore_report import RestoredExpiry, RestoredPolicy, RestoreReport
+from holdfast.recovery.restore_report import RestoredExpiry, RestoredLoss, RestoredPolicy, RestoreReport
 from holdfast.segments.retention.retention import RetentionReport
 from holdfast.shipping.events import Event, Subscription
 from holdfast.shipping.shipping_stats import Unshipped
@@ -46,6 +46,7 @@ __all__ = [
     "ReconcileReport",
     "RestoreReport",
     "RestoredExpiry",
+    "RestoredLoss",
     "RestoredPolicy",
     "RetentionReport",
     "ShippedTicket",

@@ -9,6 +9,8 @@ import msgspec
 
 from holdfast.errors import Invalid
 
+AUDIT_TOPIC = "_audit"
+
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits and times of `holdfast serve`. What is beyond a limit is refused, nothing waits without bound.
@@ -71,6 +73,15 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_max: float = 0
     """Requests per second of one token; 0: no limit. A token may have a limit of its own."""
 
+    audit: bool = False
+    """Whether each request with a token is recorded in the topic `_audit`: who, which route and topic, which status."""
+
+    audit_bytes_max: int = 256 * 2**20
+    """Bytes that `_audit` keeps."""
+
+    token_share: float = 0.5
+    """The part of all places that one token may take: requests, bodies, followers, members, sessions, connections."""
+
     page_records_max: int = 100_000
     """Records in one page of a read."""
 
@@ -96,10 +107,12 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         problems = [
             f"server.{name} must be above zero, got {value}"
             for name, value in msgspec.structs.asdict(self).items()
-            if isinstance(value, int | float) and value <= 0 and name != "console" and (name, value) != ("rate_max", 0)
+            if type(value) in (int, float) and value <= 0 and (name, value) != ("rate_max", 0)
         ]
         if (self.tls_certificate is None) != (self.tls_key is None):
             problems.append("server.tls_certificate and server.tls_key go together")
+        if self.token_share > 1:
+            problems.append(f"server.token_share is a part of all places, at most 1, got {self.token_share}")
         if self.body_bytes_max > self.bodies_bytes_max:
             problems.append("server.bodies_bytes_max must hold at least one largest body")
         if problems:

@@ -4,17 +4,21 @@ Each stage owns its settings, with defaults, meaning and bounds in one place (`j
 they are only put together. Every value has one name: `journal.queue_bytes_max` in Python is `queue_bytes_max`
 under `[journal]` in TOML and `HOLDFAST_JOURNAL__QUEUE_BYTES_MAX` in the environment. Sizes and durations may
 be text ("64MiB", "5ms"). A name that does not exist is an error, never ignored; all problems are reported at once.
+
+Nested dictionaries are merged key by key over the file and the environment. A `Settings` value is complete: nothing is
+added to it, and a log is not opened with one that leaves out the keys which the file or the environment name.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.arguments import path_of
 from holdfast.channels.channel_settings import ChannelSettings
@@ -34,6 +38,9 @@ from holdfast.telemetry.telemetry_settings import TelemetrySettings
 _PREFIX = "HOLDFAST_"
 _FILE = "holdfast.toml"
 _FILE_VARIABLE = "HOLDFAST_CONFIG"
+_OTHERS = ("CONFIG", "DEBUG", "TOKEN", "KEYS", "SEED", "RECORD", "LOCKED")
+"""Variables that are no settings: of the command line, those that the documentation refers to, and of the tests."""
+_OF_TESTS = "TEST_"
 _EXAMPLE = "for instance holdfast.Settings.from_mapping({'journal': {'queue_bytes_max': '128MiB'}})"
 
 
@@ -66,18 +73,21 @@ class Settings(msgspec.Struct, frozen=True):
         return _build(values)
 
     @classmethod
-    def given(cls, settings: Settings | Mapping[str, Any] | None) -> Settings:
-        """What a caller gave: settings, or nested dictionaries of them; None loads them."""
-        if settings is None:
-            return cls.load()
-        if isinstance(settings, Mapping):
-            return cls.from_mapping(settings)
+    def given(cls, settings: Settings | Mapping[str, Any] | None, *references: str | None) -> Settings:
+        """What a caller gave: complete settings, or nested dictionaries that are merged over file and environment.
+
+        Raises Invalid for variables that look like settings and are none; `references` names the caller's own ones.
+        """
+        if settings is None or isinstance(settings, Mapping):
+            values = _loaded(None, os.environ)
+            settings = _build(_merged(values, settings or {}))
         if not isinstance(settings, cls):
             raise Invalid(f"settings are holdfast.Settings, not {type(settings).__name__}", hint=_EXAMPLE)
         for name, section in _sections().items():
             if not isinstance(getattr(settings, name), section):
                 found = type(getattr(settings, name)).__name__
                 raise Invalid(f"settings.{name} is {section.__name__}, not {found}", hint=_EXAMPLE)
+        _check_variables(os.environ, settings, references)
         return settings
 
     @classmethod
@@ -90,10 +100,16 @@ class Settings(msgspec.Struct, frozen=True):
         environ = os.environ if environ is None else environ
         if not isinstance(environ, Mapping):
             raise Invalid(f"environ is a mapping, not {type(environ).__name__}", hint="for instance environ=os.environ")
-        values = _read_file(None if file is None else path_of(file, "a settings file"), environ)
-        for section, keys in _read_environment(environ).items():
-            values[section] = {**values.get(section, {}), **keys}
-        return _build(values)
+        return _build(_loaded(None if file is None else path_of(file, "a settings file"), environ))
+
+    def check_keys_are_named(self) -> None:
+        """Raise Invalid where these settings leave out the keys that file or environment name: a log would be plain."""
+        named = Settings.load().crypto
+        if (named.keyring or named.encrypt) and not (self.crypto.keyring or self.crypto.encrypt):
+            raise Invalid(
+                "settings= leaves out the encryption that the settings file or the environment asks for",
+                hint="give nested dictionaries, which are merged over both, or keyring=…, or Settings.load()",
+            )
 
 
 Origin = Literal["default", "file", "environment", "profile"]
@@ -174,6 +190,36 @@ def _quantity(key: str, value: Any) -> Any:
 
 def _unknown(what: str, name: str, known: list[str], section: str = "") -> str:
     return f"unknown {what} {section + name!r}{meant(name, known, section)}"
+
+
+def _loaded(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    return _merged(_read_file(file, environ), _read_environment(environ))
+
+
+def _merged(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with the keys of both; what is no section is left for `_build` to refuse."""
+    for section, keys in over.items():
+        below = values.get(section)
+        values[section] = {**below, **keys} if isinstance(below, Mapping) and isinstance(keys, Mapping) else keys
+    return values
+
+
+def _check_variables(environ: Mapping[str, str], settings: Settings, references: Iterable[str | None]) -> None:
+    """Raise Invalid for variables that begin as settings do and are none, nor named by a reference."""
+    named = [*references, *(value for name in _sections() for value in astuple(getattr(settings, name)))]
+    prefixes = tuple(value.removeprefix("env:") for value in named if isinstance(value, str) and value[:4] == "env:")
+    known = [f"{name}__{field}".upper() for name, section in _sections().items() for field in section.__struct_fields__]
+    problems = [
+        f"there is no setting {name}{meant(rest, known, _PREFIX)}"
+        for name, rest in ((name, name.removeprefix(_PREFIX)) for name in environ if name.startswith(_PREFIX))
+        if rest not in known
+        and rest not in _OTHERS
+        and not rest.startswith(_OF_TESTS)
+        and not name.startswith(prefixes)
+    ]
+    if problems:
+        hint = "correct or unset them; a variable of your own takes a name that does not begin with HOLDFAST_"
+        raise Invalid("; ".join(problems), hint=hint)
 
 
 def _read_file(file: str | Path | None, environ: Mapping[str, str]) -> dict[str, Any]:

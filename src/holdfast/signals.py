@@ -117,7 +117,11 @@ class Signal:
             for loop in list(self._loops):
                 self._notify_loop(loop, given_by)
         while self._calls:
-            self._calls.popleft()()
+            try:
+                call = self._calls.popleft()
+            except IndexError:  # whoever notifies at the same time has taken it
+                break
+            call()
 
     def call(self, wake: Callable[[], object]) -> None:
         """Have something called at the next signal, once, by whoever gives it: it must be short and never raise.

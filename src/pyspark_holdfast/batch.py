@@ -7,7 +7,7 @@ look keys and credentials up by reference.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.crypto.keyring import Keyring
-from holdfast.reader.offsets import Mark, Where
+from holdfast.reader.offsets import Marks
 from holdfast.reader.open_root import SettledRoot, root_store
 from holdfast.reader.piece_rows import TaskReader, no_key
 from holdfast.reader.read_columns import Column, Shaping, choose, sources_of, width_of
@@ -177,7 +177,7 @@ class BatchReader(RowReading, DataSourceReader):
         place: str,
         options: ReadOptions,
         schema: StructType,
-        pins: Mapping[Where, Mark] | None,
+        pins: Marks | None,
         *,
         is_inferred: bool,
     ) -> None:

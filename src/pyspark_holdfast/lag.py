@@ -8,8 +8,8 @@ After every batch Spark reports how far a query is and how far it could be. We c
 which are read once and then followed. This happens on the driver, in Spark's listener thread. If the store does not
 answer, one line in the log says so, and the query goes on.
 
-Spark does not say which root a source reads. We take a source for ours if it is a Python source, its offsets have our
-shape, and this root has their topics. Give `topic` or `topicPattern` if several logs have topics of the same name.
+Spark does not say which root a source reads, but our offsets name their log: a source is ours if its offsets are those
+of the log at this root, of topics that are asked for.
 
 The age of a partition is the age of its oldest segment with unprocessed records, measured from that segment's first
 record: at most one segment too old, and 0 when nothing is left. It grows between batches, so a query that hangs shows
@@ -191,17 +191,24 @@ class LagListener(StreamingQueryListener):
             if ends is None:
                 continue
             found = found or {}
-            for where, left in self._left(ends, _offsets(source.latestOffset)).items():
+            for where, left in self._left(ends, self._offsets(source.latestOffset)).items():
                 found[where] = max(found.get(where, left), left, key=attrgetter("records"))
         return found
 
     def _ends(self, source: SourceProgress) -> dict[Where, int] | None:
         """How far a source is; None when it is not one of ours."""
-        kind = source.description.lower()
-        ends = _offsets(source.endOffset) if "python" in kind or "holdfast" in kind else None
+        ends = self._offsets(source.endOffset)
         if ends is None or not all(self._is_here(topic) for topic in {topic for topic, _ in ends}):
             return None
         return ends
+
+    def _offsets(self, text: str | None) -> dict[Where, int] | None:
+        """Offsets from a progress report; None if they are missing, or not those of this log."""
+        try:
+            marks = parse_offsets(text or "", least=0)
+        except Invalid:
+            return None
+        return marks.ends if marks.log == self._opened().log else None
 
     def _is_here(self, topic: str) -> bool:
         root = self._opened()
@@ -263,14 +270,6 @@ class LagListener(StreamingQueryListener):
         # Log only the kind of foreign errors: their text may hold what does not belong in a log.
         reason = error.message if isinstance(error, HoldfastError) else type(error).__name__
         logger.warning("the lag of streams is not known: %s", reason, extra={"action": "stream_lag_unknown"})
-
-
-def _offsets(text: str | None) -> dict[Where, int] | None:
-    """Offsets from a progress report; None if they are missing or not in our shape."""
-    try:
-        return parse_offsets(text or "", least=0)
-    except Invalid:
-        return None
 
 
 # -- Prometheus ---------------------------------------------------------------------------------------------

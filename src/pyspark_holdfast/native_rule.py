@@ -28,12 +28,10 @@ import json
 import logging
 import os
 import threading
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from py4j.java_gateway import JavaClass
 from pyspark.cloudpickle import loads
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
@@ -51,7 +49,7 @@ from pyspark_holdfast.native import (
     reason_of_rows,
     tell,
 )
-from pyspark_holdfast.parquet_scan import Unscannable
+from pyspark_holdfast.parquet_scan import Unscannable, compiled
 from pyspark_holdfast.source import HoldfastSource
 from pyspark_holdfast.types import spark_schema
 
@@ -133,15 +131,7 @@ def _compiled(spark: SparkSession) -> Any:
 
     gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-
-    def kind(name: str) -> Any:
-        return JavaClass(name, gateway._gateway_client)
-
-    compiler = kind("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(kind("java.lang.Thread").currentThread().getContextClassLoader())
-    compiler.cook(files("pyspark_holdfast").joinpath("NativeRule.java").read_text(encoding="utf-8"))
-    made = compiler.getClassLoader().loadClass("NativeRule")
-    rule = made.getConstructors()[0].newInstance(gateway.new_array(gateway.jvm.java.lang.Object, 0))
+    rule = compiled(gateway, "NativeRule")
     rule.ask(_Planner())
     return rule
 

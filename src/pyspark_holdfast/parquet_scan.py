@@ -3,9 +3,10 @@
 `spark.read.parquet(*paths)` would read the same files, but does not know the topic and partition of each. Deriving them
 from file names slows every query down, even a count. A Spark table that is partitioned by folder knows them for free,
 and skips whole folders that a filter excludes. So we build one: the files, and for each folder its topic, its partition
-and the wanted offsets. That takes four internal classes of Spark (`InMemoryFileIndex`, `PartitionSpec`,
-`PartitionPath`, `HadoopFsRelation`). If they are not as expected, or the files cannot be reached, that is
-`Unscannable`, and the caller reads through the format.
+and the wanted offsets. That takes five internal classes of Spark (`InMemoryFileIndex`, `PartitionSpec`,
+`PartitionPath`, `HadoopFsRelation`, and `ParquetFileFormat`, from which `NativeFormat.java` derives one that skips
+nothing by bounds of floats). If they are not as expected, or the files cannot be reached, that is `Unscannable`, and
+the caller reads through the format.
 
 Spark silently skips a file that is missing when it lists. So we compare the number and size of what it found with the
 manifests: a missing file is never ignored.
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.java_gateway import JavaClass
@@ -27,7 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from holdfast.reader.offsets import Mark, Where, format_marks
+from holdfast.reader.offsets import Mark, Marks, Where, format_marks
 from holdfast.reader.read_plan import Piece
 from holdfast.store.address import Address
 
@@ -40,6 +43,8 @@ _OPTIONS = {
     "ignoreMissingFiles": "false",
     # Dates and times follow today's calendar, back to the year 1.
     "datetimeRebaseMode": "CORRECTED",
+    # Row by row Parquet filters otherwise than Spark, to which -0.0 is 0.0.
+    "parquet.filter.record-level.enabled": "false",
     # A flipped bit is an error, of files that carry checksums of their pages.
     "parquet.page.verify-checksum.enabled": "true",
 }
@@ -112,9 +117,8 @@ def relation_of(
             )
         _check(java, index, pieces)
         return java.spark("HadoopFsRelation")(
-            index, of_folders, java.schema(columns), nothing, java.spark("parquet.ParquetFileFormat")(), options,
-            java.session,
-        )  # fmt: skip
+            index, of_folders, java.schema(columns), nothing, java.file_format(), options, java.session
+        )
     except _FAILURES as error:
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
 
@@ -135,9 +139,8 @@ def plain_relation(spark: SparkSession, address: Address, sizes: Mapping[str, in
             )
         _check_sizes(java, index, len(sizes), sum(sizes.values()))
         return java.spark("HadoopFsRelation")(
-            index, java.schema(StructType([])), java.schema(columns), nothing,
-            java.spark("parquet.ParquetFileFormat")(), options, java.session,
-        )  # fmt: skip
+            index, java.schema(StructType([])), java.schema(columns), nothing, java.file_format(), options, java.session
+        )
     except _FAILURES as error:
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
 
@@ -147,10 +150,26 @@ def rows_of(spark: SparkSession, relation: Any) -> DataFrame:
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
+def compiled(gateway: Any, name: str) -> Any:
+    """An object of a Java class of ours, compiled now. Spark brings a compiler for its generated code."""
+    compiler = JavaClass("org.codehaus.janino.SimpleCompiler", gateway._gateway_client)()
+    thread = JavaClass("java.lang.Thread", gateway._gateway_client).currentThread()
+    compiler.setParentClassLoader(thread.getContextClassLoader())
+    compiler.cook(files("pyspark_holdfast").joinpath("jvm", f"{name}.java").read_text(encoding="utf-8"))
+    made = compiler.getClassLoader().loadClass(name)
+    return made.getConstructors()[0].newInstance(gateway.new_array(gateway.jvm.java.lang.Object, 0))
+
+
+@cache
+def _file_format(gateway: Any) -> Any:
+    """What reads files; one per JVM."""
+    return compiled(gateway, "NativeFormat")
+
+
 def _told(pieces: Sequence[Piece]) -> str:
     """A short digest of the folders' constants."""
     told = {where: Mark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
-    return sha256(format_marks(told).encode()).hexdigest()
+    return sha256(format_marks(Marks("", told)).encode()).hexdigest()
 
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:
@@ -207,6 +226,7 @@ class _Java:
     def __init__(self, spark: SparkSession) -> None:
         self.session: Any = spark._jsparkSession
         self._jvm: Any = spark._jvm
+        self._gateway: Any = spark.sparkContext._gateway
 
     def kind(self, name: str) -> Any:
         """A class."""
@@ -215,6 +235,9 @@ class _Java:
     def spark(self, name: str) -> Any:
         """A class of Spark's data sources."""
         return self.kind(f"org.apache.spark.sql.execution.datasources.{name}")
+
+    def file_format(self) -> Any:
+        return _file_format(self._gateway)
 
     def schema(self, schema: StructType) -> Any:
         return self.session.parseDataType(schema.json())

@@ -8,6 +8,9 @@ A query that cannot continue fails with an error that says why: retention remove
 (`failOnDataLoss`), or a newer schema has other columns (`schemaMode`). A partition that is new to a query begins at its
 very first record. If retention has already removed that, it is an error too, and a batch that is requested again cannot
 begin later than before.
+
+Offsets carry the id of their log: at another log, as one that was made anew at the same place, they would pass over its
+first records. So every trigger looks whose root it is, and refuses one that has less than the query has read.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.reader.admission import Limits, admit
 from holdfast.reader.lease import Lease, segment_number
-from holdfast.reader.offsets import LATEST, Where, nested, offsets_of
+from holdfast.reader.offsets import EARLIEST, LATEST, Where, marks_in, nested, require_log
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import meeting
@@ -40,8 +43,8 @@ from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast.batch import RowReading
 from pyspark_holdfast.error_reports import in_short
 
-Told = dict[str, dict[str, int]]
-"""Offsets as Spark stores them."""
+Told = dict[str, dict[str, dict[str, int]]]
+"""Offsets as Spark stores them: by the log's id, topic and partition."""
 
 
 class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -69,14 +72,15 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         for topic in root.topics(self._options):
             for number in range(topic.partitions):
                 where = (topic.topic, number)
-                offset = LATEST if asked == "latest" else None if asked == "earliest" else asked.get(where)
+                words = {"latest": LATEST, "earliest": EARLIEST}
+                offset = words[asked] if isinstance(asked, str) else asked.end(where, EARLIEST)
                 if offset == LATEST:
                     starts[where] = root.settled(topic, number)
-                elif offset is None or offset < 0:
+                elif offset == EARLIEST:
                     starts[where] = self._earliest(topic, where)
                 else:
                     starts[where] = offset
-        return nested(starts)
+        return self._told(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The most that one trigger takes. We keep several limits at once ourselves."""
@@ -95,7 +99,8 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
     @in_short
     def latestOffset(self, start: Told, limit: ReadLimit) -> Told:  # noqa: N802
         """Where the next batch ends."""
-        begun = offsets_of(start, least=0)
+        self._opened().require_same_log()
+        begun = self._offsets(start)
         self._renew(begun)
         ends = self._stop if self._stop is not None else self._marks()
         self._check_not_ahead(begun, ends)
@@ -104,29 +109,29 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
         limits = Limits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
         if isinstance(limit, ReadAllAvailable) or not any(limits):
-            return nested(ends)
+            return self._told(ends)
         starts = {where: self._left(where, offset, ends[where]) for where, offset in starts.items()}
-        return nested(
+        return self._told(
             admit(starts, {where: self._between(where, starts[where], ends[where]) for where in ends}, limits)
         )
 
     @in_short
     def reportLatestOffset(self) -> Told:  # noqa: N802
         """What is settled, for progress reports: the lag of a query is what lies between."""
-        return nested(self._marks())
+        return self._told(self._marks())
 
     @in_short
     def commit(self, end: Told) -> None:
         """A batch is done: what lies before it is no longer needed."""
-        self._renew(offsets_of(end, least=0))
+        self._renew(self._offsets(end))
 
     # -- batches ------------------------------------------------------------------------------------------
 
     @in_short
     def partitions(self, start: Told, end: Told) -> list[InputPartition]:
         """The tasks of one batch."""
-        root, ends = self._opened(), offsets_of(end, least=0)
-        starts = self._begun(offsets_of(start, least=0), ends)
+        root, ends = self._opened(), self._offsets(end)
+        starts = self._begun(self._offsets(start), ends)
         topics = {topic.topic: topic for topic in self._topics(ends)}
         spans = [self._span(topics[where[0]], where, starts[where], ends[where]) for where in sorted(ends)]
         if self._options.emit == "manifest":
@@ -146,6 +151,21 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             self._root = SettledRoot.open(self._place, self._options)
         return self._root
 
+    def _told(self, offsets: Mapping[Where, int]) -> Told:
+        """Offsets for Spark's checkpoint."""
+        return {self._opened().log: nested(offsets)}
+
+    def _offsets(self, told: Told) -> dict[Where, int]:
+        """Offsets that Spark kept; refused if they are those of another log."""
+        marks = marks_in(told, least=0)
+        if marks.of and not marks.log:
+            raise Invalid("these offsets name no log", hint="take a new checkpointLocation")
+        require_log(
+            marks, self._opened().log, what="the checkpoint belongs to",
+            hint="read the root that the query has read so far, or take a new checkpointLocation to read this one",
+        )  # fmt: skip
+        return marks.ends
+
     def _marks(self) -> dict[Where, int]:
         root = self._opened()
         return root.marks(root.topics(self._options))
@@ -160,15 +180,15 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return {**starts, **{where: first[where[0]] for where in new}}
 
     def _check_not_ahead(self, begun: Mapping[Where, int], ends: Mapping[Where, int]) -> None:
-        """Refuse a root that has less than the query has already read: it is another root."""
+        """Refuse a root that has less than the query has already read: it was rolled back, or has lost records."""
         for where, offset in begun.items():
             settled = ends.get(where, 0)
-            if offset > settled and self._stop is None and self._options.fail_on_data_loss:
+            if offset > settled and self._options.fail_on_data_loss:
                 raise Invalid(
                     f"the checkpoint is ahead of the root topic={where[0]} partition={where[1]} offset={offset}"
                     f" settled={settled}",
-                    hint="is this the root that the query read from? with another one, take a new checkpointLocation;"
-                    " failOnDataLoss=false waits until the root is as far",
+                    hint="the root has lost records, or is an older copy: put the newer one back, or take a new"
+                    " checkpointLocation; failOnDataLoss=false waits until the root is as far",
                 )
 
     def _earliest(self, topic: TopicDocument, where: Where) -> int:

@@ -74,7 +74,7 @@ class TestLogBackend(PersistenceContract):
 
     def opened(self) -> Persistence:
         self.log = self.open_log()
-        topic = self.log.topic("_channels", partitions=1)
+        topic = self.log._topics.own("_channels")
         (partition,) = self.log._journal.topics["_channels"]
         return LogPersistence(self.log._journal, self.participant, partition, read=topic.read)
 
@@ -507,8 +507,8 @@ def test_another_process_sees_what_was_acknowledged(open_log):
 def test_many_commits_under_way_become_one_group(open_log):
     """Nobody waits inside of the backend: what many threads commit meanwhile is stored together."""
     log = open_log()
-    topic = log.topic("_channels")
     alice = log.channels("alice")
+    topic = log.topic("_channels")
     rooms = [f"room {number}" for number in range(8)]
     for room in rooms:
         alice.ensure_channel(room)

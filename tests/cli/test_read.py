@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.cli.text import printable, shown
+from holdfast.cli.text import shown
+from holdfast.errors import printable
 from holdfast.model.record_json import iso
 from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
 

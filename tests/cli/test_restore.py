@@ -42,7 +42,7 @@ def test_a_lost_machine_is_brought_back(run: Run, sealed_log: Path, store: Path)
     assert report == {
         "store": store.as_uri(), "epoch": 2, "topics": 3, "partitions": 4, "segments": 4, "records": 38,
         "tail_records": 6, "resumed": 0, "expired": 0, "cut_batches": 0, "cut_records": 0,
-        "lost_commits": 0, "keys": 0, "policies": [], "expiries": [], "sink_topics": [],
+        "lost_commits": 0, "lost_settled": [], "keys": 0, "policies": [], "expiries": [], "sink_topics": [],
     }  # fmt: skip
     assert payloads(Path("back")) == [b"payload-%d" % n for n in range(35)]
     run("append", "back", "orders", "goes on", HOLDFAST_STORE__URL=store.as_uri())

@@ -190,6 +190,16 @@ def test_damage_on_a_store(run: Run, root: Path) -> None:
     assert segment_files(root.parent / "sealed")  # what was damaged is the copy's
 
 
+@pytest.mark.parametrize("place", ["root", "sealed_log"])
+def test_a_newest_manifest_object_that_was_lost(run: Run, request: pytest.FixtureRequest, place: str) -> None:
+    """Whoever looks is told, of a store and of the root in a log's own directory."""
+    found: Path = request.getfixturevalue(place)
+    max(found.glob("**/topics/orders/0/_manifest/*.json")).unlink()
+    for verb in (["status"], ["topics"], ["read", "orders"]):
+        result = run(verb[0], found.as_uri(), *verb[1:])
+        assert (result.exit_code, "settled=" in result.stderr) == (3, True)
+
+
 @pytest.mark.parametrize("verb", ["append", "tail", "seal", "ship", "reconcile", "rebuild"])
 def test_verbs_of_a_directory_take_no_url(run: Run, tmp_path: Path, verb: str) -> None:
     """No directory called `s3:` comes into being."""

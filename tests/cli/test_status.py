@@ -234,6 +234,22 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = [f"schema-{n}{kind}" for n in range(1, 7) for kind in ("", "-sealed") if (n, kind) != (1, "-sealed")]
 
 
+@pytest.mark.parametrize("damage", ["missing", "size_mismatch"])
+def test_a_segment_whose_file_is_gone_or_cut_is_damage(run: Run, sealed_log: Path, damage: str) -> None:
+    """Status does not say verified over a file that is not there: it looks at each, and exits with 3."""
+    file = segment_files(sealed_log)[1]
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    result = run("status", sealed_log, "--json")
+    assert result.exit_code == 3
+    (status,) = objects(result.stdout)
+    assert status["verified"] is False
+    assert [(one["topic"], one["offset"]) for one in status["problems"]] == [("orders", 10)]
+    assert damage.replace("_", " ") in status["problems"][0]["message"]
+
+
 @pytest.mark.parametrize("name", VERSIONS)
 def test_a_log_of_an_older_holdfast_is_shown(run: Run, tmp_path: Path, name: str) -> None:
     """Status, topics and inspect read an older database as it is, find nothing, and change nothing."""

@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Settings
 from holdfast.log.consumers import kept_positions
+from holdfast.log.topics.topic import Topic
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.store
@@ -204,7 +205,7 @@ def test_what_strangers_append_to_the_topic_is_passed_over(tmp_path):
             b'{"topic":"orders","consumer":"billing","positions":{"7":{"next":1,"at":9223372036854775807}}}',
             b'{"topic":"orders","wait":{"consumers":["/"],"age_max_us":0,"bytes_max":0,"at":1}}', b"\xff" * 100,
         ):  # fmt: skip
-            topic.append(payload)
+            Topic.submit(topic, payload).result()
         log.seal()
     (tmp_path / "log" / "durable.db").unlink()
     holdfast.rebuild(tmp_path / "log")

@@ -54,6 +54,14 @@ def append_rows(log: Log, cycle: int, number: int) -> None:
     tell(list(log.topic(TYPED, schema=SCHEMA).append([{"name": name} for name in names])), names)
 
 
+def append_single_rows(log: Log, cycle: int, number: int) -> None:
+    """A window of rows, one by one: what comes during a commit is encoded together."""
+    names = [f"{cycle}-single-{number}.{member}" for member in range(number % 9 + 1)]
+    topic = log.topic(TYPED, schema=SCHEMA)
+    tickets = [topic.submit({"name": name}) for name in names]
+    tell([ticket.result()[0] for ticket in tickets], names)
+
+
 def seal(log: Log, cycle: int, number: int) -> None:
     log.seal()
 
@@ -75,7 +83,7 @@ def again_and_again(action: Callable[[Log, int, int], None], log: Log, cycle: in
 
 
 ACTIONS: tuple[Callable[[Log, int, int], None], ...] = (
-    append_one_by_one, append_batches, append_rows, seal, reconcile,
+    append_one_by_one, append_batches, append_rows, append_single_rows, seal, reconcile,
 )  # fmt: skip
 
 

@@ -557,11 +557,11 @@ def test_hostile_topic_names_are_refused(open_log, name):
 def test_topic_names_are_kept_as_text(open_log):
     """'007', '7' and '1e3' are three different topics, also after reopening."""
     log = open_log()
-    for name in ("007", "7", "1e3", "_x", "a.b-c_d", "x" * 200):
+    for name in ("007", "7", "1e3", "x_", "a.b-c_d", "x" * 200):
         log.topic(name).append(name.encode())
     log.close()
     log = open_log()
-    assert log.topics() == sorted(["007", "7", "1e3", "_x", "a.b-c_d", "x" * 200])
+    assert log.topics() == sorted(["007", "7", "1e3", "x_", "a.b-c_d", "x" * 200])
     assert [r.payload for r in log.topic("007").read()] == [b"007"]
 
 
@@ -620,7 +620,7 @@ def test_an_unclosed_log_warns(tmp_path):
     topic = log.topic("t")
     topic.offer(b"x")
     with pytest.warns(ResourceWarning, match="unclosed log"):
-        del log
+        del log, topic  # a topic keeps its log
         gc.collect()
     with warnings.catch_warnings(), holdfast.open(tmp_path / "log") as again:
         assert [r.payload for r in again.topic("t").read()] == [b"x"]

@@ -25,6 +25,7 @@ import pytest
 from blake3 import blake3
 from click.testing import CliRunner, Result
 from tests.disk.test_displaced import owner
+from tests.segments.planting import wait_for
 
 import holdfast
 from holdfast import Closed, Corrupt, HoldfastError, Keyring, Log, OutcomeUnknown, Record, Settings, Unavailable, disk
@@ -42,6 +43,12 @@ SMALL = Settings.from_mapping(
     {"journal": {"group_file_bytes": "64KiB"}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
 )
 PAYLOADS = [b"record %d" % i for i in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def slow_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: groups stay in files alone until there are many."""
+    monkeypatch.setattr(writer, "_FOLD_S", 3600.0)
 
 
 def keyring_of(kind: str) -> Keyring | None:
@@ -281,7 +288,7 @@ def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_pa
 
 @pytest.mark.parametrize("how", ["deleted", "truncated", "from before", "of another log", "another number"])
 def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path):
-    """Its entries are known there: reading them is Corrupt, and an inspection tells; never are they passed over."""
+    """Its entries are known there: no owner opens the log, reading them is Corrupt, and an inspection tells."""
     with opened(tmp_path / "log") as log:
         log.topic("t").append(b"first")
         early = crashed(log, tmp_path / "early")
@@ -307,11 +314,33 @@ def test_a_file_that_the_database_counts_on_is_missed(how, tmp_path):
     assert inspected(copy).exit_code != 0
     with opened(copy, read_only=True) as log, pytest.raises(Corrupt):
         payloads(log)
-    try:
-        with opened(copy) as log, pytest.raises(Corrupt):
-            payloads(log)
-    except Corrupt:
-        assert how in {"of another log", "another number"}
+    with pytest.raises(Corrupt, match="file of groups"):
+        opened(copy)
+
+
+@pytest.mark.parametrize("how", ["cut", "gone", "older"])
+@pytest.mark.parametrize("kind", ["plain", "keyed"])
+def test_the_end_of_the_files_is_missed_once_nothing_was_written_for_a_while(kind, how, tmp_path, monkeypatch):
+    """What lies in files alone is soon named by the database: then cutting it off, or an older copy, is refused."""
+    monkeypatch.setattr(writer, "_FOLD_S", 0.05)
+    keyring = keyring_of(kind)
+    with opened(tmp_path / "log", keyring=keyring) as log:
+        log.topic("t").append(b"first")
+        early = crashed(log, tmp_path / "early")
+        for payload in PAYLOADS:
+            log.topic("t").append(payload)
+        wait_for(lambda: not log._journal._backend.filed.late.entries)
+        copy = crashed(log, tmp_path / "copy")
+    (file,) = filed(copy)
+    if how == "cut":
+        at, size = frames(file)[-1]
+        patch(file, at, bytes(size))
+    elif how == "gone":
+        shutil.rmtree(copy / "groups")
+    else:
+        shutil.copy(filed(early)[0], file)
+    with pytest.raises(Corrupt, match="a file of groups ends before what the database has of it"):
+        opened(copy, keyring=keyring)
 
 
 # -- forged and hostile -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import apsw
 import pyarrow as pa
 import pytest
 from blake3 import blake3
+from tests.stalled import stalled
 
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log
@@ -81,6 +82,34 @@ def test_an_offered_record_with_a_misused_key_is_told_by_flush(open_log):
     topic.offer(b"other", idempotency_key="a")
     with pytest.raises(Invalid, match="stands for something else"):
         topic.flush()
+
+
+def test_a_member_is_told_of_its_offered_record_with_a_misused_key(tmp_path):
+    """And not of what somebody with a ticket was refused."""
+    with holdfast.open(tmp_path, share=True) as owner, holdfast.open(tmp_path, share=True) as member:
+        owner.topic("t").append(b"first", idempotency_key="a")
+        topic = member.topic("t")
+        topic.offer(b"fine")
+        with pytest.raises(Invalid):
+            topic.append(b"other", idempotency_key="a")
+        member.flush()
+        topic.offer(b"other", idempotency_key="a")
+        with pytest.raises(Invalid, match="stands for something else"):
+            member.flush()
+
+
+def test_what_somebody_else_was_refused_is_no_failure_of_offered_records(open_log):
+    """Whoever appended has heard of it; `flush` and `close` speak of what was offered."""
+    log = open_log()
+    topic, other = log.topic("t"), log.topic("other")
+    topic.append(b"first", idempotency_key="a")
+    with stalled(topic):
+        other.offer(b"offered")
+        topic.offer(b"offered", idempotency_key="b")
+        ticket = topic.submit(b"misused", idempotency_key="a")
+    with pytest.raises(Invalid, match="stands for something else"):
+        ticket.result()
+    log.flush()
 
 
 def test_rows_are_compared_by_what_they_say(open_log):

@@ -7,6 +7,7 @@ another log by now.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,27 @@ def test_records_of_a_moved_log_are_where_the_log_is(tmp_path: Path, *, share: b
     end(log)
     assert not old.exists()
     assert payloads(new) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("how", ["append", "submit", "batch", "keyed", "shared"])
+def test_nothing_is_acknowledged_after_the_directory_was_removed(tmp_path: Path, how: str) -> None:
+    """What is written to files without a name is gone with the process: an append is refused, by whichever way."""
+    log = holdfast.open(tmp_path / "log", share=how == "shared")
+    topic = log.topic("t")
+    for _ in range(3):  # the first one goes through the database
+        topic.append(b"before")
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises((holdfast.Closed, holdfast.OutcomeUnknown)) as caught:  # a member hears of it from its owner
+        {
+            "append": lambda: topic.append(b"x"),
+            "shared": lambda: topic.append(b"x"),
+            "submit": lambda: topic.submit(b"x").result(10),
+            "batch": lambda: topic.append_batch([b"x", b"y"]),
+            "keyed": lambda: topic.append(b"x", idempotency_key="k"),
+        }[how]()
+    assert "removed" in caught.value.message + caught.value.hint
+    with pytest.raises(holdfast.Closed):
+        log.close()
 
 
 def test_two_logs_that_had_one_path_do_not_mix(tmp_path: Path) -> None:

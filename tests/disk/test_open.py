@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import subprocess
@@ -484,3 +485,74 @@ def test_the_longest_path_that_the_database_takes_is_taken(tmp_path: Path, share
         assert log.topic("t").append(b"one").offset == 0
     with holdfast.open(deep, read_only=True) as log:
         assert [record.payload for record in log.topic("t").read()] == [b"one"]
+
+
+@pytest.mark.parametrize("how", ["inside", "itself", "link", "url", "relative", "around", "settings", "through a link"])
+def test_a_log_and_its_store_lie_apart(tmp_path, monkeypatch, how):
+    """Neither lies in the other, by whatever name: each would take the other's files for garbage."""
+    log, store = tmp_path / "log", tmp_path / "log" / "store"
+    (tmp_path / "link").symlink_to(log)
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "link" if how == "through a link" else log
+    given = {
+        "inside": store, "itself": log, "link": tmp_path / "link" / "store", "url": f"file://{store}",
+        "relative": "./log/store", "around": tmp_path, "settings": None, "through a link": store,
+    }[how]  # fmt: skip
+    settings = {"store": {"url": str(store)}} if how == "settings" else {}
+    with pytest.raises(Invalid, match="must lie apart"):
+        holdfast.open(place, store=given, settings=settings)
+    assert not log.exists()
+    with pytest.raises(Invalid, match="must lie apart"):
+        holdfast.restore(store if given is None else given, log)
+    holdfast.open(log, store=tmp_path / "log-store").close()
+
+
+def test_a_topic_keeps_its_log(tmp_path):
+    """Whoever holds a topic alone appends; the log ends when nobody has either of them."""
+    topic = holdfast.open(tmp_path / "log").topic("orders")
+    gc.collect()
+    assert topic.append(b"x").offset == 0
+    with pytest.raises(Unavailable, match="is open"):
+        holdfast.open(tmp_path / "log")
+    with pytest.warns(ResourceWarning, match="unclosed log"):
+        del topic
+    with holdfast.open(tmp_path / "log") as log:
+        assert log.topic("orders") is log.topic("orders")
+        assert [record.payload for record in log.topic("orders").read()] == [b"x"]
+
+
+def test_what_a_log_gives_keeps_it_open(tmp_path):
+    """Each verb works on a log that nobody holds; it ends, without the collector, when what it gave is gone."""
+
+    def opened():
+        return holdfast.open(tmp_path / "log")
+
+    def put():
+        space = opened().space("settings")
+        space.put(b"k", b"v")
+        return space.get(b"k")
+
+    def change():
+        with opened().transaction() as tx:
+            tx.append("orders", b"x")
+        assert tx is not None
+
+    def run():
+        with opened().execution("work") as ctx:
+            return ctx.step("one", lambda: 1)
+
+    def consume():
+        with opened().topic("orders").consumer("billing") as consumer:
+            return consumer.poll(1)
+
+    verbs = {
+        "transaction": change, "space": put, "execution": run, "consumer": consume,
+        "executions": lambda: opened().executions.list(),
+        "producer": lambda: opened().producer("p").append("orders", b"x", sequence=1),
+        "read": lambda: list(opened().topic("orders").read()),
+        "typed": lambda: opened().topic("rows", schema=pa.schema([("n", pa.int64())])).append({"n": 1}),
+        "typed read": lambda: opened().topic("rows", schema="latest").read().to_arrow().num_rows,
+    }  # fmt: skip
+    for verb in verbs.values():
+        with pytest.warns(ResourceWarning, match="unclosed log"):
+            verb()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Invalid, Keyring, Settings, Unavailable
+from holdfast import Corrupt, Invalid, Keyring, Settings, Unavailable
 
 pytestmark = pytest.mark.disk
 
@@ -33,12 +34,13 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     """A temporary name that points elsewhere, and a keyring that does: what they point to stays as it was."""
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    for name in ("ring.tmp", "ring"):
+    for name in ("ring.tmp", "link"):
         (tmp_path / name).symlink_to(victim)
     Keyring.generate().save(tmp_path / "ring")
-    assert victim.read_text() == "mine"
-    assert not (tmp_path / "ring").is_symlink()
     assert Keyring.from_file(tmp_path / "ring").current == "k1"
+    with pytest.raises(Invalid, match="no regular file"):
+        Keyring.generate().save(tmp_path / "link")
+    assert victim.read_text() == "mine"
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -76,3 +78,73 @@ def test_what_is_no_keyring_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in _unreadable(tmp_path):
         with pytest.raises(Invalid, match="cannot read the keyring file"):
             Keyring.from_file(path)
+
+
+@pytest.mark.parametrize("name", ["segments", "groups", "inbox", "quarantine", "segments/topics/t"])
+def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    """Nothing of a log comes into other people's folders, and nothing is taken away there."""
+    log, victim = tmp_path / "log", tmp_path / "victim"
+    holdfast.open(log, settings=SETTINGS).close()
+    (victim / "0" / "segments").mkdir(parents=True)
+    mine = victim / "0" / "segments" / f"{0:020d}-1.parquet.tmp"
+    mine.write_text("mine")
+    place = log / name
+    if place.exists():
+        shutil.rmtree(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(victim)
+    before = sorted(victim.rglob("*"))
+    with pytest.raises((Corrupt, Unavailable)):
+        opened = holdfast.open(log, settings=SETTINGS)
+        try:
+            opened.topic("t").append(b"x")
+            opened.seal("t", timeout=0.5)
+        finally:
+            opened.close()
+    assert sorted(victim.rglob("*")) == before
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["LOCK", "durable.db", "durable.db-wal", "durable.db-shm"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_hard_link_to_another_file_is_not_written_through(tmp_path: Path, name: str, is_new: bool) -> None:
+    """A lock is emptied and a database written to: so neither may be a name of somebody else's file."""
+    log, victim = tmp_path / "log", tmp_path / "victim"
+    log.mkdir()
+    victim.write_bytes(b"" if is_new and name == "durable.db" else b"mine")
+    if not is_new:
+        holdfast.open(log, settings=SETTINGS).close()
+        (log / name).unlink(missing_ok=True)
+    (log / name).hardlink_to(victim)
+    before = victim.read_bytes()
+    with pytest.raises((Corrupt, Unavailable), match="hard link"):
+        holdfast.open(log, settings=SETTINGS)
+    assert victim.read_bytes() == before
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("odd", ["device", "pipe", "link", "huge"])
+def test_a_document_that_is_no_file_is_not_read(tmp_path: Path, odd: str) -> None:
+    """The directory's own documents are read as all others are: nothing is followed, nothing waits, nothing swells."""
+    path, victim = tmp_path / "log", tmp_path / "victim"
+    with holdfast.open(path, settings=SETTINGS) as log:
+        log.topic("t").append(b"x")
+        log.seal()
+    for place in (path / "segments/log.json", next((path / "segments").glob("topics/t/_topic/*.json"))):
+        victim.write_bytes(place.read_bytes())
+        place.unlink()
+        if odd == "pipe":
+            os.mkfifo(place)
+        elif odd == "huge":
+            with place.open("wb") as stream:
+                stream.truncate(2**40)
+        else:
+            place.symlink_to("/dev/zero" if odd == "device" else victim)
+        before = victim.read_bytes()
+        with holdfast.open(path, settings=SETTINGS) as log:
+            log.topic("t").append(b"y")
+            log.seal()
+        assert victim.read_bytes() == before
+    first = path / "segments/log.json"
+    assert first.is_file()
+    assert not first.is_symlink()

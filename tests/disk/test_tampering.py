@@ -362,7 +362,9 @@ def all_records(log: Log) -> Records:
         for name in log.topics()
         for number in range(topic_of(log, name).partitions)
     }
-    return records | {(name, SPACE): list(log._journal.spaces.load(name)) for name in log._journal.spaces.names()}
+    return records | {
+        (name, SPACE): list(log._journal.spaces.load(name)) for name in log._journal.spaces.names() if name != "time"
+    }
 
 
 def files_in(path: Path, below: str = ".") -> Files:

@@ -15,11 +15,13 @@ from holdfast.errors import ExecutionCanceled, ExecutionHeld
 from holdfast.execution.execution_room import ExecutionRoom
 from holdfast.execution.journal.entries import (
     AmbiguityResolved,
+    AttemptFailed,
     EffectIntent,
     PromiseCreated,
     PromiseResolved,
     SignalSent,
     StepResult,
+    TimerArmed,
 )
 from holdfast.execution.journal.execution_id import derived_id, fresh_id
 from holdfast.execution.journal.live_execution import LiveExecution
@@ -71,6 +73,25 @@ def test_looking_makes_nothing(open_log):
     with pytest.raises(NotFound):
         log.executions.show(derived_id("a", "b"))
     assert "_executions" not in log.topics()
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "aborted"])
+def test_what_has_ended_waits_for_nothing_and_tries_nothing_again(open_log, status):
+    """While it runs its timer waits and its step is tried again; then neither, and nothing of it is due."""
+    log = open_log()
+    live = begin(log)
+    now = live.clock.now_us()
+    live.write(TimerArmed(live.place("sleep"), bytes(16), now + 10**9, now))
+    live.write(AttemptFailed(live.place("fetch"), 1, "error", now, now + 10**9)).result()
+
+    def seen() -> list[tuple[str, bool]]:
+        details = log.executions.show(live.id)
+        return [(step.state, bool(step.due_us)) for step in details.steps]
+
+    assert seen() == [("waiting", True), ("retrying", True)]
+    end(log, live, status)
+    assert seen() == [("left", False), ("failed", False)]
+    assert log.executions.summary(live.id).due_us == 0
 
 
 def test_executions_are_listed_newest_first_and_by_status_and_kind(open_log):

@@ -370,3 +370,23 @@ def test_tokens_and_their_hashes_are_what_the_format_says():
     assert token.text() == text
     assert parse_token(text) == token
     assert token.hash().hex() == "46db08636e4e7727469de582e84092cf098e613cef6e76b7f34ad584d7c5a324"
+
+
+def test_a_token_may_be_an_argument_of_a_step(tmp_path):
+    """Each run has another one of the same promise; that is no divergence. One of another promise is."""
+    sent: list[str] = []
+
+    def begin(log, name):
+        with log.execution("e", id=ID) as ctx:
+            approval, other = ctx.promise("approval"), ctx.promise("other")
+            token = {"approval": approval, "other": other}[name].token()
+            ctx.step("ask", sent.append, f"https://shop.example/approve?token={token}")
+            raise ConnectionError("it ends here")
+
+    for name, expected in (("approval", ConnectionError), ("approval", ConnectionError), ("other", Diverged)):
+        with open_log(tmp_path / "log") as log:
+            if sent:
+                log.executions.resume(ID)
+            with pytest.raises(expected):
+                begin(log, name)
+    assert len(sent) == 1

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.disk
 
 
 def open_with(path: Path, clock: ManualClock | None = None, **executions: int) -> Log:
-    settings = Settings.from_mapping({"executions": executions, "segments": {"seal_on_close": False}})
+    settings = Settings.from_mapping(
+        {"executions": executions, "segments": {"seal_on_close": False}, "journal": {"clock_jump_max_ms": 1e13}}
+    )  # here all clocks are right
     log = holdfast.open(path / "log", settings=settings, clock=clock or ManualClock(seed=1))
     wait_for_first_look(log)
     return log

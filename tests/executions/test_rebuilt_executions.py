@@ -17,6 +17,7 @@ from holdfast.execution.journal.execution_id import derived_id
 from holdfast.execution.steps.claim_check import fetched, put_aside
 from holdfast.journal.journal import Run
 from holdfast.journal.space_access import SpaceAccess
+from holdfast.log.topics.topic import Topic
 from holdfast.model.record_columns import Columns
 from tests.executions.test_execution_journal import journal_of, opened, steps
 from tests.executions.test_live_journal import begin, result, room_of
@@ -176,7 +177,7 @@ def _forged_block(first: int, *entries: object, execution: bytes = FORGED.bytes)
 def test_forged_records_end_with_an_error_and_soon(tmp_path, kind, payload):
     """A log without keys that was restored from somebody's store: no record hangs it, or is written where it wants."""
     with holdfast.open(tmp_path / "log", settings=QUIET) as log:
-        log._executions._topics.topic("_executions", None, 1, None, 0)
+        log._executions._topics.own("_executions")
         partition = log._journal.topics["_executions"][0]
         columns = Columns([payload], [1], {0: (str(FORGED).encode(), kind.encode(), None)})
         log._journal.transact([Run.unplaced(partition, columns)], records=1, size=1000, timeout=5).result()
@@ -188,9 +189,9 @@ def test_forged_records_end_with_an_error_and_soon(tmp_path, kind, payload):
 def test_records_of_others_are_passed_over(tmp_path):
     """Somebody who took the topic for their own costs no execution."""
     with holdfast.open(tmp_path / "log", settings=QUIET) as log:
-        topic = log.topic("_executions")
-        topic.append(b"mine")
-        topic.append(b"\xff", key=b"\xff", kind="order")
+        topic = log._executions._topics.own("_executions")
+        Topic.submit(topic, b"mine").result()
+        Topic.submit(topic, b"\xff", key=b"\xff", kind="order").result()
         assert len(room_of(log).store.rows) == 0
         assert opened(log) in room_of(log).store.rows
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +17,7 @@ import pytest
 from holdfast import Invalid, Log, Settings, Unavailable
 from holdfast.errors import (
     AmbiguousEffect,
+    Closed,
     Diverged,
     ExecutionCanceled,
     ExecutionHeld,
@@ -347,18 +350,49 @@ def test_an_exception_that_cannot_be_made_again_is_step_failed_from_the_first_ru
 
 
 def test_a_journal_cannot_have_anything_called_but_an_exceptions_class(log: Log) -> None:
-    """What it names must be an exception's class in a package that is here; else it is StepFailed."""
+    """What it names must be an exception's class in a loaded module, under its own name; else it is StepFailed."""
     from holdfast.execution.steps.step_errors import StoredError, decode_error
 
     for module, name in [
         ("os", "system"),
+        ("os", "error"),  # an alias of OSError
         ("builtins", "exit"),
+        ("builtins", "SystemExit"),
+        ("builtins", "OSError.__class__"),
+        ("builtins", "OSError.__init__.__objclass__"),
         ("antigravity", "X"),
         ("subprocess", "Popen"),
         ("", ""),
     ]:
         stored = msgspec.msgpack.encode(StoredError(module, name, "text", ["true"]))
+        error = decode_error(stored, "a")
+        assert type(error) is StepFailed
+        assert "text" in str(error)
+        assert error.type_name.endswith(name)
+    kept = msgspec.msgpack.encode(StoredError("builtins", "OSError", "", ["x"], {"place": 1, "__notes__": [1]}))
+    assert vars(decode_error(kept, "a")) == {"place": 1}
+
+
+def test_a_journal_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a module of a package that is loaded, nor what a module would load when it is asked for a name."""
+    from holdfast.execution.steps.step_errors import StoredError, decode_error
+
+    package = tmp_path / "loadedpackage"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "class Here(ValueError): pass\ndef __getattr__(name):\n    from loadedpackage import effects\n"
+    )
+    (package / "effects.py").write_text("class Gone(ValueError): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import loadedpackage  # type: ignore[import-not-found]
+
+    for module, name in [("loadedpackage.effects", "Gone"), ("loadedpackage", "Gone"), ("loadedpackage", "__path__")]:
+        stored = msgspec.msgpack.encode(StoredError(module, name, "text", []))
         assert type(decode_error(stored, "a")) is StepFailed
+    assert "loadedpackage.effects" not in sys.modules
+    stored = msgspec.msgpack.encode(StoredError("loadedpackage", "Here", "text", ["text"]))
+    assert type(decode_error(stored, "a")) is loadedpackage.Here
+    del sys.modules["loadedpackage"]
 
 
 def test_a_guarded_steps_error_is_kept_unless_it_may_run_twice(log: Log) -> None:
@@ -507,12 +541,10 @@ def test_attempts_are_counted_over_runs(open_log: Callable[..., Log]) -> None:
             raise ConnectionError
         return "ok"
 
-    from holdfast.execution.journal.live_execution import Suspended
-
-    with pytest.raises(Suspended), log.execution("e", id=execution) as ctx:
+    with pytest.raises(Closed, match="test"), log.execution("e", id=execution) as ctx:
         ctx.step("a", work, retries=2, backoff=30)
     clock.advance(40)
-    with pytest.raises(Suspended), log.execution("e", id=execution) as ctx:
+    with pytest.raises(Closed, match="test"), log.execution("e", id=execution) as ctx:
         seen_before = len(seen)
         ctx.live.suspend("test")
         ctx.step("a", work, retries=2, backoff=30)

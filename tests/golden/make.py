@@ -480,6 +480,7 @@ def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
     running = path.with_name(f"{path.name}-running")
     with (
         patch("os.getpid", return_value=4242),
+        patch("holdfast.journal.commit.writer._FOLD_S", 3600.0),
         holdfast.open(running, settings=FILED, keyring=keyring, clock=clock) as log,
     ):
         log.topic("orders", partitions=2)
@@ -896,6 +897,9 @@ def store_documents() -> dict[str, AnyDocument]:
         ),
         **{layout.manifest_key("orders", 3, d.slot): d for d in manifest_objects()},
         layout.floor_key(2, 9): documents.FloorDocument(log=log, epoch=2, seq=9),
+        layout.frontier_key(2, 7): documents.FrontierDocument(
+            log=log, epoch=2, number=7, seq=9, settled={"orders": {"3": 51}}
+        ),
         layout.adopted_key(2, 8): documents.AdoptedDocument(log=log, epoch=2, seq=8),
         layout.expired_key("orders", 3, 1): documents.ExpiredDocument(upto=1, first=17, expired_us=_NOW, **place),
         layout.lease_key("a-reader", 1): documents.LeaseDocument(

@@ -59,11 +59,12 @@ class Victim:
     def kill(self) -> list[str]:
         """Kill it; returns all that it told."""
         self._process.send_signal(signal.SIGKILL)
-        assert self._process.wait() == -signal.SIGKILL, "it ended by itself"
+        code = self._process.wait()
         self._reader.join()
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
+        assert code == -signal.SIGKILL, "it ended by itself"
         assert not self.failures, self.failures
         return self.lines
 

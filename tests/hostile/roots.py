@@ -85,7 +85,7 @@ def write_sink(root: Path, keyring: Keyring | None) -> None:
 def make(base: Path, keyring: Keyring | None = None) -> Made:
     """Two owners, one after the other: segments of raw and typed topics, starts, checkpoints, a tail, an expiry.
 
-    And a sink that writes to the same root.
+    And a sink that writes to the same root, and small segments that were compacted.
     """
     root, first, second = base / "root", base / "first", base / "second"
     log = holdfast.open(first, settings=settings(root), keyring=keyring)
@@ -97,7 +97,7 @@ def make(base: Path, keyring: Keyring | None = None) -> Made:
     log.topic("orders").append_batch(
         [holdfast.Record(b"x" * i, key=b"k%d" % (i % 3), kind="order", headers={"a": b"b"}) for i in range(10)]
     )
-    rows.append([_row(i) for i in range(10)])
+    rows.append([row(i) for i in range(10)])
     for i in range(5):
         log.topic("orders").append(b"once %d" % i, partition=1, idempotency_key=f"once-{i}")
     log.seal()
@@ -109,15 +109,20 @@ def make(base: Path, keyring: Keyring | None = None) -> Made:
     log.ship(20)
     for turn in range(4):
         log.topic("orders").append(b"tail %d" % turn, partition=turn % 2, durability="shipped")
-    log.topic("rows", schema="latest").append([_row(99)], durability="shipped")
+    log.topic("rows", schema="latest").append([row(99)], durability="shipped")
+    fill(log, "many", 3)
+    log.ship(20)
     log.close()
+    keys = f"file:{base / 'keys'}" if keyring is not None else None
+    assert holdfast.compact(root.as_uri(), ("many",), keyring=keys).files_after
     write_expiry(root, log, keyring)
     write_sink(root, keyring)
     Lease(DirectoryStore(root, SystemClock()), log.id, "a-reader", 3600, SystemClock()).renew({("orders", 0): 1})
     return Made(root, objects_of(root), second, keyring)
 
 
-def _row(i: int) -> dict[str, object]:
+def row(i: int) -> dict[str, object]:
+    """A typed row; others for other numbers."""
     point = None if i % 3 else [0.5, 1.5, float(i)]
     inner = {"a": i, "b": [("x", 1.5), ("y", None)]}
     tags = [None, [], ["a", None, "b" * i]][i % 3]

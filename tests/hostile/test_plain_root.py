@@ -44,7 +44,7 @@ Seeds = Callable[[int], range]
 
 READS = ("read", "read", "full", "tail", "topics", "restore")
 LIMIT = 16 * 2**20
-LARGE = ("topic", "lease", "checkpoint", "batch", "keys", "segment", "sink")
+LARGE = ("topic", "frontier", "rewrite", "lease", "checkpoint", "batch", "keys", "segment", "sink")
 """Kinds of objects that grow with what the user has."""
 
 

@@ -27,11 +27,12 @@ ADDRESS_SPACE = 12 * 2**30
 
 def _read(request: dict[str, Any], **options: Any) -> Any:
     digest, rows = hashlib.sha256(), 0
-    for topic in ("orders", "rows", "spark"):
+    for topic in ("orders", "rows", "spark", "many"):
         reading = holdfast.read(request["root"], topic, keyring=request["keyring"], **options)
         for batch in reading.batches():
             rows += batch.num_rows
-            digest.update(repr(batch.to_pylist()).encode())
+            for row in batch.to_pylist():  # where batches end depends on the files, which a repair may change
+                digest.update(repr(row).encode())
         reading.count()
     return {"rows": rows, "digest": digest.hexdigest()}
 
@@ -39,7 +40,7 @@ def _read(request: dict[str, Any], **options: Any) -> Any:
 def _topics(request: dict[str, Any]) -> Any:
     found = {
         pattern: holdfast.read(request["root"], topic_pattern=pattern, columns=[], keyring=request["keyring"]).marks
-        for pattern in ("o.*", "r.*", "s.*")
+        for pattern in ("o.*", "r.*", "s.*", "m.*")
     }
     return {"rows": 0, "digest": str(found)}
 
@@ -76,6 +77,42 @@ def _repair(request: dict[str, Any]) -> Any:
     return _read(request, include_tail=True)
 
 
+def _contents(log: holdfast.Log) -> Any:
+    """All that a log keeps, stream by stream: a short hash of each thing, in order."""
+    streams: dict[str, list[str]] = {}
+    for partition in range(2):
+        streams[f"orders/{partition}"] = [_short(record) for record in log.topic("orders").read(partition=partition)]
+    rows = log.topic("rows", schema="latest").read().to_arrow()
+    streams["rows"] = [_short(row) for row in rows.to_pylist()]
+    streams["settings"] = [_short(item) for item in log.space("settings").items()]
+    streams["consumers"] = [_short([place.committed for place in one.partitions]) for one in log.consumers("orders")]
+    streams["producers"] = [_short((one.producer, one.last)) for one in log.producers()]
+    listed = sorted(log.executions.list(), key=lambda one: str(one.id))
+    shown = [log.executions.show(one.id, reveal=True) for one in listed]
+    streams["executions"] = [_short((one.summary.id, one.summary.status, one.result)) for one in shown]
+    return {"rows": sum(map(len, streams.values())), "digest": json.dumps(streams)}
+
+
+def _short(thing: object) -> str:
+    return hashlib.sha256(repr(thing).encode()).hexdigest()[:8]
+
+
+def _own(request: dict[str, Any]) -> Any:
+    """The owner opens its directory, reads all of it, and appends."""
+    from tests.hostile.directories import SETTINGS
+
+    with holdfast.open(request["directory"], settings=SETTINGS, keyring=_keyring(request)) as log:
+        contents = _contents(log)
+        log.topic("orders").append(b"goes on")
+    return contents
+
+
+def _look(request: dict[str, Any]) -> Any:
+    with holdfast.open(request["directory"], read_only=True, keyring=_keyring(request)) as log:
+        return _contents(log)
+
+
+DIRECTORY_ACTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {"own": _own, "look": _look}
 ACTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "read": _read,
     "full": lambda request: _read(request, verify="full"),
@@ -91,7 +128,7 @@ def _attempt(request: dict[str, Any]) -> dict[str, Any]:
     Path("/proc/self/clear_refs").write_text("5")
     roots_opened._opened.clear()
     try:
-        answer = {"outcome": "rows", **ACTIONS[request["action"]](request)}
+        answer = {"outcome": "rows", **(ACTIONS | DIRECTORY_ACTIONS)[request["action"]](request)}
     except HoldfastError as error:
         answer = {"outcome": type(error).__name__, "message": error.message}
     except BaseException:

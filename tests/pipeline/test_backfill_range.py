@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.errors import Invalid
+from holdfast.reader.offsets import Mark, Marks
 from holdfast.tables.table_run import Position, Reason, Run
 from pyspark_holdfast.pipeline.backfill_range import (
     Range,
@@ -54,7 +55,7 @@ def test_bounds_are_runs_times_or_offsets() -> None:
     micros = round(noon.timestamp() * 1e6)
     assert parse_range("2026-11-15T12:00:00Z", None).times == parse_range(noon, "").times == (micros, None)
     assert parse_range(str(micros // 1000), None).times == (micros, None)
-    offsets = {("orders", 0): 12}
+    offsets = Marks("", {("orders", 0): Mark(None, 12)})
     assert parse_range('{"orders":{"0":12}}', None).offsets == (offsets, None)
     assert parse_range(None, {"orders": {"0": 12}}).offsets == (None, offsets)
 
@@ -111,7 +112,8 @@ def test_steps_cover_what_was_read_once(sizes: list[int], begin: int, end: int) 
     source = PLANNED.sources[0]
     spans = [spans_between(source, step.before, step.after)[0] for step in steps]
     assert [offset for span in spans for offset in range(*span)] == list(range(ends[-1]))
-    asked = Range(offsets=({("orders", 0): begin}, {("orders", 0): end}))
+    first, last = (Marks("", {("orders", 0): Mark(None, offset)}) for offset in (begin, end))
+    asked = Range(offsets=(first, last))
     found = {step.run for step in steps_in(PLANNED, asked, steps, nothing)}
     assert found == {at + 1 for at, span in enumerate(spans) if set(range(*span)) & set(range(begin, end))}
 

@@ -67,9 +67,13 @@ def test_of_tables_that_change_there_are_no_new_rows() -> None:
         ordered([made("a", "orders", kind=kind), made("b", "orders", whole("a"))])
 
 
-@pytest.mark.parametrize("kind", [append(), windowed("at", "1h", values={"n": count()})])
-def test_rows_that_are_read_as_a_whole_are_not_added_again_and_again(kind: Kind) -> None:
-    with pytest.raises(Invalid, match="each run would add all rows again"):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(append(), "add all rows again"), (windowed("at", "1h", values={"n": count()}), "add all rows again"),
+     (keyed("id", order_by="n"), "keep keys that are gone")],
+)  # fmt: skip
+def test_rows_that_are_read_as_a_whole_are_not_added_again_and_again(kind: Kind, why: str) -> None:
+    with pytest.raises(Invalid, match=f"each run would {why}"):
         ordered([made("a", whole("orders"), kind=kind)])
 
 

@@ -9,9 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.reader.offsets import Mark, format_marks, format_offsets, nested, offsets_of, parse_marks, parse_offsets
+from holdfast.reader.offsets import (
+    Mark,
+    Marks,
+    format_marks,
+    format_offsets,
+    marks_in,
+    nested,
+    parse_marks,
+    parse_offsets,
+    require_log,
+)
 
 pytestmark = pytest.mark.unit
+LOG = "000102030405060708090a0b0c0d0e0f"
 
 topics = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,20}", fullmatch=True)
 places = st.tuples(topics, st.integers(0, 65_535))
@@ -20,12 +31,13 @@ offsets = st.dictionaries(places, st.integers(-2, 2**62 - 1), max_size=12)
 
 @given(offsets)
 def test_offsets_come_back_from_their_text(given_offsets):
-    assert parse_offsets(format_offsets(given_offsets)) == given_offsets
+    assert parse_offsets(format_offsets(given_offsets)).ends == given_offsets
 
 
 @given(offsets)
 def test_offsets_come_back_from_what_json_decodes_to(given_offsets):
-    assert offsets_of(nested(given_offsets)) == given_offsets
+    assert marks_in(nested(given_offsets)).ends == given_offsets
+    assert marks_in({LOG: nested(given_offsets)}) == Marks(LOG, marks_in(nested(given_offsets)).of)
 
 
 @given(offsets, st.integers())
@@ -40,7 +52,7 @@ def test_partitions_are_sorted_by_number_and_not_by_digits():
 
 
 def test_kafkas_own_text_is_understood():
-    assert parse_offsets(' { "orders": {"0": -2, "1": -1, "2": 42} } ') == {
+    assert parse_offsets(' { "orders": {"0": -2, "1": -1, "2": 42} } ').ends == {
         ("orders", 0): -2,
         ("orders", 1): -1,
         ("orders", 2): 42,
@@ -66,23 +78,48 @@ def test_what_is_not_offsets_is_refused_with_the_notation(text):
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a b"])
 def test_a_topic_that_could_not_exist_is_refused(name):
     with pytest.raises(Invalid, match="not a topic name"):
-        offsets_of({name: {"0": 1}})
+        marks_in({name: {"0": 1}})
 
 
 @pytest.mark.parametrize("offset", [-2, -1])
 def test_marks_are_numbers_and_never_words(offset):
     with pytest.raises(Invalid):
         parse_offsets(format_offsets({("orders", 0): offset}), least=0)
-    assert parse_offsets('{"orders":{"0":0}}', least=0) == {("orders", 0): 0}
+    assert parse_offsets('{"orders":{"0":0}}', least=0).ends == {("orders", 0): 0}
 
 
-spans = st.tuples(st.none() | st.integers(0, 2**61), st.integers(0, 2**61)).map(
-    lambda pair: Mark(None if pair[0] is None else min(pair[0], pair[1]), pair[1])
-)
+spans = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61)).map(lambda pair: Mark(min(pair), max(pair)))
 
 
 @given(st.dictionaries(places, spans, max_size=12))
-def test_marks_come_back_from_their_text_and_mean_their_ends_as_offsets(marks):
-    text = format_marks(marks)
-    assert parse_marks(text) == marks
-    assert parse_offsets(text) == {where: mark.end for where, mark in marks.items()}
+def test_marks_come_back_from_their_text_and_mean_their_ends_as_offsets(of):
+    marks = Marks(LOG, of)
+    assert parse_marks(format_marks(marks)) == parse_offsets(format_marks(marks)) == marks
+    assert marks.ends == {where: mark.end for where, mark in of.items()}
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"orders":{"0":5}}', '{"orders":{"0":[1,5]}}', f'{{"{LOG}":{{"orders":{{"0":5}}}}}}']
+)
+def test_marks_of_a_read_name_their_log_and_where_it_began(text):
+    """Offsets that a person wrote could be those of any log."""
+    with pytest.raises(Invalid, match="not the marks of a read") as refused:
+        parse_marks(text)
+    assert "marks_of(df)" in refused.value.hint
+
+
+def test_marks_of_several_logs_are_refused():
+    with pytest.raises(Invalid, match="several logs"):
+        parse_offsets(f'{{"{LOG}":{{"a":{{"0":1}}}},"{"f0" * 16}":{{"a":{{"0":1}}}}}}')
+
+
+def test_a_topic_may_be_called_as_a_log_is():
+    assert parse_offsets(f'{{"{LOG}":{{"0":5}}}}') == Marks("", {(LOG, 0): Mark(None, 5)})
+
+
+def test_marks_are_refused_at_another_log_and_offsets_are_not():
+    marks = parse_marks(f'{{"{LOG}":{{"orders":{{"0":[1,5]}}}}}}')
+    require_log(marks, LOG, what="these marks belong to", hint="")
+    require_log(parse_offsets('{"orders":{"0":5}}'), "f0" * 16, what="these marks belong to", hint="")
+    with pytest.raises(Invalid, match=f"another log than the one at this root log={'f0' * 16} expected={LOG}"):
+        require_log(marks, "f0" * 16, what="these marks belong to", hint="")

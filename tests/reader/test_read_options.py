@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.reader import read_options as module
-from holdfast.reader.offsets import Mark
+from holdfast.reader.offsets import Mark, Marks
 from holdfast.reader.read_options import (
     OPTION_NAMES,
     SPLIT_BYTES,
@@ -24,6 +24,7 @@ from holdfast.reader.read_options import (
 from holdfast.store.store_settings import StoreSettings
 
 pytestmark = pytest.mark.unit
+LOG = "0f" * 16
 
 BASE = {"path": "/srv/log", "topic": "orders"}
 
@@ -51,17 +52,29 @@ CASES = {
     "topicPattern": Case("ord.*", "topic_pattern", "ord.*", "(", "topicPattern is not a regular expression"),
     "columns": Case("offset, value", "columns", ("offset", "value")),
     "startingOffsets": Case(
-        '{"orders":{"0":5}}', "starting_offsets", {("orders", 0): 5}, "first", "startingOffsets: these are not"
+        '{"orders":{"0":5}}',
+        "starting_offsets",
+        Marks("", {("orders", 0): Mark(None, 5)}),
+        "first",
+        "startingOffsets: these are not",
     ),
     "endingOffsets": Case(
-        '{"orders":{"0":-1}}', "ending_offsets", {("orders", 0): -1}, "earliest", "endingOffsets: these are not"
+        '{"orders":{"0":-1}}',
+        "ending_offsets",
+        Marks("", {("orders", 0): Mark(None, -1)}),
+        "earliest",
+        "endingOffsets: these are not",
     ),
     "startingTimestamp": Case("1700000000000", "since_us", 1_700_000_000_000_000, "noon", "startingTimestamp must be"),
     "endingTimestamp": Case(
         "2023-11-14T22:13:20+00:00", "before_us", 1_700_000_000_000_000, "2023-11-14", "must name its time zone"
     ),
     "asOf": Case(
-        '{"orders":{"0":[2,5]}}', "as_of", {("orders", 0): Mark(2, 5)}, '{"orders":{"0":-1}}', "asOf: these are not"
+        f'{{"{LOG}":{{"orders":{{"0":[2,5]}}}}}}',
+        "as_of",
+        Marks(LOG, {("orders", 0): Mark(2, 5)}),
+        '{"orders":{"0":[2,5]}}',
+        "asOf: these are not the marks of a read",
     ),
     "includeTail": Case("True", "include_tail", True, "yes", "includeTail must be true or false"),
     "verify": Case("FULL", "verify", "full", "some", "verify must be one of: off, hash, full"),
@@ -185,8 +198,8 @@ def test_no_refusal_repeats_a_secret(name):
     [
         ({"topic": "", "topicPattern": ""}, "give either topic or topicPattern"),
         ({"topicPattern": "o"}, "give either topic or topicPattern"),
-        ({"asOf": "{}", "endingOffsets": '{"orders":{"0":1}}'}, "asOf and endingOffsets"),
-        ({"asOf": "{}", "includeTail": "true"}, "asOf tells what was settled"),
+        ({"asOf": f'{{"{LOG}":{{}}}}', "endingOffsets": '{"orders":{"0":1}}'}, "asOf and endingOffsets"),
+        ({"asOf": f'{{"{LOG}":{{}}}}', "includeTail": "true"}, "asOf tells what was settled"),
         ({"encrypted": "sealed", "includeTail": "true"}, "encrypted=sealed reads blocks"),
         ({"emit": "segments", "includeTail": "true"}, "emit=segments tells of segments"),
         ({"emit": "manifest", "includeTail": "true"}, "emit=manifest tells of segments"),

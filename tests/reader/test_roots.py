@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import holdfast
 from holdfast.clock import SystemClock
@@ -93,25 +96,94 @@ def test_an_object_that_came_with_a_damaged_one_is_not_taken_for_proved_later(tm
     assert len(root.segments(("a", 0))) == 2
 
 
-def stream(root: Path, **options: str) -> object:
+def stream(root: Path, **options: str) -> Any:
     source = DefaultSource({"path": str(root), "topic": "a", **options})
     return source.streamReader(source.schema())
 
 
 def test_a_checkpoint_that_is_ahead_of_the_root_is_refused(tmp_path: Path) -> None:
-    """Another log stands there, or an older copy of it: waiting for ever would look like a quiet stream."""
-    filled(tmp_path / "log").close()
-    reader = stream(tmp_path / "log")
-    with pytest.raises(Invalid, match="ahead of the root topic=a partition=0 offset=31 settled=30"):
-        reader.latestOffset({"a": {"0": 31}}, ReadAllAvailable())  # type: ignore[attr-defined]
+    """An older copy of it stands there: waiting for ever, or ending with nothing, would look like a quiet stream."""
+    with filled(tmp_path / "log") as log:
+        start = {log.id: {"a": {"0": 31}}}
+    for is_now in (False, True):
+        reader = stream(tmp_path / "log")
+        if is_now:
+            reader.prepareForTriggerAvailableNow()
+        with pytest.raises(Invalid, match="ahead of the root topic=a partition=0 offset=31 settled=30") as refused:
+            reader.latestOffset(start, ReadAllAvailable())
+        assert "put the newer one back" in refused.value.hint
     patient = stream(tmp_path / "log", failOnDataLoss="false")
-    assert patient.latestOffset({"a": {"0": 31}}, ReadAllAvailable()) == {"a": {"0": 31}}  # type: ignore[attr-defined]
+    assert patient.latestOffset(start, ReadAllAvailable()) == start
+
+
+@pytest.fixture
+def anew(tmp_path: Path) -> tuple[str, Callable[[], str]]:
+    """A log of 30 records, by its id; and how another one with 50 gets into its place, which tells its id."""
+    with filled(tmp_path / "log") as log:
+        first = log.id
+
+    def replaced() -> str:
+        shutil.rmtree(tmp_path / "log")
+        with filled(tmp_path / "log", 5) as other:
+            return other.id
+
+    return first, replaced
+
+
+OTHER = "another log than the one at this root log={} expected={}"
+
+
+def test_offsets_of_a_stream_are_refused_at_a_log_that_was_made_anew(
+    tmp_path: Path, anew: tuple[str, Callable[[], str]]
+) -> None:
+    """Under every trigger, at the start and while it runs: its first records would be passed over."""
+    first, replaced = anew
+    running = stream(tmp_path / "log")
+    start = running.latestOffset(running.initialOffset(), ReadAllAvailable())
+    assert start == {first: {"a": {"0": 30}}}
+    other = replaced()
+    with pytest.raises(Invalid, match=f"another log log={other} expected={first}"):
+        running.latestOffset(start, ReadAllAvailable())
+    at_once = stream(tmp_path / "log")
+    at_once.prepareForTriggerAvailableNow()
+    for reader in (stream(tmp_path / "log"), at_once):
+        for asked in (
+            lambda reader=reader: reader.latestOffset(start, ReadAllAvailable()),
+            lambda reader=reader: reader.latestOffset(start, ReadMaxRows(5)),
+            lambda reader=reader: reader.partitions({first: {"a": {"0": 0}}}, start),
+            lambda reader=reader: reader.commit(start),
+        ):
+            with pytest.raises(Invalid, match=OTHER.format(other, first)) as refused:
+                asked()
+            assert "checkpointLocation" in refused.value.hint
+    with pytest.raises(Invalid, match="name no log"):
+        stream(tmp_path / "log").latestOffset({"a": {"0": 30}}, ReadAllAvailable())
+
+
+def test_marks_are_refused_at_a_log_that_was_made_anew(tmp_path: Path, anew: tuple[str, Callable[[], str]]) -> None:
+    first, replaced = anew
+    root = tmp_path / "log"
+    marks = holdfast.read(str(root), "a").marks
+    source = DefaultSource({"path": str(root), "topic": "a"})
+    schema = source.schema()  # this is when a DataFrame is pinned
+    other = replaced()
+    for name in ("as_of", "starting_offsets", "ending_offsets"):
+        with pytest.raises(Invalid, match=OTHER.format(other, first)) as refused:
+            holdfast.read(str(root), "a", **{name: marks})
+        assert "read the root that they were taken from" in refused.value.hint
+    for name in ("asOf", "startingOffsets", "endingOffsets"):
+        with pytest.raises(Invalid, match=OTHER.format(other, first)):
+            DefaultSource({"path": str(root), "topic": "a", name: marks}).schema()
+    with pytest.raises(Invalid, match="what was loaded belongs to " + OTHER.format(other, first)):
+        source.reader(schema).partitions()
+    assert holdfast.read(str(root), "a", ending_offsets={"a": {"0": 30}}).count() == 30  # whichever log is there
 
 
 def test_a_lease_is_refused_where_nobody_would_honour_it(tmp_path: Path) -> None:
     filled(tmp_path / "log").close()
     with pytest.raises(Invalid, match="a lease needs a store"):
-        stream(tmp_path / "log", reader="me").latestOffset({"a": {"0": 0}}, ReadAllAvailable())  # type: ignore[attr-defined]
+        reader = stream(tmp_path / "log", reader="me")
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
 
 
 def test_a_stream_goes_on_through_what_is_retired_but_still_there(tmp_path: Path) -> None:
@@ -120,8 +192,9 @@ def test_a_stream_goes_on_through_what_is_retired_but_still_there(tmp_path: Path
     root = tmp_path / "log" / "segments"
     retire(root, 2, 20)
     reader = stream(root)
-    tasks = reader.partitions({"a": {"0": 0}}, {"a": {"0": 30}})  # type: ignore[attr-defined]
-    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 30  # type: ignore[attr-defined]
+    begin, end = ({reader._opened().log: {"a": {"0": offset}}} for offset in (0, 30))
+    tasks = reader.partitions(begin, end)
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 30
     min(root.rglob("*.parquet")).unlink()
     with pytest.raises(NotFound, match="records have expired"):
-        reader.partitions({"a": {"0": 0}}, {"a": {"0": 30}})  # type: ignore[attr-defined]
+        reader.partitions(begin, end)

@@ -116,7 +116,7 @@ def written(open_shipped) -> Written:
 
 def test_the_tail_follows_the_segments_without_a_gap(written, root):
     reading = read(root)
-    assert reading.marks == '{"orders":{"0":[0,10],"1":[0,0]}}'
+    assert reading.marks == f'{{"{written.log.id}":{{"orders":{{"0":[0,10],"1":[0,0]}}}}}}'
     assert values(reading.to_arrow()) == written.model
     assert reading.count() == 17
     assert holdfast.read(str(root), "orders").count() == 10
@@ -246,14 +246,18 @@ def test_times_choose_records_of_the_tail(open_shipped, root):
 # -- what counts --------------------------------------------------------------------------------------------
 
 
-def test_what_lies_behind_a_hole_was_never_promised_and_is_not_given(open_shipped, root):
-    """As a restore would: whole commits, up to the first batch that is missing."""
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_hole_below_what_was_acknowledged_is_said_and_whoever_insists_reads_up_to_it(open_shipped, root, at):
+    """As a restore would: whole commits, up to the first batch that is missing; the newest one, too."""
     made = Written(open_shipped)
     for partition in (0, 1, 0, 1):
         made.append(partition, 2)
     made.log.close()
-    batch_paths(root)[2].unlink()
-    assert values(read(root).to_arrow()) == {0: made.model[0][:2], 1: made.model[1][:2]}
+    batch_paths(root)[at].unlink()
+    with pytest.raises(Corrupt, match=rf"acknowledged as shipped are missing from={at + 1} acknowledged=4"):
+        read(root)
+    rest = read(root, fail_on_data_loss=False)
+    assert values(rest.to_arrow()) == {0: made.model[0][: 2 * (at - 1)], 1: made.model[1][:2]}
 
 
 def test_batches_of_several_epochs_are_one_tail(open_shipped, root):

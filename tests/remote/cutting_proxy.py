@@ -20,7 +20,8 @@ class Seen(NamedTuple):
 
 
 Action = str | bytes
-"""pass, lose_request, lose_answer, half_answer; or the bytes of an answer that the proxy gives itself."""
+"""pass, lose_request, lose_answer, half_answer, shift (each answer comes one request too late), twice;
+or the bytes of an answer that the proxy gives itself, to this request."""
 
 Plan = Callable[[Seen], Action]
 
@@ -31,6 +32,8 @@ class CuttingProxy:
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
         self.plan: Plan = lambda seen: "pass"
+        self.spoil: Callable[[bytes, Seen], bytes] = lambda answer, seen: answer
+        """What becomes of a server's answer."""
         self.seen: list[Seen] = []
         self.cuts = 0
         self.hold = Event()
@@ -74,7 +77,7 @@ class CuttingProxy:
 
     def _serve(self, client: socket.socket) -> None:
         server: socket.socket | None = None
-        outgoing = None
+        outgoing = late = None
         with self._lock:
             self._open.add(client)
         incoming = client.makefile("rb")
@@ -87,7 +90,7 @@ class CuttingProxy:
                     self.cuts += 1
                     return
                 if isinstance(action, bytes):
-                    client.sendall(action)
+                    client.sendall(_bound(action, seen))
                     continue
                 if server is None:
                     server = socket.create_connection(self.upstream)
@@ -96,6 +99,7 @@ class CuttingProxy:
                     outgoing = server.makefile("rb")
                 server.sendall(b"".join(head) + body)
                 answer = _answer(outgoing)
+                answer = None if answer is None else self.spoil(answer, seen)
                 self.hold.wait()
                 if answer is None or action == "lose_answer":
                     self.cuts += 1
@@ -104,7 +108,9 @@ class CuttingProxy:
                     self.cuts += 1
                     client.sendall(answer[: max(1, len(answer) - 5)])
                     return
-                client.sendall(answer)
+                if action == "shift":
+                    answer, late = late or answer, answer
+                client.sendall(answer * 2 if action == "twice" else answer)
         except OSError:
             pass
         finally:
@@ -153,6 +159,12 @@ def _answer(stream) -> bytes | None:  # type: ignore[no-untyped-def]
         return None
     body = stream.read(_length(head))
     return b"".join(head) + body
+
+
+def _bound(answer: bytes, seen: Seen) -> bytes:
+    """An answer that says which request it is to, as servers do."""
+    name = f"\r\nholdfast-question: {seen.headers.get('holdfast-question', '')}\r\n\r\n"
+    return answer.replace(b"\r\n\r\n", name.encode(), 1)
 
 
 def told(status: int, body: bytes = b"{}", **headers: str) -> bytes:

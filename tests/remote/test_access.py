@@ -192,6 +192,7 @@ def _certificate(directory: Path, host: str) -> Path:
     (directory / "key.pem").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
+    (directory / "key.pem").chmod(0o600)
     (directory / "cert.pem").write_bytes(made.public_bytes(pem))
     return directory / "cert.pem"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast
@@ -19,6 +20,7 @@ from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
 from holdfast.remote.refused_verbs import REFUSED, REFUSED_EXECUTIONS
 from holdfast.remote.remote_executions import RemoteExecutions
 from holdfast.remote.remote_log import RemoteLog
+from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
 
@@ -84,3 +86,34 @@ def test_what_is_missing_says_so_and_where_to_do_it(remote: RemoteLog) -> None:
 def test_a_client_is_a_log_for_type_checkers_and_isinstance(remote: RemoteLog, name: str) -> None:
     assert isinstance(remote, holdfast.Log)
     assert isinstance(remote.topic(name), holdfast.Topic)
+
+
+def test_what_a_client_gives_keeps_it_connected(served: ServedLog, name: str) -> None:
+    """Each verb works on a client that nobody holds; it ends, without the collector, when what it gave is gone."""
+
+    def change() -> None:
+        with served.connect().transaction() as tx:
+            tx.append(name, b"x")
+
+    def put() -> None:
+        space = served.connect().space(name)
+        space.put(b"k", b"v")
+
+    def consume() -> None:
+        with served.connect().topic(name).consumer(name) as consumer:
+            assert consumer.poll(1)
+
+    def append_typed() -> None:
+        rows = served.connect().topic(name + "-rows", schema=pa.schema([("n", pa.int64())]))
+        rows.append({"n": 1})
+        assert rows.read().to_arrow().num_rows == 1
+
+    for verb in (
+        change, put, consume, append_typed,
+        lambda: served.connect().topic(name).append(b"x"),
+        lambda: list(served.connect().topic(name).read()),
+        lambda: served.connect().executions.list(),
+        lambda: served.connect().producer(name).append(name, b"x", sequence=1),
+    ):  # fmt: skip
+        with pytest.warns(ResourceWarning, match="unclosed connection"):
+            verb()

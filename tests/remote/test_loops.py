@@ -120,3 +120,27 @@ def test_what_would_block_a_loop_warns(remote: RemoteLog, name: str, verb: str) 
             calls[verb]()
 
     asyncio.run(main())
+
+
+def test_single_rows_of_tasks_are_sent_together(served: ServedLog, name: str) -> None:
+    """Typed rows, one by one from many tasks: every receipt is that of its row, and a group of them is one entry."""
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("tags", pa.list_(pa.string()))])
+
+    async def main() -> None:
+        async with await asyncio.to_thread(served.connect) as log:
+            topic = await asyncio.to_thread(log.topic, name, schema=schema)
+
+            async def task(number: int) -> list[tuple[int, int, int]]:
+                found = []
+                for one in range(EACH):
+                    (receipt,) = await topic.append_async({"id": number * 100 + one, "tags": ["a", None]})
+                    found.append((receipt.offset, receipt.seq, number * 100 + one))
+                return found
+
+            tasks = await asyncio.gather(*map(task, range(TASKS)))
+            done = [one for found in tasks for one in found]
+            stored = {row["_offset"]: (row["id"], row["tags"]) async for row in topic.read()}
+            assert stored == {offset: (number, ["a", None]) for offset, _, number in done}
+            assert len({seq for _, seq, _ in done}) == log._remote._sender.groups
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -12,6 +13,7 @@ import pytest
 
 from holdfast import Corrupt, Full, HoldfastError, Invalid, NotFound, OutcomeUnknown, Receipt, Unavailable
 from holdfast.errors import Denied
+from holdfast.remote.http.exchange import Question
 from holdfast.remote.remote_log import RemoteLog
 from tests.remote.cutting_proxy import CuttingProxy, Seen, told
 from tests.remote.served import ServedLog
@@ -389,3 +391,68 @@ def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(tmp
             ticket.result(60)
         topic.append(b"2")  # and it goes on
         assert [record.payload for record in topic.read()] == [b"0", b"1", b"2"]
+
+
+# -- answers to something else --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["shift", "twice"])
+def test_an_answer_that_is_repeated_on_a_kept_connection_shifts_no_receipt(
+    served: ServedLog, proxy: CuttingProxy, name: str, action: str
+) -> None:
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        topic.append(b"warm")
+        proxy.plan = lambda seen: action
+        receipts = {number: topic.append(b"%d" % number).offset for number in range(64)}
+        proxy.plan = lambda seen: "pass"
+        assert {int(record.payload): record.offset for record in topic.read(1)} == receipts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name: b"",
+        lambda name: b"holdfast-question: 00\r\n",
+        lambda name: name + name,
+        lambda name: name + b"holdfast-question: 00\r\n",
+        lambda name: name[:-4] + b"\r\n",
+    ],
+    ids=["absent", "another", "twice", "and another", "a part of it"],
+)
+def test_an_answer_without_the_name_of_its_request_is_none(
+    served: ServedLog, proxy: CuttingProxy, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    """Nobody knows then what became of it: it is sent again, and written once."""
+    with served.connect(proxy.url) as log:
+        topic = log.topic(name)
+        topic.append(b"first")
+        left = [2]
+
+        def spoil(answer: bytes, seen: Seen) -> bytes:
+            if not is_group(seen) or not left[0]:
+                return answer
+            left[0] -= 1
+            line = b"holdfast-question: " + seen.headers["holdfast-question"].encode() + b"\r\n"
+            assert line in answer
+            return answer.replace(line, change(line))
+
+        proxy.spoil = spoil
+        assert topic.append(b"second").offset == 1
+        assert left == [0]
+        assert [record.payload for record in topic.read()] == [b"first", b"second"]
+        with pytest.raises(Unavailable, match="no answer of the server"):
+            proxy.spoil = lambda answer, seen: answer.replace(b"holdfast-question", b"holdfast-other")
+            log._exchange.ask(Question("GET", ("v1", "topics")), 0.5)
+
+
+def test_what_stands_behind_a_body_is_no_header(served: ServedLog, proxy: CuttingProxy, name: str) -> None:
+    with served.connect(proxy.url) as log:
+        log.topic(name).append(b"first")
+        trailer = (
+            b"HTTP/1.1 200 OK\r\nholdfast-api: 1\r\ntransfer-encoding: chunked\r\ntrailer: holdfast-question\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nholdfast-question: %s\r\n\r\n"
+        )
+        proxy.spoil = lambda answer, seen: trailer % seen.headers["holdfast-question"].encode()
+        with pytest.raises(Unavailable, match="no answer of the server"):
+            log._exchange.ask(Question("GET", ("v1", "topics")), 0.5)

@@ -67,6 +67,33 @@ def test_below_the_floor_an_append_is_refused_with_a_remedy(space, guarded):
     assert topic.marks()[0].appended == 0
 
 
+def test_a_burst_between_two_looks_does_not_pass_the_floor(monkeypatch, open_log):
+    """The writer looks too, the sooner the less room there is; and what is to be sealed once more has its room."""
+    mib, floor = 2**20, 256 * 2**20
+    stored = [0]
+    monkeypatch.setattr(disk, "free_bytes", lambda path: floor + 160 * mib - 2 * stored[0])
+    log = open_log(disk={"free_bytes_min": floor, "check_interval_ms": 3_600_000})
+    topic = log.topic("orders")
+    block = [bytes(mib // 8)] * 8
+    with pytest.raises(Unavailable, match="nearly full"):
+        for _ in range(160):
+            topic.append_batch(block)
+            stored[0] += mib
+    left = disk.free_bytes(Path()) - floor
+    assert left - stored[0] + 8 * mib >= 0  # free for the seal of all that is in the tail
+    assert stored[0] > 40 * mib  # and no refusal long before
+
+
+def test_no_file_is_prepared_below_the_floor(monkeypatch, open_log):
+    """Zeros for the next groups do not take the room that is kept: groups go through the database instead."""
+    monkeypatch.setattr(disk, "free_bytes", lambda path: FLOOR + 2**20)
+    log = open_log(segments={"seal_on_close": False}, disk={"free_bytes_min": FLOOR})
+    topic = log.topic("orders")
+    for _ in range(60):
+        topic.append(bytes(10_000))
+    assert max(file.stat().st_size for file in (log.path / "groups").iterdir()) < 2**20
+
+
 def test_at_the_floor_appends_are_taken(space, guarded):
     set_free(space, FLOOR)
     assert guarded.topic("orders").append(b"x").offset == 0

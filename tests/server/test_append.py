@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
+import random
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 
+from tests.hostile.mutations import flipped
 from tests.server.conftest import Server
 
 pytestmark = pytest.mark.disk
 
+JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 BYTES = {"content-type": "application/octet-stream"}
@@ -290,6 +293,48 @@ def test_a_chunked_body_is_appended(server):
         )
         assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
     assert server.payloads("chunks") == ["abcdef"]
+
+
+def test_of_a_mutated_body_exactly_what_is_acknowledged_is_written(server, seed, is_sampled):
+    """Valid bodies of every form with bytes changed, cut and repeated: 2xx or 4xx, and a log that says the same."""
+    make_typed(server, "mutated-rows")
+    row = {"customer": "c-1", "cents": 995, "at": "2026-01-31T12:00:00Z"}
+    record = {"payload": "x", "key": "k", "kind": "t", "headers": {"h": "v"}, "time_us": 1768471200000000}
+    table = pa.table({"payload": [b"a", b"b"], "key": [b"k", None], "headers": [[("h", b"v")], []]})
+    rows = pa.table({"customer": ["x"] * 9, "cents": range(9)}, pa.schema([SCHEMA.field(0), SCHEMA.field(1)]))
+    operation = {"append": "mutated", "record": record}
+    corpus = [
+        ("/v1/topics/mutated/records", JSON, json.dumps([record, record]).encode()),
+        ("/v1/topics/mutated/records", NDJSON, (json.dumps(record) + "\n").encode() * 3),
+        ("/v1/topics/mutated/records", ARROW, stream(table)),
+        ("/v1/topics/mutated-rows/records", NDJSON, (json.dumps(row) + "\n").encode() * 3),
+        ("/v1/topics/mutated-rows/records", ARROW, stream(rows)),
+        ("/v1/transactions", JSON, json.dumps({"operations": [operation, operation]}).encode()),
+    ]
+    chance = random.Random(seed)
+    before = records_of(server)
+    acknowledged = 0
+    for _ in range(200 if is_sampled else 2_000):
+        path, headers, body = chance.choice(corpus)
+        body = flipped(chance, body)
+        reply = server.ask("POST", path, body, headers)
+        assert reply.status == 200 or 400 <= reply.status < 500, (reply, body)
+        if reply.status == 200:
+            acknowledged += reply.json["count"] if "count" in reply.json else len(reply.json["receipts"])
+    assert acknowledged
+    assert records_of(server) == before + acknowledged
+
+
+def records_of(server):
+    """How many records can be read, in all topics (a mutated transaction may name a new one)."""
+    total = 0
+    for topic in server.get("/v1/topics").json["topics"]:
+        path = f"/v1/topics/{quote(topic['name'], safe='')}/records?limit=100000"
+        read = server.get(path, headers={"accept": ARROW["content-type"]})
+        found = pa.ipc.open_stream(read.body).read_all()
+        found.validate(full=True)
+        total += found.num_rows
+    return total
 
 
 def test_a_transaction_is_all_or_nothing(server):

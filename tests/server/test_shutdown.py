@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import signal
 import socket
 import ssl
 import threading
+import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +17,9 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.program import program
+from holdfast.remote.http.server_connections import tls_context
+from holdfast.server.serving import _tls
+from holdfast.server_settings import ServerSettings
 from tests.server.conftest import PATIENCE, events
 
 pytestmark = pytest.mark.disk
@@ -133,6 +138,7 @@ def certificate(folder):
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )  # fmt: skip
+    (folder / "key.pem").chmod(0o600)
     return folder / "cert.pem", folder / "key.pem"
 
 
@@ -185,6 +191,43 @@ def test_files_of_tls_that_cannot_be_used(tmp_path):
     options = ["--listen", "127.0.0.1:0", "--tls-certificate", str(key), "--tls-key", str(key)]
     result = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), *options])
     assert (result.exit_code, "PEM" in result.stderr) == (1, True)
+
+
+def test_a_key_that_everybody_may_read_is_refused(tmp_path):
+    cert, key = certificate(tmp_path)
+    key.chmod(0o644)
+    options = ["--listen", "127.0.0.1:0", "--tls-certificate", str(cert), "--tls-key", str(key)]
+    result = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), *options])
+    assert (result.exit_code, "everybody may read the TLS key" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("suite", "version"),
+    [("ECDHE-ECDSA-AES256-SHA384", "TLSv1_2"), ("ECDHE-ECDSA-AES128-SHA", "TLSv1_2"),
+     ("ECDHE+AESGCM", "TLSv1_2"), ("DEFAULT", "TLSv1_3"), ("DEFAULT", "TLSv1_1")],
+)  # fmt: skip
+def test_suites_without_authentication_or_forward_secrecy_are_off(tmp_path, suite, version):
+    """TLS 1.3, and of 1.2 what authenticates as it encrypts, with new keys each time: no CBC, no RSA key exchange."""
+    cert, key = certificate(tmp_path)
+    server = _tls(ServerSettings(tls_certificate=str(cert), tls_key=str(key)))
+    client = ssl.create_default_context(cafile=str(cert))
+    assert not any("AEAD" not in one["description"] for one in tls_context(str(cert)).get_ciphers())  # ours, too
+    client.set_ciphers(suite)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
+    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(ours, theirs, server_hostname="localhost"), server.wrap_bio(theirs, ours, server_side=True))
+    fine = (suite, version) in (("ECDHE+AESGCM", "TLSv1_2"), ("DEFAULT", "TLSv1_3"))
+    try:
+        for _ in range(4):
+            for end in ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        shaken = ends[0].cipher() is not None and ends[1].cipher() is not None
+    except ssl.SSLError:
+        shaken = False
+    assert shaken == fine
 
 
 def test_a_poisoned_log_is_not_ready(tmp_path):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,11 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 import holdfast
+from holdfast import Keyring
 from holdfast.cli.program import program
-from holdfast.errors import Denied, Full, HoldfastError, Invalid
-from holdfast.server.access import Access, Caller, NotKnown
+from holdfast.errors import Corrupt, Denied, Full, HoldfastError, Invalid, Unavailable
+from holdfast.server.access import Access
 from holdfast.server.browser_guard import BrowserGuard, WrongHost
-from holdfast.server.tokens import StoredToken, TokenFile, hash_of, make, split
+from holdfast.server.request_caller import Caller, NotKnown
+from holdfast.server.serving import HttpServer
+from holdfast.server.tokens import SCOPES, StoredToken, TokenFile, TokenMemory, hash_of, make, split
+from holdfast.server_settings import ServerSettings
 from holdfast.testing.manual_clock import ManualClock
 from tests.server.conftest import Server, serving
 
@@ -36,13 +41,23 @@ def guarded(tmp_path_factory):
     """A server with tokens: one for each scope, one for a few topics, one that may ask twice a second."""
     directory = tmp_path_factory.mktemp("guarded") / "log"
     with holdfast.open(directory) as log:
-        for name in ("orders", "orders.eu", "private", "_own"):
+        for name in ("orders", "orders.eu", "private"):
             log.topic(name).append(b"first")
+        log.topic("orders").consumer("c").close()  # which makes the topic of positions
     tokens = {
         scope: create(directory, scope, "--scope", scope, "--topic", "*") for scope in ("append", "read", "admin")
     }
     tokens["some"] = create(directory, "some", "--scope", "read", "--scope", "append", "--topic", "orders*")
     tokens["own"] = create(directory, "own", "--scope", "read", "--topic", "_*")
+    member = ("--scope", "consume:c", "--topic", "orders")
+    tokens["member"] = create(directory, "member", *member)
+    tokens["member2"] = create(directory, "member2", *member)
+    tokens["device"] = create(
+        directory, "device", "--scope", "append", "--scope", "produce:device-*", "--topic", "*"
+    )  # fmt: skip
+    tokens["device2"] = create(
+        directory, "device2", "--scope", "append", "--scope", "produce:device-*", "--topic", "orders"
+    )  # fmt: skip
     tokens["slow"] = create(directory, "slow", "--scope", "read", "--topic", "*", "--rate", "2")
     with serving() as start:
         yield start(directory, heartbeat_ms=200), tokens
@@ -74,39 +89,11 @@ def test_what_is_not_the_token_is_refused(guarded, header):
     assert token[14:] not in reply.body.decode()
 
 
-def test_scopes(guarded):
-    """Each allows what its row says and no more; admin includes the others."""
-    server, tokens = guarded
-    cases = {
-        ("POST", "/v1/topics/orders/records"): {"append", "admin"},
-        ("GET", "/v1/topics/orders/records"): {"read", "admin"},
-        ("GET", "/v1/topics/orders/marks"): {"read", "append", "admin"},
-        ("GET", "/v1/topics"): {"read", "append", "admin"},
-        ("PUT", "/v1/topics/orders"): {"admin"},
-        ("POST", "/v1/flush"): {"append", "admin"},
-        ("POST", "/v1/retain"): {"admin"},
-        ("POST", "/v1/seal"): {"admin"},
-        ("GET", "/v1/unshipped"): {"admin"},
-        ("GET", "/v1/stats"): {"read", "admin"},
-        ("GET", "/metrics"): {"read", "admin"},
-        ("GET", "/v1/producers/p"): {"append", "admin"},
-        ("DELETE", "/v1/topics/orders/consumers/c"): {"admin"},
-    }
-    bodies = {"/v1/topics/orders/records": {"payload": "x"}}
-    for (method, path), allowed in cases.items():
-        for scope in ("append", "read", "admin"):
-            body = None if method == "GET" else bodies.get(path, {})
-            reply = server.ask(method, path, body, token=tokens[scope])
-            assert (reply.status == 403) == (scope not in allowed), (method, path, scope, reply)
-            if reply.status == 403:
-                assert reply.kind == "Denied"
-
-
 def test_patterns(guarded):
     """A token reaches the topics that its patterns match, and does not learn of others."""
     server, tokens = guarded
     assert server.get("/v1/topics/orders.eu/records", token=tokens["some"]).status == 200
-    for path in ("private", "_own", "nothere"):
+    for path in ("private", "_consumers", "nothere"):
         assert server.get(f"/v1/topics/{path}/records", token=tokens["some"]).status == 403
     names = [one["name"] for one in server.get("/v1/topics", token=tokens["some"]).json["topics"]]
     assert names == ["orders", "orders.eu"]
@@ -116,18 +103,18 @@ def test_patterns(guarded):
         "operations": [{"append": "orders", "record": {"payload": "x"}}, {"put": "s", "key": "k", "body": "b"}]
     }
     assert server.post("/v1/transactions", transaction, token=tokens["some"]).status == 403
-    assert server.get("/v1/topics/_own/records", token=tokens["read"]).status == 403
-    assert server.get("/v1/topics/_own/records", token=tokens["own"]).status == 200
+    assert server.get("/v1/topics/_consumers/records", token=tokens["read"]).status == 403
+    assert server.get("/v1/topics/_consumers/records", token=tokens["own"]).status == 200
     assert server.post("/v1/topics/orders.new/records", {"payload": "x"}, token=tokens["some"]).status == 404
 
 
 def test_a_member_belongs_to_the_token_that_made_it(guarded):
     server, tokens = guarded
     place = "/v1/topics/orders/consumers/c/members"
-    member = server.post(place, token=tokens["read"]).json["member"]
-    assert server.post(f"{place}/{member}/poll", token=tokens["some"]).status == 404
+    member = server.post(place, token=tokens["member"]).json["member"]
+    assert server.post(f"{place}/{member}/poll", token=tokens["member2"]).status == 404
     assert server.ask("DELETE", f"{place}/{member}", token=tokens["admin"]).status == 404
-    assert server.ask("DELETE", f"{place}/{member}", token=tokens["read"]).status == 204
+    assert server.ask("DELETE", f"{place}/{member}", token=tokens["member"]).status == 204
 
 
 def test_a_token_has_its_own_rate(guarded):
@@ -167,7 +154,7 @@ def test_who_waits_when_a_token_is_revoked_is_not_given_what_comes_then(serve, t
     """Neither by a read that waits, nor by a consumer's member."""
     holdfast.open(tmp_path / "log").close()
     admin = create(tmp_path / "log", "admin", "--scope", "admin", "--topic", "*")
-    token = create(tmp_path / "log", "web", "--scope", "read", "--topic", "*")
+    token = create(tmp_path / "log", "web", "--scope", "read", "--scope", "consume:c", "--topic", "*")
     server = serve(tmp_path / "log", heartbeat_ms=100)
     server.append("t", "before", token=admin)
     members = "/v1/topics/t/consumers/c/members"
@@ -211,7 +198,7 @@ def test_a_token_by_reference(serve, tmp_path, monkeypatch):
     server = serve(tmp_path / "log", "--token", f"file:{tmp_path / 't'}")
     assert server.started["tokens"] is True
     assert server.get("/v1").status == 401
-    assert server.get("/v1", token=text).json["token"]["scopes"] == ["admin", "append", "read"]
+    assert server.get("/v1", token=text).json["token"]["scopes"] == sorted(SCOPES)
     plain = CliRunner().invoke(program, ["serve", str(tmp_path / "other"), "--token", text])
     assert plain.exit_code == 1
     assert text not in plain.stderr
@@ -376,11 +363,142 @@ def test_a_token_moves_no_producer_of_other_topics(guarded):
         reply = server.get("/v1/producers/device-7", token=tokens[token])
         return reply.status, reply.json.get("last")
 
-    assert send("append", "private", 1) == 200
-    assert last("append") == (200, 1)
-    assert send("some", "orders", 2) == 403
-    assert last("some") == (403, None)
-    with holdfast.connect(server.url, token=lambda: tokens["some"]) as log, pytest.raises(holdfast.HoldfastError):
+    assert send("device", "private", 1) == 200
+    assert last("device") == (200, 1)
+    assert send("device2", "orders", 2) == 403
+    assert last("device2") == (403, None)
+    with holdfast.connect(server.url, token=lambda: tokens["device2"]) as log, pytest.raises(holdfast.HoldfastError):
         log.producer("device-7").append("orders", b"x", sequence=2)
-    assert last("append") == (200, 1)
-    assert send("append", "private", 2) == 200
+    assert last("device") == (200, 1)
+    assert send("device", "private", 2) == 200
+
+
+def tokens_of(log: holdfast.Log) -> TokenFile:
+    return TokenFile(log.path / "TOKENS", TokenMemory(log))
+
+
+@pytest.fixture(params=["plain", "keyed"])
+def remembering(request, tmp_path, monkeypatch):
+    """A log with a token that was made and another that was revoked; the file as it was before, and the revoked one."""
+    if request.param == "keyed":
+        monkeypatch.setenv("RING", Keyring.generate().encode().decode())
+        monkeypatch.setenv("HOLDFAST_CRYPTO__KEYRING", "env:RING")
+    path = tmp_path / "log"
+    holdfast.open(path).close()
+    create(path, "kept", "--scope", "read", "--topic", "*")
+    revoked = create(path, "gone", "--scope", "admin", "--topic", "*")
+    before = (path / "TOKENS").read_bytes()
+    assert CliRunner().invoke(program, ["token", "revoke", str(path), "gone"]).exit_code == 0
+    return path, before, revoked
+
+
+def test_an_older_file_does_not_revive_what_was_revoked(remembering):
+    """The log remembers how often the file was changed; one that is put back is refused, at the start and later."""
+    path, before, revoked = remembering
+    now = (path / "TOKENS").read_bytes()
+    with holdfast.open(path) as log:
+        clock, file = ManualClock(), tokens_of(log)
+        access = Access(file, None, clock, 0)
+        with pytest.raises(NotKnown):
+            access.caller(f"Bearer {revoked}")
+        (path / "TOKENS").write_bytes(before)
+        clock.advance(2)
+        with pytest.raises(Unavailable, match="cannot be checked"):
+            access.caller(f"Bearer {revoked}")
+        with pytest.raises(Invalid, match="older than what the log knows"):
+            Access(file, None, clock, 0)
+        (path / "TOKENS").write_bytes(now)
+        assert [one.name for one in Access(file, None, clock, 0)._stored.values()] == ["kept"]
+
+
+def test_a_log_that_had_tokens_does_not_serve_without_them(remembering, tmp_path):
+    """Not once the file is lost, nor after a restore; --no-tokens says it out loud; new ones are taken."""
+    path, before, _ = remembering
+    with holdfast.open(path, store=tmp_path / "root") as log:
+        log.seal()
+        log.ship()
+    back = tmp_path / "back"
+    holdfast.restore(tmp_path / "root", back)
+    (path / "TOKENS").unlink()
+    for place in (path, back):
+        with holdfast.open(place, store=tmp_path / "root" if place == back else None) as log:
+            quiet = ServerSettings(listen="127.0.0.1:0")
+            with pytest.raises(Invalid, match="had tokens") as caught:
+                HttpServer(log, quiet)
+            assert "--no-tokens" in caught.value.hint
+            HttpServer(log, quiet, no_tokens=True).close()
+    (back / "TOKENS").write_bytes(before)
+    (back / "TOKENS").chmod(0o600)
+    with holdfast.open(back, store=tmp_path / "root") as log, pytest.raises(Invalid, match="older"):
+        HttpServer(log, quiet)
+    (back / "TOKENS").unlink()
+    os.environ["HOLDFAST_STORE__URL"] = str(tmp_path / "root")
+    try:
+        token = create(back, "anew", "--scope", "read", "--topic", "*")
+    finally:
+        del os.environ["HOLDFAST_STORE__URL"]
+    with holdfast.open(back, store=tmp_path / "root") as log:
+        server = HttpServer(log, quiet)
+        assert server.access.caller(f"Bearer {token}").token.name == "anew"
+        with pytest.raises(Invalid, match="there are tokens"):
+            HttpServer(log, quiet, no_tokens=True)
+        server.close()
+
+
+def test_a_forged_file_is_not_believed_in_a_log_with_keys(tmp_path, monkeypatch):
+    """Whoever can write the file and has no key gives himself nothing; nor does a file of another log."""
+    monkeypatch.setenv("RING", Keyring.generate().encode().decode())
+    monkeypatch.setenv("HOLDFAST_CRYPTO__KEYRING", "env:RING")
+    for name in ("one", "other"):
+        holdfast.open(tmp_path / name).close()
+        create(tmp_path / name, "web", "--scope", "read", "--topic", "orders")
+    place = tmp_path / "one" / "TOKENS"
+    honest = json.loads(place.read_text())
+    wider = {**honest, "tokens": [{**honest["tokens"][0], "scopes": ["admin"], "topics": ["*"]}]}
+    with holdfast.open(tmp_path / "one") as log:
+        for forged in (
+            wider, {**honest, "change": 9}, {**honest, "mac": ""}, {**honest, "mac": "zz"}, {**wider, "key_id": "k9"},
+            json.loads((tmp_path / "other" / "TOKENS").read_text()), {**honest, "key_id": "", "mac": ""},
+        ):  # fmt: skip
+            place.write_text(json.dumps(forged))
+            with pytest.raises(Corrupt, match="not signed"):
+                tokens_of(log).read()
+        place.write_text(json.dumps(honest))
+        assert tokens_of(log).read()
+
+
+@pytest.mark.parametrize("how", ["another owner", "link", "folder", "pipe"])
+def test_a_file_that_is_not_the_owners_is_not_believed(tmp_path, how):
+    """A file of another user, or a name that leads elsewhere: nobody gets in, and nobody waits."""
+    file, place = TokenFile(tmp_path / "TOKENS"), tmp_path / "TOKENS"
+    if how in ("another owner", "link"):
+        TokenFile(tmp_path / "real").add(make("a", ("read",), ("*",), ManualClock())[1], ManualClock())
+    if how == "another owner":
+        (tmp_path / "real").rename(place)
+        if os.geteuid():
+            pytest.skip("only root can give files away")
+        os.chown(place, 12345, -1)
+    elif how == "link":
+        place.symlink_to(tmp_path / "real")
+    elif how == "folder":
+        place.mkdir()
+    else:
+        os.mkfifo(place, 0o600)
+    with pytest.raises(HoldfastError):
+        Access(file, None, ManualClock(), 0)
+
+
+def test_tokens_that_are_made_while_a_server_runs_are_noted_by_it(serve, tmp_path):
+    """Whoever loses the file afterwards has a log that had tokens, although it began without."""
+    path = tmp_path / "log"
+    holdfast.open(path).close()
+    server = serve(path, "--no-share")
+    token = create(path, "web", "--scope", "admin", "--topic", "*", "--topic", "_*")
+    deadline = time.monotonic() + 60
+    while server.get("/v1/topics/_tokens", token=token).status != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.stop()
+    (path / "TOKENS").unlink()
+    with holdfast.open(path) as log, pytest.raises(Invalid, match="had tokens"):
+        HttpServer(log, ServerSettings(listen="127.0.0.1:0"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal.journal import Run
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
@@ -34,7 +32,7 @@ def items() -> list[Item]:
     keyed.rows, keyed.extras, keyed.keyed = ROWS, True, True
     transaction = [
         Run.unplaced(PARTITIONS[3], Columns([b"a", b"b"], [1, 2], {1: (b"k", None, None)})), keyed,
-        ChangeSpace(b"stock", ((b"chairs", 1, b"12"),), (b"tables",)),
+        ChangeSpace(b"space/stock", ((b"chairs", 1, b"12"),), (b"tables",)),
     ]  # fmt: skip
     return [
         ForwardedRows(PARTITIONS[3], ROWS, 8),
@@ -47,7 +45,7 @@ def items() -> list[Item]:
 def frames() -> dict[str, bytes]:
     """Every frame by its name."""
     digests = {"journal": bytes(8), "store": b"\1" * 8}
-    hello = wire.Hello(1, "0.1.0", LOG, SESSION, 4711, digests, b"proof")
+    hello = wire.Hello(1, "0.1.0", LOG, SESSION, 4711, digests, bytes(range(32)), True)
     gone = Refusal.of(Corrupt("damaged", topic="orders", partition=0, offset=7))
     outcomes = (
         Outcome(None, (RunOutcome(3, 7, 5, 2),)),
@@ -56,9 +54,9 @@ def frames() -> dict[str, bytes]:
     )
     made = {
         "hello": wire.frame(wire.HELLO, hello),
-        "hello-2": wire.frame(wire.HELLO, msgspec.structs.replace(hello, protocol=2)),
+        "challenge": wire.frame(wire.CHALLENGE, wire.Challenge(bytes(range(32, 64)))),
+        "proof": wire.frame(wire.PROOF, wire.Proof(b"proof")),
         "welcome": wire.frame(wire.WELCOME, wire.Welcome(1, "0.1.0", 7, 41, b"proof")),
-        "welcome-2": wire.frame(wire.WELCOME, wire.Welcome(2, "0.1.0", 7, 41, b"proof")),
         "refused": wire.frame(wire.REFUSED, Refusal.of(Unavailable("not now", hint="later"))),
         "group": PackedGroup(42, items()).buffers(40),
         "answer": wire.frame(wire.ANSWER, wire.Answer(42, outcomes)),

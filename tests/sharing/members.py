@@ -99,8 +99,7 @@ def several(directory: Path, count: int, tasks: int = 4) -> Iterator[list[Member
         yield members
     finally:
         for member in members:
-            if member.process.poll() is None:
-                member.kill()
+            member.kill()
 
 
 def owner_of(directory: Path) -> int:

@@ -63,5 +63,4 @@ def shared(directory: Path, store: str | None = None) -> Iterator[tuple[Log, Own
             assert not log.is_owner
             yield log, owner
     finally:
-        if owner.process.poll() is None:
-            owner.kill()
+        owner.kill()  # also one that has ended by itself: its streams are open

@@ -72,7 +72,8 @@ def run_as(user: int, program: str, *arguments: str) -> subprocess.Popen[str]:
 def hello_of(log: Log) -> bytes:
     """What a member of this log would say, all of it right."""
     digests = settings_digests(log.settings)
-    hello = wire.Hello(wire.PROTOCOL, holdfast.__version__, bytes.fromhex(log.id), os.urandom(16), 1, digests)
+    session, nonce = os.urandom(16), os.urandom(32)
+    hello = wire.Hello(wire.PROTOCOL, holdfast.__version__, bytes.fromhex(log.id), session, 1, digests, nonce)
     return b"".join(wire.frame(wire.HELLO, hello))
 
 

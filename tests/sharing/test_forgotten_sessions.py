@@ -14,8 +14,10 @@ import holdfast
 from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
+from holdfast.journal.sessions.outcomes import Outcome
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.wire import Answer, BadFrame
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.disk
@@ -98,6 +100,17 @@ def test_what_an_owner_knew_and_the_next_does_not_is_not_sent_again(tmp_path: Pa
     clock.jump(-7200)
     assert [group.sequence for group in groups.again(0)] == [3]
     assert [type(answer) for answer in told.answers] == [OutcomeUnknown] * 3
+
+
+def test_an_answer_to_what_was_never_sent_is_that_of_a_broken_owner() -> None:
+    """To believe its number would make what is on its way seem forgotten: the connection is given up instead."""
+    groups, told = UnansweredGroups(ManualClock(), remembered_us=60_000_000), Told()
+    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    for number in (2, 2**62):
+        with pytest.raises(BadFrame, match="was not sent"):
+            groups.take(Answer(number, (Outcome(),)))
+    assert [group.sequence for group in groups.again(0)] == [1]
+    assert told.answers == []
 
 
 class Told:

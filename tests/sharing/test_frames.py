@@ -15,7 +15,7 @@ from tests.sharing.golden_frames import PARTITIONS, PLACE, ROWS, frames
 
 pytestmark = pytest.mark.unit
 
-KINDS = {**wire.BEFORE_HELLO, **wire.BEFORE_WELCOME, **wire.FROM_OWNER, **wire.from_client(2**20)}
+KINDS = {**wire.BEFORE_HELLO, **wire.BEFORE_PROOF, **wire.BEFORE_WELCOME, **wire.FROM_OWNER, **wire.from_client(2**20)}
 
 
 @pytest.mark.parametrize("name", sorted(frames()))
@@ -57,7 +57,7 @@ def test_a_stored_group_gives_its_items() -> None:
     assert isinstance(keyed, Run)
     assert (keyed.rows, keyed.extras, keyed.keyed) == (ROWS, True, True)
     assert isinstance(change, ChangeSpace)
-    assert (change.name, change.puts, change.deletes) == (b"stock", ((b"chairs", 1, b"12"),), (b"tables",))
+    assert (change.name, change.puts, change.deletes) == (b"space/stock", ((b"chairs", 1, b"12"),), (b"tables",))
     assert isinstance(produced, ForwardedProduced)
     assert (produced.producer, produced.sequence, produced.start) == (b"device-7", 9, 1)
 

@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Log
 from holdfast.journal.journal import Run
-from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, Item
+from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded
@@ -40,7 +40,7 @@ class Client:
         self._frames = FrameReader(self.sock, {**wire.FROM_OWNER, **wire.BEFORE_WELCOME})
         if says_hello:
             digests = settings_digests(log.settings)
-            hello = wire.Hello(wire.PROTOCOL, "x", bytes.fromhex(log.id), self.session, 1, digests)
+            hello = wire.Hello(wire.PROTOCOL, "x", bytes.fromhex(log.id), self.session, 1, digests, os.urandom(32))
             self.send(wire.frame(wire.HELLO, hello))
             kind, said = self.receive()
             assert kind == wire.WELCOME, said
@@ -67,14 +67,16 @@ class Client:
 @pytest.fixture
 def log(open_log: Open) -> Iterator[Log]:
     log = open_log(share=True)
-    log.topic("t")
+    log.topic("t").consumer("c").close()  # which makes a topic of holdfast's own
+    log.executions.start("k")
+    assert "_executions" in log.topics()
     yield log
     offset = log.topic("t").append(b"goes on").offset  # it goes on, and what was taken can be read
     assert [record.payload for record in log.topic("t").read()][offset] == b"goes on"
 
 
-def partition_of(log: Log) -> Partition:
-    return log._context.journal.topics["t"][0]
+def partition_of(log: Log, topic: str = "t") -> Partition:
+    return log._context.journal.topics[topic][0]
 
 
 def row(payload: bytes = b"x", time: int = 1, extra: object = None, unique: bytes | None = None) -> tuple[object, ...]:
@@ -135,7 +137,16 @@ def bad_items(log: Log) -> dict[str, list[Item]]:
         "columns that do not fit": unit(Run.unplaced(partition, Columns([b"x", b"y"], [1]))),
         "an extra of nobody": unit(Run.unplaced(partition, Columns([b"x"], [1], {7: (b"k", None, None)}))),
         "a space without a name": unit(ChangeSpace(b"")),
-        "a space's key that is too large": unit(ChangeSpace(b"s", [(bytes(100_000), 0, b"")])),
+        "a space of holdfast's own": unit(ChangeSpace(b"execution-inbox", [(b"k", 0, b"v")])),
+        "rows of holdfast's own topic": [ForwardedRows(partition_of(log, "_consumers"), [row()], 1)],
+        "a batch of holdfast's own topic": unit(Run.unplaced(partition_of(log, "_executions"), Columns([b"x"], [1]))),
+        "a producer of holdfast's own topic": [
+            ForwardedProduced(b"p", 1, 1, ForwardedRows(partition_of(log, "_consumers"), [row()], 1))
+        ],
+        "a producer's batch of holdfast's own topic": [
+            ForwardedProduced(b"p", 1, 1, unit(Run.unplaced(partition_of(log, "_consumers"), Columns([b"x"], [1])))[0])
+        ],
+        "a space's key that is too large": unit(ChangeSpace(b"space/s", [(bytes(100_000), 0, b"")])),
         "typed rows in no number": unit(Run.unplaced(partition, Encoded(0, 1, 1, b"", b""))),
     }
 
@@ -163,7 +174,10 @@ def test_a_head_that_says_nonsense_is_hung_up_on(log: Log, head: object) -> None
 
 def test_bytes_that_are_changed_at_random_do_no_harm(log: Log, seed: int, is_sampled: bool) -> None:
     random = Random(seed)
-    operations = [Run.unplaced(partition_of(log), Columns([b"x", b"y"], [1, 2])), ChangeSpace(b"s", [(b"k", 0, b"v")])]
+    operations = [
+        Run.unplaced(partition_of(log), Columns([b"x", b"y"], [1, 2])),
+        ChangeSpace(b"space/s", [(b"k", 0, b"v")]),
+    ]
     items: list[Item] = [*rows(log, row(), row(extra=(b"k", b"k", None))), ForwardedUnit(operations, 2, 4)]
     whole = b"".join(PackedGroup(1, items).buffers(1))
     for _ in range(100 if is_sampled else 2000):

@@ -13,8 +13,9 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Settings, Unavailable
-from holdfast.sharing import membership, socket_place, wire
-from holdfast.sharing.frame_reader import FrameReader, send
+from holdfast.crypto.segment_key import MessageKeys
+from holdfast.sharing import key_proof, membership, socket_place, wire
+from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 
 pytestmark = pytest.mark.disk
 
@@ -130,11 +131,42 @@ def test_an_older_client_is_refused_by_the_owner_and_an_older_owner_by_the_clien
     assert log.topic("t").append(b"goes on").offset == 0
 
 
+def test_a_proof_of_keys_is_worth_nothing_on_another_connection(open_log: Open, keyring: Keyring) -> None:
+    """Neither a member's, though hello and session are the same, nor the owner's."""
+    log = open_log(share=True, keyring=keyring)
+    keys = MessageKeys(keyring, None, bytes.fromhex(log.id), os.urandom)
+    hello = wire.Hello(
+        wire.PROTOCOL, "x", bytes.fromhex(log.id), os.urandom(16), 1, membership.settings_digests(log.settings),
+        os.urandom(32), True,
+    )  # fmt: skip
+    seen: list[bytes] = []
+    proof = welcome = None
+    for expected in (wire.WELCOME, wire.REFUSED):
+        with socket_place.connect(log.path, 5) as sock:
+            sock.settimeout(20)
+            send(sock, wire.frame(wire.HELLO, hello))
+            challenge = receive_one(sock)[1]
+            assert isinstance(challenge, wire.Challenge)
+            seen.append(challenge.nonce)
+            proof = proof or wire.Proof(key_proof.make_proof(keys, key_proof.HELLO, hello, challenge.nonce))
+            send(sock, wire.frame(wire.PROOF, proof))
+            kind, said, _ = receive_one(sock)
+            assert kind == expected
+            welcome = welcome or said
+    assert seen[0] != seen[1]
+    assert isinstance(welcome, wire.Welcome)
+    key_proof.check_proof(keys, key_proof.WELCOME, hello, seen[0], welcome.proof)
+    for other, nonce in ((hello, seen[1]), (msgspec.structs.replace(hello, nonce=bytes(32)), seen[0]), (hello, b"")):
+        with pytest.raises(Invalid, match="same keys"):
+            key_proof.check_proof(keys, key_proof.WELCOME, other, nonce, welcome.proof)
+
+
 def test_the_hello_of_a_version_to_come_is_understood_far_enough_to_refuse_it(open_log: Open) -> None:
     log = open_log(share=True)
     sock = socket_place.connect(log.path, 5)
     said = {
         "protocol": 99, "version": "9.9", "log": bytes.fromhex(log.id), "session": bytes(16), "pid": 1, "settings": {},
+        "nonce": bytes(32),
         "something": "new",
     }  # fmt: skip
     head = msgspec.msgpack.encode(said)

@@ -84,3 +84,11 @@ def test_who_owns_the_log_alone_for_a_moment_does_not_end_those_who_share_it(tmp
         other.wait_for(5)
         other.stop()
         check_log(directory, members)
+
+
+def test_a_member_that_has_ended_by_itself_is_joined_like_the_others(tmp_path: Path) -> None:
+    with several(tmp_path / "log", 1) as [member]:
+        member.process.kill()
+        member.process.wait(60)
+    assert not any(reader.is_alive() for reader in member._readers)
+    assert member.process.stdout.closed  # type: ignore[union-attr]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from holdfast import Invalid, Log
+from holdfast import Invalid, Log, OutcomeUnknown
+from holdfast.log.consumers.members import Members
+from holdfast.log.consumers.stored_positions import Kept, position_items
+from holdfast.sharing.calls.consumer_calls import RemoteMember
 from tests.sharing.members import ENVIRON
 from tests.sharing.shared_logs import join, shared
 
@@ -227,3 +232,125 @@ def test_a_transaction_that_is_refused_moves_no_position(tmp_path: Path) -> None
                 while len(given) < 4:
                     given += consumer.poll(10, timeout=60)
                 assert sorted((record.partition, record.offset) for record in given) == [(n, 0) for n in range(4)]
+
+
+class Nobody:
+    is_gone = False
+
+    def tell(self, name: str, body: bytes) -> None:
+        pass
+
+
+def test_of_two_commits_that_follow_the_same_position_one_is_refused(tmp_path: Path) -> None:
+    """Whoever has the partition, and whoever owns the log by then: the same records would be consumed twice."""
+    turns = count(1)
+
+    def comes(log: Log) -> tuple[Members, RemoteMember]:
+        members = log._consumers.members_at(("c", "t"), {})
+        member = RemoteMember(Nobody(), b"token", None, turns)  # type: ignore[arg-type]
+        member.id = members.join(member, 0.0)
+        return members, member
+
+    def commit(log: Log, members: Members, member: RemoteMember | None, to: int, after: Kept) -> Kept:
+        kept = Kept(to, time.time_ns(), after=after.at)
+        members.begin_forwarded(None if member is None else member.id, {0: kept}).queued(
+            log._context.journal.spaces.change("consumers", position_items(("c", "t"), {0: kept}), timeout=60)
+        )
+        log.flush()
+        members.settle()
+        return kept
+
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("t").append_batch([b"1", b"2", b"3"])
+        members, first = comes(log)
+        begin = members.kept(0)
+        members.leave(first.id)  # its connection is cut
+        _, second = comes(log)
+        one = commit(log, members, second, 2, begin)
+        members.leave(second.id)
+        for member in (None, comes(log)[1]):
+            with pytest.raises(Invalid, match="another member"):
+                commit(log, members, member, 3, begin)
+    with holdfast.open(tmp_path / "log") as log:
+        members = log._consumers.members_at(("c", "t"), {})
+        with pytest.raises(Invalid, match="another member"):
+            commit(log, members, None, 3, begin)
+        two = Kept(3, time.time_ns(), after=one.at)
+        three = Kept(2, two.at + 1, after=two.at)
+        several = [members.begin_forwarded(None, {0: kept}) for kept in (two, three)]  # they came in one group
+        for committing in several:
+            committing.failed()
+        commit(log, members, None, 3, one)
+        assert members.committed(0) == 3
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["another partition", "the same partition"])
+def test_a_commit_that_fails_drops_nothing_that_another_member_of_the_process_has_in_hand(
+    tmp_path: Path, moves: bool
+) -> None:
+    """It would write what it makes of that without a position, and make it again when it comes again."""
+    with shared(tmp_path / "log") as (log, _):
+        fill(log)
+        topic = log.topic("orders")
+        with topic.consumer("c", partitions=[0]) as one, topic.consumer("c", partitions=[1]) as other:
+            assert len(one.poll(1)) == len(other.poll(1)) == 1
+            members, answer = one._members, Answer()
+            with members.lock:
+                late = members.begin(one._id, {0: 1})
+                assert late is not None
+                late.queued(answer)  # type: ignore[arg-type]
+            if moves:
+                one.close()
+                other.close()
+                other = topic.consumer("c", partitions=[0])
+                assert len(other.poll(1)) == 1
+            answer.done = True
+            other.commit()
+            assert other.committed == ('{"0":1}' if moves else '{"1":1}')
+            other.close()
+
+
+class Answer:
+    """A commit whose answer comes late: nobody knows what became of it."""
+
+    done = is_stored = False
+
+    @property
+    def unit(self) -> Answer:
+        return self
+
+    error = OutcomeUnknown("nobody knows")
+
+
+def test_what_was_given_out_behind_a_commit_that_fails_is_not_dropped_unsaid(tmp_path: Path) -> None:
+    """Else what was made of it would be written without a position, and made again when it comes again."""
+    with shared(tmp_path / "log") as (log, _):
+        fill(log, 2)
+        with log.topic("orders").consumer("c", partitions=[0]) as consumer:
+            assert len(consumer.poll(1)) == 1
+            members = consumer._members
+            assert len(consumer.poll(1)) == 1
+            with members.lock:
+                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: Kept(1, time.time_ns())})
+            with pytest.raises(Invalid, match="another member"), log.transaction() as tx:
+                tx.append("out", b"made of it")
+                tx.consumed(consumer)
+            assert len(consumer.poll(2) + consumer.poll(1, timeout=0)) == 2
+            consumer.commit()
+
+
+def test_what_a_commit_of_unknown_outcome_consumed_does_not_come_again_if_it_is_stored(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, _):
+        topic = log.topic("t")
+        topic.append_batch([b"%d" % number for number in range(4)])
+        with topic.consumer("c", start="first") as consumer:
+            assert [record.payload for record in consumer.poll(2)] == [b"0", b"1"]
+            members = consumer._members
+            before = members._shares[0].kept
+            consumer.commit()
+            with members.lock:  # as if its answer had been lost for good
+                members.settle()
+                members._shares[0].kept = members._shares[0].submitted = before
+                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: Kept(2, time.time_ns())})
+            assert [record.payload for record in consumer.poll(2)] == [b"2", b"3"]
+            consumer.commit()

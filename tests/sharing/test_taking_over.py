@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Closed, OutcomeUnknown, Unavailable
+from holdfast.sharing.membership import Membership, Owner
 from tests.sharing.shared_logs import shared
 
 pytestmark = pytest.mark.disk
@@ -74,3 +77,29 @@ def test_a_member_begins_no_log_where_its_own_is_gone(tmp_path: Path, *, other: 
     for path, payloads in [(elsewhere, [b"one"])] + [(directory, [b"another log"])] * other:
         with holdfast.open(path) as log:
             assert [record.payload for record in log.topic("t").read()] == payloads
+
+
+def test_a_log_that_is_about_to_be_handed_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for it in between gets it as it stays, or not at all: never one that is closed under it."""
+    got: list[Owner | None] = []
+    asking = threading.Event()
+
+    def ask() -> None:
+        asking.set()
+        got.append(membership.keep())
+
+    def hold_off(self: Membership, seconds: float) -> None:
+        thread.start()
+        assert asking.wait(60)
+        thread.join(0.2)  # it waits for whoever hands over, or has an answer that counts
+
+    monkeypatch.setattr(Membership, "hold_off", hold_off)
+    with holdfast.open(tmp_path / "log", share=True) as log:
+        shared: Any = log._lifetime.shared
+        membership: Membership = shared._membership
+        thread = threading.Thread(target=ask)
+        owner = membership.owner
+        assert owner is not None
+        membership._hand_over(owner)
+        thread.join()
+        assert got == [None] or owner.journal.end is None

@@ -51,7 +51,8 @@ class Root:
         return list(self.store.list(""))
 
     def objects(self) -> dict[str, bytes]:
-        return {key: self.store.get(key) for key in self.keys()}
+        """All but frontiers, which a log writes, and replaces, when it comes to it."""
+        return {key: self.store.get(key) for key in self.keys() if not key.startswith(layout.FRONTIERS)}
 
     def replace(self, key: str, data: bytes) -> None:
         """Put other bytes under a key, as whoever can write to a bucket does."""

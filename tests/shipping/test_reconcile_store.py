@@ -105,7 +105,7 @@ def test_a_sound_store_has_no_finding(open_shipped, either, keyring, keyed, deep
     assert report.segments == 9
     assert report.bytes_actual == report.bytes_expected > 0
     # segments, their manifest objects, batches, and besides: the log and two topics; deep: the claim
-    assert report.files == 9 + 9 + len(tail_keys(either)) + 3 + deep
+    assert report.files == 9 + 9 + len(tail_keys(either)) + 4 + deep
 
 
 def test_a_store_that_has_nothing_yet_has_no_finding(open_shipped):
@@ -568,6 +568,18 @@ def test_commits_that_are_missing_or_altered_are_sent_again(log, root, plant, tm
     holdfast.restore(root.url, tmp_path / "copy", copy=True)
     with holdfast.open(tmp_path / "copy") as copy:
         assert [record.payload for record in copy.topic("orders").read(partition=0)] == expected
+
+
+def test_a_lost_batch_whose_commits_are_in_segments_by_now_is_covered_by_the_next_one(log, root, tmp_path):
+    """There is nothing to send again: the repair waits for nothing, and what comes behind is no hole of a restore."""
+    fill(log, "other", 1)
+    log.ship(20)
+    root.store.delete(tail_keys(root)[-1:])
+    assert log.reconcile(remote=True, deep=True, fix=True).findings == ()
+    log.topic("orders").append(b"behind", partition=0, durability="shipped")
+    holdfast.restore(root.url, tmp_path / "copy", copy=True)
+    with holdfast.open(tmp_path / "copy") as copy:
+        assert [record.payload for record in copy.topic("orders").read(partition=0)][-1] == b"behind"
 
 
 @pytest.mark.parametrize("plant", REMOVED)

@@ -187,8 +187,8 @@ def test_retirement_goes_on_after_a_restart(open_quiet, root, sweep):
     log.ship(20)
     log.close()
     assert expiries(root)[-1].upto == 2
-    clock.advance(2 * DAY_S)
     log = open_with_clock(open_quiet, clock, store_bytes_max=1, delete_after_ms=DAY_S * 1000)
+    clock.advance(2 * DAY_S)
     fill(log, "orders", 1)
     log.ship(20)
     sweep(log)

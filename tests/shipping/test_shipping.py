@@ -539,7 +539,9 @@ def test_reopening_goes_on_where_it_stopped_and_writes_nothing_twice(open_shippe
     fill(log, "orders", 2).append(b"tail", durability="shipped")
     log.ship(20)
     log.close()
-    before, known = {info.key: info for info in either.infos()}, either.objects()
+    frontiers = set(either.keys(layout.FRONTIERS))  # each goes when there is a newer one
+    before = {info.key: info for info in either.infos() if info.key not in frontiers}
+    known = either.objects()
     assert log.unshipped() == ()
     either.faults.seen.clear()
     log = open_shipped(to=either, segments=TEN)

@@ -25,6 +25,7 @@ from unittest.mock import patch
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.state.partition import Partition
+from holdfast.model.trusted_time import TrustedTime
 from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
@@ -298,6 +299,7 @@ class Session:
         remote: type[ModelRemote] = ModelRemote,
     ) -> None:  # fmt: skip
         self._world, self.log, self._policy, self._settings = world, log, policy, settings
+        log.trusted_time = TrustedTime(world.clock, log.created_us, 2**62)
         face = RootStore(
             ModelFace(world.store, policy, log.name, world.loop), RootForm.of_owner(None, "", documents.ROOT)
         )

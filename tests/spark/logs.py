@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast import Record
+from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +71,23 @@ def collected(frame: DataFrame) -> list[Row]:
             )
         )
     return sorted(found, key=lambda item: item[:3])
+
+
+def log_of(root: Path | str, **store: Any) -> str:
+    """The id of the log at a root."""
+    return SettledRoot.open(str(root), ReadOptions(topic_pattern=".*", **store)).log
+
+
+def as_of(root: Path | str, offsets: str) -> str:
+    """Marks of the log at a root, of offsets or spans as text: from 0, where only an end is given."""
+    spans = {topic: {part: at if isinstance(at, list) else [0, at] for part, at in parts.items()}
+             for topic, parts in json.loads(offsets).items()}  # fmt: skip
+    return json.dumps({log_of(root): spans})
+
+
+def belonging(root: Path | str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options whose asOf is made to belong to the log at a root."""
+    return {name: as_of(root, value) if name == "asOf" else value for name, value in options.items()}
 
 
 def made(path: Path, **options: Any) -> Path:

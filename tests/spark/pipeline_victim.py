@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--die", nargs=2, default=("", "0"))
     parser.add_argument("--kill-workers", action="store_true")
     asked = parser.parse_args(arguments)
-    first = replace(paid, function=in_dying_workers) if asked.kill_workers else paid
+    first = replace(paid, function=in_dying_workers, per_run=True) if asked.kill_workers else paid
     spark = small_spark(Path(tempfile.mkdtemp()))
     with dying((asked.die[0], int(asked.die[1])), lambda: kill_session(os.getsid(0))):
         report = Shop(asked.folder).pipeline(first, *TABLES[1:]).run(spark)

@@ -129,7 +129,7 @@ def expire(root: Path, upto: int) -> None:
 
 def test_a_stream_paused_over_compaction_and_retention(log: Log, root: Path):
     """It goes on as long as the files are there, and is told when they are not; what is left is read without a hole."""
-    starts, ends = {"orders": {"0": 5, "1": 0}}, {"orders": {"0": 60, "1": 60}}
+    starts, ends = offsets(log, 5, 0), offsets(log, 60, 60)
     removed(root)
     expire(root, 2)
     assert spans(reader(root), starts, ends) == {0: (5, 60), 1: (0, 60)}, "the file that holds it reaches further"
@@ -141,7 +141,15 @@ def test_a_stream_paused_over_compaction_and_retention(log: Log, root: Path):
     assert spans(reader(root, failOnDataLoss="false"), starts, ends) == {0: (40, 60), 1: (0, 60)}
 
 
-def spans(stream: StreamReader, starts: dict[str, dict[str, int]], ends: dict[str, dict[str, int]]) -> dict[int, tuple]:
+Offsets = dict[str, dict[str, dict[str, int]]]
+
+
+def offsets(log: Log, first: int, second: int) -> Offsets:
+    """Offsets of a stream, as its checkpoint has them."""
+    return {log.id: {"orders": {"0": first, "1": second}}}
+
+
+def spans(stream: StreamReader, starts: Offsets, ends: Offsets) -> dict[int, tuple]:
     """What the tasks of a batch read of each partition."""
     found: dict[int, tuple[int, int]] = {}
     for task in stream.partitions(starts, ends):
@@ -155,16 +163,16 @@ def test_a_lease_names_segments_not_files(log: Log, root: Path):
     """What a stream needs is told by the numbers that were sealed, whatever file holds them."""
     stream = reader(root, reader="nightly")
     removed(root)
-    stream.commit({"orders": {"0": 25, "1": 60}})
+    stream.commit(offsets(log, 25, 60))
     (lease,) = root.glob("leases/nightly/*.json")
     assert documents.decode(lease.read_bytes(), lease.name, LeaseDocument).needs == {"orders": {"0": 1, "1": 3}}
 
 
 def test_looking_for_news_costs_no_more_after_a_compaction(log: Log, root: Path):
     stream = reader(root, maxOffsetsPerTrigger="10")
-    first = stream.latestOffset({"orders": {"0": 0, "1": 0}}, ReadMaxRows(10))
+    first = stream.latestOffset(offsets(log, 0, 0), ReadMaxRows(10))
     removed(root)
-    assert stream.latestOffset({"orders": {"0": 0, "1": 0}}, ReadMaxRows(10)) == first
+    assert stream.latestOffset(offsets(log, 0, 0), ReadMaxRows(10)) == first
     assert stream._root is not None
     assert stream._root._rewrites == {}, "rewrites are for planning"
 

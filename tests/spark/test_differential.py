@@ -22,8 +22,16 @@ from pyspark.sql import functions as f
 
 import holdfast
 import pyspark_holdfast
+from holdfast.segments.file import segment_writer
+from holdfast.store import layout
+from holdfast.store.address import parse_url
+from pyspark_holdfast.parquet_scan import plain_relation, rows_of
+from pyspark_holdfast.pipeline import append, read_table
+from tests import poison
+from tests.sampling import Some
 from tests.spark import logs
 from tests.spark.programs import COLUMNS, PARTITIONS, PUSHING, ROWS, SECOND, Program, Source, program
+from tests.spark.written_tables import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +144,7 @@ def tables(spark: SparkSession, world: World) -> Iterator[None]:
 def ours(spark: SparkSession, world: World, source: Source, number: int) -> DataFrame:
     """A source, opened its way."""
     names = ",".join(source.columns)
-    options = {"topic": source.topic, **source.options}
+    options = {"topic": source.topic, **logs.belonging(world.root, source.options)}
     if source.way == "table":
         return spark.table(f"table_{source.topic}")
     if source.way in ("native", "verified"):
@@ -260,3 +268,123 @@ def test_thousands_of_random_programs_give_what_they_give_on_a_plain_copy(
     print(f"HOLDFAST_SEED={first}")
     asked = sum(check(spark, world, first + number) for number in range(2000))
     print(f"{asked} answers, all equal")
+
+
+# -- values by which readers skip rows ----------------------------------------------------------------------------
+
+NAN = float("nan")
+ALWAYS = [
+    poison.Condition("x", ">", (poison.INFINITE,)), poison.Condition("f", "=", (NAN,)),
+    poison.Condition("x", "IN", (NAN, 9.0)), poison.Condition("x", "<=>", (NAN,)),
+    poison.Condition("x", "<=", (poison.INFINITE,), is_negated=True), poison.Condition("s.y", ">", (1.8e307,)),
+    poison.Condition("x", "=", (-0.0,)), poison.Condition("ms", "<", (poison.moment("2024-03-10 02:30:00.001500"),)),
+]  # fmt: skip
+"""Those that have lost rows before."""
+
+
+@pytest.fixture(scope="module")
+def poisoned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Views of the same rows, in few rows per file, on every path that leads to Spark."""
+    directory = tmp_path_factory.mktemp("poisoned")
+    roots = {name: directory / name for name in ("log", "compacted")}
+    for root in roots.values():
+        with holdfast.open(directory / "writer" / root.name, store=root.as_uri()) as log:
+            topic = log.topic("t", schema=poison.SCHEMA)
+            for first in range(0, poison.COUNT, 4):
+                topic.append(poison.TABLE.slice(first, 4))
+                log.seal("t")
+            log.ship(30)
+    holdfast.compact(str(roots["compacted"]))
+    reading = spark.read.format("holdfast").option("topic", "t")
+    accelerated = reading.load(str(roots["log"]))
+    spread = accelerated.select(*poison.SCHEMA.names).repartition(8)
+    spread.write.format("holdfast").mode("append").option("topic", "t").save(str(directory / "sink"))
+    table = WrittenTable(directory / "tables", append())
+    table.write(spread)
+    files = (roots["log"] / layout.table_folder("t")).glob("*/segments/*.parquet")
+    views = {
+        "accelerated": accelerated,
+        "read": pyspark_holdfast.read(spark, roots["log"], "t"),
+        "files": spark.read.parquet(*map(str, files)),
+        "compacted": reading.load(str(roots["compacted"])),
+        "sunk": reading.load(str(directory / "sink")),
+        "kept": read_table(spark, directory / "tables" / "t"),
+        "python": reading.option("native", "false").load(str(roots["log"])),
+    }
+    for name in ("accelerated", "read", "compacted", "sunk"):
+        assert pyspark_holdfast.path_of(views[name]).path == "native", name
+    for name, frame in views.items():
+        frame.createOrReplaceTempView(f"poisoned_{name}")
+    spark.sql(f"CREATE TABLE poisoned_table USING holdfast OPTIONS (root '{roots['log']}', topic 't')")
+    yield [*(f"poisoned_{name}" for name in views), "poisoned_table"]
+    spark.sql("DROP TABLE poisoned_table")
+
+
+@pytest.mark.timeout(3600)
+def test_no_bound_excludes_a_row_that_a_plain_list_would_give(
+    spark: SparkSession, poisoned: list[str], some: Some[Any], seed: int
+) -> None:
+    """NaN, zeros, infinities, times before calendars changed, long texts: any condition, on every path."""
+    rows = poison.TABLE.to_pylist()
+    for view in some(poisoned, 4):
+        asked = [*ALWAYS, *some(poison.conditions(seed), 6, full=150)]
+        for first in range(0, len(asked), 40):
+            check_conditions(spark, view, asked[first : first + 40], rows)
+
+
+def test_a_session_that_filters_row_by_row_loses_none(spark: SparkSession, poisoned: list[str]) -> None:
+    """Parquet's own filter of rows, which a session may switch on, takes -0.0 for another number than 0.0."""
+    row_by_row = {
+        "spark.sql.parquet.enableVectorizedReader": "false", "spark.sql.parquet.recordLevelFilter.enabled": "true",
+    }  # fmt: skip
+    with under(spark, row_by_row):
+        for view in ("poisoned_accelerated", "poisoned_kept"):
+            check_conditions(spark, view, ALWAYS, poison.TABLE.to_pylist())
+
+
+def test_bounds_of_other_writers_exclude_no_row(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow leaves NaN out of the bounds that it writes by itself; Spark, left alone, skips rows by them."""
+    monkeypatch.setattr(segment_writer, "bounded_columns", lambda _: True)
+    root = tmp_path / "log"
+    with holdfast.open(tmp_path / "writer", store=root.as_uri()) as log:
+        topic = log.topic("t", schema=poison.SCHEMA)
+        for first in range(0, poison.COUNT, 4):
+            topic.append(poison.TABLE.slice(first, 4))
+            log.seal("t")
+        log.ship(30)
+    pq.write_table(poison.TABLE, tmp_path / "file", row_group_size=4, write_page_index=True)
+    accelerated = spark.read.format("holdfast").option("topic", "t").load(str(root))
+    columns = accelerated.select(*poison.SCHEMA.names).schema
+    size = {"file": (tmp_path / "file").stat().st_size}
+    views = {
+        "accelerated": accelerated,
+        "read": pyspark_holdfast.read(spark, root, "t"),
+        "file": rows_of(spark, plain_relation(spark, parse_url(tmp_path.as_uri()), size, columns)),
+    }
+    asked = [condition for condition in ALWAYS if condition.path != "ms"]
+    for name, frame in views.items():
+        frame.createOrReplaceTempView(f"bounded_{name}")
+        check_conditions(spark, f"bounded_{name}", asked, poison.TABLE.to_pylist())
+    assert spark.read.parquet(str(tmp_path / "file")).where("x > double('Infinity')").count() == 0
+    assert scanned(views["read"].where("_offset = 5")) == 4  # other conditions skip as ever
+
+
+def scanned(frame: DataFrame) -> int:
+    """How many rows Spark takes from files for this frame."""
+    frame.collect()
+    plan = frame._jdf.queryExecution().executedPlan()
+    leaves = plan.collectLeaves()
+    return sum(int(leaves.apply(at).metrics().apply("numOutputRows").value()) for at in range(leaves.size()))
+
+
+def check_conditions(spark: SparkSession, view: str, asked: list[poison.Condition], rows: list[dict[str, Any]]) -> None:
+    """All of them in one query, each with a scan of its own."""
+    each = [condition.sql(poison.spark_literal) for condition in asked]
+    queries = (f"SELECT {number} AS number, id FROM {view} WHERE {one}" for number, one in enumerate(each))
+    found: dict[int, list[int]] = {number: [] for number in range(len(asked))}
+    for row in spark.sql(" UNION ALL ".join(queries)).toArrow().to_pylist():
+        found[row["number"]].append(row["id"])
+    for number, condition in enumerate(asked):
+        assert sorted(found[number]) == condition.ids(rows), (view, each[number])

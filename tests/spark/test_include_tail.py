@@ -96,7 +96,7 @@ def test_a_batch_read_goes_on_into_the_tail(spark, shipped, store):
 def test_marks_are_the_settled_ones_and_the_tail_is_of_the_moment(spark, shipped, store):
     log, model = shipped
     frame = load(spark, store)
-    assert marks_of(frame) == '{"orders":{"0":[0,10],"1":[0,0]}}'
+    assert marks_of(frame) == f'{{"{log.id}":{{"orders":{{"0":[0,10],"1":[0,0]}}}}}}'
     append(log, model, 1, 3)
     assert rows(frame) == sorted(model)
     again = spark.read.format("holdfast").options(topic="orders", asOf=marks_of(frame)).load(str(store))

@@ -64,8 +64,11 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[logging.LogR
     return lambda action: [record for record in caplog.records if getattr(record, "action", "") == action]
 
 
-def progress(end: str, latest: str = "None", *, name: str | None = "q", kind: str = OURS, query: str = "1") -> Any:
-    """What Spark reports after a batch."""
+def progress(
+    log: Log, end: str, latest: str = "None", *, name: str | None = "q", kind: str = OURS, query: str = "1"
+) -> Any:
+    """What Spark reports after a batch, of a stream of this log."""
+    end, latest = (f'{{"{log.id}":{text}}}' if text.startswith("{") else text for text in (end, latest))
     source = SimpleNamespace(description=kind, startOffset="None", endOffset=end, latestOffset=latest)
     return SimpleNamespace(progress=SimpleNamespace(id=query, name=name, sources=[source]))
 
@@ -93,7 +96,7 @@ def test_what_is_unread_is_counted_from_segments(log, clock):
 def test_a_query_that_has_everything_is_not_behind(log, listen):
     fill(log, "orders", 2)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 20}}', '{"orders": {"0": 20}}'))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 20}}', '{"orders": {"0": 20}}'))
     assert listener.lags() == {"q": Lag(0, 0, 0.0, {("orders", 0): PartitionLag()})}
 
 
@@ -107,7 +110,7 @@ def test_lag_is_told_in_records_bytes_and_seconds(log, listen, clock):
     fill(log, "orders", 1, partition=1)
     clock.advance(5)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 10, "1": 0}}', '{"orders": {"0": 20, "1": 10}}'))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 10, "1": 0}}', '{"orders": {"0": 20, "1": 10}}'))
     lag = listener.lags()["q"]
     parts = lag.partitions
     assert {where: part.records for where, part in parts.items()} == {("orders", 0): 10, ("orders", 1): 10}
@@ -120,7 +123,7 @@ def test_the_age_grows_while_a_query_hangs(log, listen, clock):
     """Nothing is reported by a batch that does not end."""
     fill(log, "orders", 1)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 0}}', '{"orders": {"0": 10}}'))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 0}}', '{"orders": {"0": 10}}'))
     before = listener.lags()["q"].seconds
     clock.advance(60)
     assert round(listener.lags()["q"].seconds - before) == 60
@@ -130,7 +133,7 @@ def test_what_spark_does_not_report_is_looked_up(log, listen):
     """The latest offset is not in every report."""
     fill(log, "orders", 2)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 5}}', "None"))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 5}}', "None"))
     assert listener.lags()["q"].records == 15
 
 
@@ -139,7 +142,7 @@ def test_a_partition_that_is_new_to_a_query_is_unread_from_its_beginning(log, li
     fill(log, "orders-b", 2)
     listener = listen(log.path)
     latest = '{"orders-a": {"0": 10}, "orders-b": {"0": 20}}'
-    listener.onQueryProgress(progress('{"orders-a": {"0": 10}}', latest))
+    listener.onQueryProgress(progress(log, '{"orders-a": {"0": 10}}', latest))
     assert listener.lags()["q"].partitions[("orders-b", 0)].records == 20
 
 
@@ -148,7 +151,7 @@ def test_manifests_are_followed_from_report_to_report(log, listen):
     listener = listen(log.path)
     for number in range(1, 4):
         fill(log, "orders", 1)
-        listener.onQueryProgress(progress('{"orders": {"0": 0}}', f'{{"orders": {{"0": {10 * number}}}}}'))
+        listener.onQueryProgress(progress(log, '{"orders": {"0": 0}}', f'{{"orders": {{"0": {10 * number}}}}}'))
         assert listener.lags()["q"].records == 10 * number
 
 
@@ -159,7 +162,8 @@ def test_manifests_are_followed_from_report_to_report(log, listen):
     ("kind", "end"),
     [
         (KAFKA, '{"orders": {"0": 5}}'),
-        (OURS, '{"elsewhere": {"0": 5}}'),
+        (OURS, '{"LOG": {"elsewhere": {"0": 5}}}'),
+        (OURS, '{"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f": {"orders": {"0": 5}}}'),
         (OURS, '{"seqNum": 3}'),
         (OURS, "7"),
         (OURS, "None"),
@@ -168,7 +172,9 @@ def test_manifests_are_followed_from_report_to_report(log, listen):
 def test_sources_that_are_not_of_this_root_are_passed_over(log, listen, lines, kind, end):
     fill(log, "orders", 1)
     listener = listen(log.path)
-    listener.onQueryProgress(progress(end, end, kind=kind))
+    end = end.replace("LOG", log.id)
+    source = SimpleNamespace(description=kind, startOffset="None", endOffset=end, latestOffset=end)
+    listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(id="1", name="q", sources=[source])))
     assert listener.lags() == {}
     assert lines("stream_lag_unknown") == []
 
@@ -176,14 +182,14 @@ def test_sources_that_are_not_of_this_root_are_passed_over(log, listen, lines, k
 def test_topics_that_are_not_asked_for_are_passed_over(log, listen):
     fill(log, "orders", 1)
     listener = listen(log.path, topic="payments")
-    listener.onQueryProgress(progress('{"orders": {"0": 5}}'))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 5}}'))
     assert listener.lags() == {}
 
 
 def test_a_query_without_a_name_goes_by_its_id(log, listen):
     fill(log, "orders", 1)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 10}}', name=None, query="0-1-2"))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 10}}', name=None, query="0-1-2"))
     assert list(listener.lags()) == ["0-1-2"]
 
 
@@ -191,7 +197,7 @@ def test_a_query_that_ended_well_is_forgotten_and_one_that_failed_is_not(log, li
     fill(log, "orders", 1)
     listener = listen(log.path)
     for query in ("1", "2"):
-        listener.onQueryProgress(progress('{"orders": {"0": 0}}', name=f"q{query}", query=query))
+        listener.onQueryProgress(progress(log, '{"orders": {"0": 0}}', name=f"q{query}", query=query))
     listener.onQueryTerminated(ended(query="1"))
     listener.onQueryTerminated(ended("it broke", query="2"))
     assert list(listener.lags()) == ["q2"]
@@ -208,10 +214,10 @@ def test_a_root_that_cannot_be_read_is_told_once_and_again_after_it_was_whole(lo
     for outage in (1, 2):
         damaged.write_bytes(b"")
         for _ in range(3):
-            listener.onQueryProgress(progress('{"orders": {"0": 0}}', '{"orders": {"0": 10}}'))
+            listener.onQueryProgress(progress(log, '{"orders": {"0": 0}}', '{"orders": {"0": 10}}'))
         assert len(lines("stream_lag_unknown")) == outage
         damaged.write_bytes(content)
-        listener.onQueryProgress(progress('{"orders": {"0": 10}}', '{"orders": {"0": 10}}'))
+        listener.onQueryProgress(progress(log, '{"orders": {"0": 10}}', '{"orders": {"0": 10}}'))
         assert listener.lags()["q"].records == 0
 
 
@@ -247,7 +253,7 @@ def test_metrics_are_served_until_closed(log, listen):
     """On one path, to this machine, and no thread stays."""
     fill(log, "orders", 1)
     listener = listen(log.path)
-    listener.onQueryProgress(progress('{"orders": {"0": 4}}'))
+    listener.onQueryProgress(progress(log, '{"orders": {"0": 4}}'))
     port = listener.serve()
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -122,7 +122,7 @@ def stream_on(spark: SparkSession, world: World, topic: str, directory: Path, rn
     query = frame.writeStream.foreachBatch(land).option("checkpointLocation", f"{directory}/checkpoint-{topic}")
     running = query.trigger(availableNow=True).start()
     running.awaitTermination()
-    marks = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options))
+    (marks,) = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options)).values()
     return {partition: end for partition, (_, end) in marks[topic].items()}
 
 
@@ -134,7 +134,8 @@ def landed(spark: SparkSession, topic: str, directory: Path) -> Rows:
 
 def compare(spark: SparkSession, world: World, topic: str, model: Rows) -> None:
     """Three ways to read a root at rest."""
-    marks = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options))[topic]
+    (topics,) = json.loads(pyspark_holdfast.settled_marks(world.root, topic=topic, **world.options)).values()
+    marks = topics[topic]
     one = holdfast.read(world.root, topic, store=world.options)
     # A version of the schema that nothing is settled of yet may be the log's own secret.
     expected = {place: row for place, row in model.items() if place[1] < marks[str(place[0])][1]}

@@ -23,10 +23,11 @@ from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_columns import KAFKA
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import bounds_of, pieces, resolve
+from holdfast.store import layout
 from pyspark_holdfast import marks_of, path_of, read
 from pyspark_holdfast.native import native_frame
 from pyspark_holdfast.types import spark_schema
-from tests.spark.logs import START_US, collected, fill, made, rows
+from tests.spark.logs import START_US, as_of, belonging, collected, fill, log_of, made, rows
 from tests.store import shipped_logs
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, weed
 
@@ -161,7 +162,7 @@ def at(seconds: int, microseconds: int = 0) -> str:
 def test_rows_columns_and_marks_are_those_of_the_format(
     spark: SparkSession, root: Path, topic: str, options: dict[str, str]
 ) -> None:
-    assert_same(spark, root, topic, **options)
+    assert_same(spark, root, topic, **belonging(root, options))
 
 
 def test_rows_are_what_was_appended(spark: SparkSession, root: Path) -> None:
@@ -547,7 +548,20 @@ def test_a_missing_segment_is_an_error_that_names_it(spark: SparkSession, tmp_pa
         with pytest.raises(Corrupt, match=r"a segment is missing offsets=20\.\.39") as raised:
             read(spark, root, "orders")
         assert str(raised.value.path).endswith(f"orders/1/segments/{lost.name}")
-        assert read(spark, root, "orders", asOf='{"orders":{"0":60,"1":20}}').count() == 80
+        assert read(spark, root, "orders", asOf=as_of(root, '{"orders":{"0":60,"1":20}}')).count() == 80
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_lost_newest_manifest_object_is_an_error_that_names_it(
+    spark: SparkSession, tmp_path: Path, native: bool
+) -> None:
+    root = made(tmp_path / "log")
+    folder = layout.manifest_folder("orders", 1)
+    max((root / "segments" / folder).iterdir()).unlink()
+    with pytest.raises(Exception, match="settled are missing topic=orders partition=1 there=40 settled=60"):
+        (read if native else through_format)(spark, root, "orders").count()
+    assert read(spark, root, "orders", asOf=as_of(root, '{"orders":{"0":60,"1":40}}')).count() == 100
+    assert read(spark, root, "orders", failOnDataLoss="false").count() == 100
 
 
 def test_a_segment_that_goes_missing_later_is_an_error_that_names_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -621,7 +635,7 @@ def test_what_retention_took_is_refused_as_by_the_format(spark: SparkSession, tm
 )
 def test_wrong_options_are_refused(spark: SparkSession, root: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
-        read(spark, root, "orders", **options)
+        read(spark, root, "orders", **belonging(root, options))
 
 
 def test_a_schema_that_has_grown_is_refused_where_that_is_asked_for(spark: SparkSession, root: Path) -> None:
@@ -630,4 +644,4 @@ def test_a_schema_that_has_grown_is_refused_where_that_is_asked_for(spark: Spark
 
 
 def test_marks_are_text_for_another_read(spark: SparkSession, root: Path) -> None:
-    assert json.loads(marks_of(read(spark, root, "bills"))) == {"bills": {"0": [0, 60], "1": [0, 60]}}
+    assert json.loads(marks_of(read(spark, root, "bills"))) == {log_of(root): {"bills": {"0": [0, 60], "1": [0, 60]}}}

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
-from pyspark_holdfast import accelerate, marks_of, native_rule, path_of
+from pyspark_holdfast import accelerate, marks_of, native_rule, parquet_scan, path_of
 from pyspark_holdfast.parquet_scan import Unscannable
 from tests.sampling import Some
-from tests.spark.logs import START_US, collected, fill, made, rows
+from tests.spark.logs import START_US, belonging, collected, fill, made, rows
 from tests.spark.test_flipped_bits import flipped, payload_page
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ READS: list[tuple[str, dict[str, str]]] = [
 
 
 def test_rows_columns_and_marks_are_those_of_the_source(spark: SparkSession, root: Path, some: Some[Any]) -> None:
-    for topic, options in some(READS, 4):
+    for topic, given in some(READS, 4):
+        options = belonging(root, given)
         native, slow = load(spark, root, topic, **options), in_python(spark, root, topic, **options)
         assert path_of(native).path == "native", (topic, options, path_of(native))
         assert is_native(native)
@@ -329,7 +330,7 @@ def test_refusals_at_planning_are_those_of_the_source(
 ) -> None:
     def asked() -> object:
         reading = spark.read.format("holdfast").schema(schema)
-        return reading.options(**{"topic": "orders", **options}).load(str(root)).collect()
+        return reading.options(**{"topic": "orders", **belonging(root, options)}).load(str(root)).collect()
 
     told = refusal(asked)
     with switched(spark, SETTING, "false"):
@@ -455,9 +456,10 @@ def test_a_scan_of_other_columns_is_not_taken(spark: SparkSession, root: Path, m
 def test_a_rule_that_does_not_compile_leaves_the_session_as_it_was(
     spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "NativeRule.java").write_text("public class NativeRule extends NoSuchRule {}")
+    (tmp_path / "jvm").mkdir()
+    (tmp_path / "jvm" / "NativeRule.java").write_text("public class NativeRule extends NoSuchRule {}")
     monkeypatch.setattr(native_rule, "_rules", [])
-    monkeypatch.setattr(native_rule, "files", lambda _: tmp_path)
+    monkeypatch.setattr(parquet_scan, "files", lambda _: tmp_path)
     taken = accelerate(spark)
     assert taken.path == "format"
     assert "does not take the rule" in taken.reason

@@ -18,6 +18,7 @@ import holdfast
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid, NotFound
 from pyspark_holdfast.pipeline import Pipeline, RunReport, keyed, read_table, table, topic
+from pyspark_holdfast.pipeline.builtin import health
 from tests.spark.shop import COLUMNS, SCHEMA, TABLES, Shop, expected, in_order, large, latest, order, paid, some_orders
 from tests.store import shipped_logs
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
@@ -102,6 +103,51 @@ def test_what_a_table_reads_may_grow(spark: SparkSession, shop: Shop) -> None:
     assert len(shop.rows("everything")) == 2
 
 
+SESSIONS = {
+    "wrapping": {"spark.sql.ansi.enabled": "false", "spark.sql.storeAssignmentPolicy": "LEGACY"},
+    "half an hour": {"spark.sql.session.timeZone": "Asia/Kolkata", "spark.sql.timestampType": "TIMESTAMP_NTZ"},
+    "capitals": {"spark.sql.caseSensitive": "true", "spark.sql.legacy.timeParserPolicy": "LEGACY"},
+    "adaptive": {
+        "spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.forceApply": "true",
+        "spark.sql.adaptive.forceOptimizeSkewedJoin": "true", "spark.sql.shuffle.partitions": "7",
+    },
+    "rebased": {
+        "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY", "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY", "spark.sql.parquet.binaryAsString": "true",
+        "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    },
+    "row by row": {
+        "spark.sql.parquet.enableVectorizedReader": "false", "spark.sql.parquet.recordLevelFilter.enabled": "true",
+        "spark.sql.codegen.wholeStage": "false",
+    },
+    "arrow": {
+        "spark.sql.execution.arrow.useLargeVarTypes": "true", "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    },
+}  # fmt: skip
+ALL_AT_ONCE = {name: value for settings in SESSIONS.values() for name, value in settings.items()}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("settings", [ALL_AT_ONCE, *SESSIONS.values()], ids=["all at once", *SESSIONS])
+def test_tables_are_the_same_whatever_the_session_says(
+    spark: SparkSession, shop: Shop, settings: dict[str, str], seed: int
+) -> None:
+    """Users run pipelines in sessions of their own, with settings of their own."""
+    session = spark.newSession()
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    pipeline, random = shop.pipeline(*TABLES, *health("orders")), Random(seed)
+    shop.sell(some_orders(random, 30), seals=2)
+    for _ in range(2):
+        shop.sell(some_orders(random, 20))
+        report = pipeline.run(session)
+        assert report.is_fine, outcomes(report)
+    for name, rows in expected(shop.orders).items():
+        assert shop.rows(name) == rows, name
+    assert all(row["hour"].minute == 0 for row in shop.rows("health"))
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +205,14 @@ def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: S
     other.sell([order(2), order(3)])
     report = shop.pipeline(paid, root=other.root).run(no_spark)
     assert "belongs to another log" in report.tables[0].error
+    service = shop.pipeline(paid)  # the same one, run again and again, keeps its root open
+    assert service.run(no_spark).is_fine
+    kept = shop.root.rename(tmp_path / "kept")
+    other.root.rename(shop.root)
+    assert "belongs to another log" in service.run(no_spark).tables[0].error
+    shop.root.rename(other.root)
+    kept.rename(shop.root)
+    assert service.run(no_spark).is_fine
     report = shop.pipeline(replace(paid, kind=keyed("id", order_by="_offset"))).run(no_spark)
     assert "of another kind" in report.tables[0].error
     report = Pipeline("other", root=shop.root, tables=shop.tables, of=[paid], reports=False).run(no_spark)

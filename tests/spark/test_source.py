@@ -18,7 +18,7 @@ import pyspark_holdfast
 from holdfast import Keyring
 from holdfast.errors import Unavailable
 from pyspark_holdfast import DefaultSource
-from tests.spark.logs import START_US, collected, fill, made, rows
+from tests.spark.logs import START_US, as_of, collected, fill, made, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -276,7 +276,7 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         fill(log, seals=1)
         frame = load(spark, tmp_path / "log")
         marks = pyspark_holdfast.marks_of(frame)
-        assert marks == '{"orders":{"0":[0,20],"1":[0,20]}}'
+        assert marks == f'{{"{log.id}":{{"orders":{{"0":[0,20],"1":[0,20]}}}}}}'
         assert frame.count() == 40
         fill(log, seals=1)
         log.topic("orders").append(b"not sealed")
@@ -284,9 +284,9 @@ def test_a_frame_reads_the_same_however_much_is_written_meanwhile(spark: SparkSe
         assert load(spark, tmp_path / "log").count() == 80
         assert load(spark, tmp_path / "log", asOf=marks).count() == 40
         with pytest.raises(Exception, match="not settled yet"):
-            load(spark, tmp_path / "log", asOf='{"orders":{"0":41}}')
+            load(spark, tmp_path / "log", asOf=as_of(tmp_path / "log", '{"orders":{"0":41}}'))
         settled = pyspark_holdfast.settled_marks(str(tmp_path / "log"), topic="orders")
-        assert settled == '{"orders":{"0":[0,40],"1":[0,40]}}'
+        assert settled == f'{{"{log.id}":{{"orders":{{"0":[0,40],"1":[0,40]}}}}}}'
 
 
 def test_a_table_reads_what_is_settled_at_that_moment(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 import pyspark_holdfast
-from holdfast import Invalid, Keyring, Log, NotFound, Record, Settings
+from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Record, Settings
 from holdfast.clock import SystemClock
 from holdfast.root import shared_stores
 from holdfast.root.objects import documents
@@ -156,10 +156,38 @@ def test_offsets_are_settled_marks(run, log, sink, tmp_path):
     fill(log, "orders", 4)
     fill(log, "orders", 2, partition=1)
     run(log.path, sink)
-    assert json.loads(journalled(tmp_path)[0]) == {"orders": {"0": 40, "1": 20}}
+    assert json.loads(journalled(tmp_path)[0]) == {log.id: {"orders": {"0": 40, "1": 20}}}
     settled = pyspark_holdfast.settled_marks(str(log.path), topic="orders")
-    assert json.loads(settled) == {"orders": {"0": [0, 40], "1": [0, 20]}}
+    assert json.loads(settled) == {log.id: {"orders": {"0": [0, 40], "1": [0, 20]}}}
     assert sink.rows == expected("orders", 0, range(40)) + expected("orders", 1, range(20))
+
+
+TRIGGERS: dict[str, dict[str, Any]] = {
+    "availableNow": {"availableNow": True}, "once": {"once": True}, "processingTime": {"processingTime": "1 second"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_a_query_is_refused_at_a_log_that_was_made_anew_under_every_trigger(
+    spark, run, log, sink, open_log, tmp_path, trigger
+):
+    """Not a record of the other log is passed over without a word."""
+    fill(log, "orders", 2)
+    run(log.path, sink)
+    log.close()
+    log.path.rename(tmp_path / "kept")
+    other = open_log(segments=TEN)
+    assert other.path == log.path
+    fill(other, "orders", 5)
+    frame = spark.readStream.format("holdfast").option("topic", "orders").load(str(other.path))
+    writer = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(**TRIGGERS[trigger]).start()
+    try:
+        with pytest.raises(StreamingQueryException, match="the checkpoint belongs to another log"):
+            query.awaitTermination(PATIENCE)
+    finally:
+        query.stop()
+    assert len(sink.rows) == 20
 
 
 def test_equal_offsets_are_equal_text(log):
@@ -168,9 +196,9 @@ def test_equal_offsets_are_equal_text(log):
     log.topic("orders").append(b"0", partition=2)
     log.seal()
     starts = [{"orders": {"10": 0, "2": 0}}, {"orders": {"2": 0, "10": 0}}]
-    told = [json.dumps(reader_of(log.path).latestOffset(start, ReadAllAvailable())) for start in starts]
+    told = [json.dumps(reader_of(log.path).latestOffset({log.id: start}, ReadAllAvailable())) for start in starts]
     assert told[0] == told[1]
-    assert list(json.loads(told[0])["orders"]) == [str(number) for number in range(12)]
+    assert list(json.loads(told[0])[log.id]["orders"]) == [str(number) for number in range(12)]
 
 
 def test_nothing_comes_before_it_is_settled(query, log, sink):
@@ -204,9 +232,13 @@ def test_a_trigger_takes_no_more_than_it_may(run, log, sink, limit, most):
 def test_all_limits_hold_together(log):
     fill(log, "orders", 5)
     reader = reader_of(log.path, maxOffsetsPerTrigger="25", maxSegmentsPerTrigger="2")
-    assert reader.latestOffset({"orders": {"0": 0}}, reader.getDefaultReadLimit()) == {"orders": {"0": 20}}
+    assert reader.latestOffset({log.id: {"orders": {"0": 0}}}, reader.getDefaultReadLimit()) == {
+        log.id: {"orders": {"0": 20}}
+    }
     reader = reader_of(log.path, maxOffsetsPerTrigger="15", maxSegmentsPerTrigger="2")
-    assert reader.latestOffset({"orders": {"0": 0}}, reader.getDefaultReadLimit()) == {"orders": {"0": 15}}
+    assert reader.latestOffset({log.id: {"orders": {"0": 0}}}, reader.getDefaultReadLimit()) == {
+        log.id: {"orders": {"0": 15}}
+    }
 
 
 def test_a_quiet_partition_gets_its_turn_beside_a_busy_one(log):
@@ -215,7 +247,7 @@ def test_a_quiet_partition_gets_its_turn_beside_a_busy_one(log):
     fill(log, "orders", 8)
     log.seal()
     reader = reader_of(log.path, maxOffsetsPerTrigger="10")
-    assert reader.latestOffset({}, reader.getDefaultReadLimit()) == {"orders": {"0": 9, "1": 1}}
+    assert reader.latestOffset({}, reader.getDefaultReadLimit()) == {log.id: {"orders": {"0": 9, "1": 1}}}
 
 
 def test_available_now_ends_with_what_was_there_when_it_began(query, run, log, sink):
@@ -242,7 +274,7 @@ def test_a_restart_goes_on_where_the_checkpoint_ends(run, log, sink, tmp_path):
     run(log.path, sink)
     assert sink.calls == [0, 1]
     assert sink.batches[1] == expected("orders", 0, range(20, 40))
-    assert json.loads(journalled(tmp_path)[1]) == {"orders": {"0": 40}}
+    assert json.loads(journalled(tmp_path)[1]) == {log.id: {"orders": {"0": 40}}}
 
 
 def test_a_batch_that_spark_does_not_know_to_be_done_comes_again_the_same(run, log, sink, tmp_path):
@@ -286,7 +318,7 @@ def test_a_new_query_begins_at_a_time(run, log, sink):
         )
         log.seal()
     since = f"{int(start.timestamp()) * 1000 + 2 * 3_600_000}"
-    assert reader_of(log.path, startingTimestamp=since).initialOffset() == {"orders": {"0": 20}}
+    assert reader_of(log.path, startingTimestamp=since).initialOffset() == {log.id: {"orders": {"0": 20}}}
     run(log.path, sink, startingTimestamp=since, maxSegmentsPerTrigger="1")
     assert sink.offsets == list(range(20, 40))
     assert len(sink.calls) == 2
@@ -296,14 +328,14 @@ def test_a_time_in_the_middle_of_a_segment_cuts_it(log):
     log.topic("orders").append_batch([Record(b"%d" % i, time=i * 1000) for i in range(10)])
     log.seal()
     reader = reader_of(log.path, startingTimestamp="4")
-    (task,) = reader.partitions(reader.initialOffset(), {"orders": {"0": 10}})
+    (task,) = reader.partitions(reader.initialOffset(), {log.id: {"orders": {"0": 10}}})
     offsets = [offset for batch in reader.read(task) for offset in batch.column("offset").to_pylist()]
     assert offsets == list(range(4, 10))
 
 
 def test_a_time_after_everything_begins_at_what_comes_next(log):
     fill(log, "orders", 2)
-    assert reader_of(log.path, startingTimestamp="9000000000000").initialOffset() == {"orders": {"0": 20}}
+    assert reader_of(log.path, startingTimestamp="9000000000000").initialOffset() == {log.id: {"orders": {"0": 20}}}
 
 
 def test_a_topic_that_matches_a_pattern_later_is_read_from_its_beginning(query, log, sink):
@@ -334,7 +366,7 @@ def test_a_topic_whose_folder_is_there_before_it_is_not_there_yet(log):
     reader = reader_of(log.path, topicPattern="orders-.*")
     start = reader.initialOffset()
     (log.path / "segments" / layout.segments_folder("orders-b", 0)).mkdir(parents=True)
-    assert reader.latestOffset(start, ReadAllAvailable()) == {"orders-a": {"0": 10}}
+    assert reader.latestOffset(start, ReadAllAvailable()) == {log.id: {"orders-a": {"0": 10}}}
 
 
 # -- schemas ------------------------------------------------------------------------------------------------
@@ -403,6 +435,19 @@ def test_a_query_that_retention_has_overtaken_fails(run, log, sink):
     ):
         run(log.path, sink)
     assert sink.offsets == list(range(10))
+
+
+def test_a_query_is_told_when_the_newest_manifest_object_is_lost(log, run, sink):
+    """It would wait for ever; whoever lets it go on gets what is there."""
+    fill(log, "orders", 3)
+    log.close()
+    reader = reader_of(log.path)
+    start = reader.initialOffset()
+    max((log.path / "segments" / layout.manifest_folder("orders", 0)).iterdir()).unlink()
+    with pytest.raises(Corrupt, match="settled are missing topic=orders partition=0 there=20 settled=30"):
+        reader.latestOffset(start, ReadAllAvailable())
+    run(log.path, sink, failOnDataLoss="false")
+    assert sink.offsets == list(range(20))
 
 
 def test_a_query_that_may_lose_data_goes_on_with_what_is_left(run, log, sink):
@@ -488,14 +533,14 @@ def test_segments_wait_for_a_lease_and_for_nobody_else(open_shipped, tmp_path, l
     log.ship(20)
     reader = reader_of(tmp_path / "store", **lease)
     start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert start == {"orders": {"0": 10}}
+    assert start == {log.id: {"orders": {"0": 10}}}
     reader.commit(start)
     fill(log, "orders", 2)
     log.ship(20)
     log.close()
     retire_on_store(open_shipped, tmp_path, left)
     assert files_on_store(tmp_path) == left
-    restarted, end = reader_of(tmp_path / "store", **lease), {"orders": {"0": 40}}
+    restarted, end = reader_of(tmp_path / "store", **lease), {log.id: {"orders": {"0": 40}}}
     if lease:
         tasks = restarted.partitions(start, end)
         assert sum(batch.num_rows for task in tasks for batch in restarted.read(task)) == 30
@@ -530,13 +575,16 @@ def test_a_stream_has_no_tail(query, log, sink):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("asOf", '{"orders":{"0":5}}'), ("endingOffsets", '{"orders":{"0":5}}'), ("endingTimestamp", "1700000000000")],
-)
+    [
+        ("asOf", '{"LOG":{"orders":{"0":[0,5]}}}'), ("endingOffsets", '{"orders":{"0":5}}'),
+        ("endingTimestamp", "1700000000000"),
+    ],
+)  # fmt: skip
 def test_a_stream_has_no_end(log, option, value):
     """What would say where to end is not passed over."""
     fill(log, "orders", 1)
     with pytest.raises(Invalid, match=f"a stream has no end: .*{option}"):
-        reader_of(log.path, **{option: value})
+        reader_of(log.path, **{option: value.replace("LOG", log.id)})
 
 
 @pytest.fixture
@@ -669,12 +717,13 @@ def test_a_trigger_with_nothing_new_costs_the_same_after_any_history(open_log, c
         store = counting(log.path)
         reader = reader_of(log.path, maxSegmentsPerTrigger="1000")
         end = reader.latestOffset({}, ReadMaxFiles(1000))
-        assert end == {"orders": {"0": 10 * segments, "1": 20}}
+        assert end == {log.id: {"orders": {"0": 10 * segments, "1": 20}}}
         reader.partitions({}, end)
         costs.append(idle_cost(store, reader_of(log.path) if is_restarted else reader, end))
     assert costs[0] == costs[1]
     assert costs[0]["keys"] == 0
-    assert sum(costs[0].values()) <= 2 * (1 + 2)  # twice: one per topic, one per partition
+    # Whose root it is; and twice: the frontier, one per topic, one per partition.
+    assert sum(costs[0].values()) <= 1 + 2 * (1 + 1 + 2)
 
 
 def test_news_cost_what_is_new_and_not_the_history(open_log, counting):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from holdfast import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.store import repeated_create
@@ -279,6 +280,32 @@ def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_visible(spark: SparkS
 
     assert "Traceback" not in str(refused.value)
     assert [row["total"] for row in table.rows()] == [2**63 - 1]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_sum_that_does_not_fit_within_one_run_is_refused_whatever_the_session_says(
+    spark: SparkSession, tmp_path: Path, ansi: str
+) -> None:
+    """Whole numbers do not wrap around, and decimals do not become null; sums that fit are what they are."""
+    large = f"select timestamp'2024-05-01 00:00:00 UTC' as ts, {2**63 - 1}L as x, {'9' * 38}BD as d, double('NaN') as n"
+    values = {"total": sum_of("x"), "exact": sum_of("d"), "mean": mean_of("x"), "price": mean_of("d")}
+    with setting(spark, "spark.sql.ansi.enabled", ansi):
+        for name, value in values.items():
+            table = WrittenTable(tmp_path, windowed("ts", "1h", values={name: value}), name=name)
+            with pytest.raises(PySparkException, match="does not fit"):
+                table.write(spark.sql(f"{large} union all {large}"))
+            assert table.log.snapshot().version == -1
+        table = WrittenTable(tmp_path, windowed("ts", "1h", values={**values, "nan": sum_of("n"), "n": count()}))
+        table.write(
+            spark.sql(
+                f"{large} union all {large.replace('9223372036854775807L', 'cast(null as bigint)')}".replace(
+                    "9" * 38 + "BD", "cast(null as decimal(38,0))"
+                )
+            )
+        )
+    (row,) = table.rows()
+    assert (row["total"], row["exact"], row["mean_count"], row["n"]) == (2**63 - 1, None, 1, 2)
+    assert math.isnan(row["nan"])
 
 
 # -- definitions --------------------------------------------------------------------------------------------

@@ -143,7 +143,9 @@ def test_a_log_goes_on_after_its_machine_was_lost(
 
 
 def test_a_restart_sends_nothing_twice(open_shipped: OpenShipped, s3_server: S3Server, prefix: str) -> None:
-    """The next open goes on where the last one stopped: but for its claim and one batch, nothing is new."""
+    """The next open goes on where the last one stopped: but for its claim, one batch and its word on what is settled,
+    nothing is new.
+    """
     log = open_shipped()
     fill(log)
     log.close()
@@ -152,8 +154,8 @@ def test_a_restart_sends_nothing_twice(open_shipped: OpenShipped, s3_server: S3S
     again.topic("notes").append(b"one more", durability="shipped")
     again.close()
     after = objects(s3_server, prefix)
-    new = {key: data for key, data in after.items() if key not in before}
-    assert {key: after[key] for key in before} == before
+    new = {key: data for key, data in after.items() if key not in before and "/frontiers/" not in key}
+    assert [key for key in before if "/frontiers/" not in key and after[key] != before[key]] == []
     assert len([key for key in new if key.endswith(".arrow")]) == 1
     assert {key.split("/")[1] for key in new} == {"tail", "epochs"}
 

@@ -189,6 +189,19 @@ def test_a_clock_that_went_back_removes_nothing_that_is_needed():
     assert world.rows() == [{"id": 2, "status": "x"}]
 
 
+@pytest.mark.unit
+def test_a_clock_that_is_wrong_for_a_while_removes_nothing(walk):
+    """Ahead by more than a year, and right again: also where it was wrong while the table was written."""
+    world = memory()
+    paths = replaced(world, 5)
+    for jump in (400, -400):
+        world.clock.jump(jump * 24 * HOUR)
+        world.log().clean(keep_ms=24 * HOUR * 1000)
+        paths += replaced(world, 2)
+        world.log().clean(keep_ms=24 * HOUR * 1000)
+        assert data_files(world) == set(paths)
+
+
 @pytest.mark.store
 @pytest.mark.usefixtures("s3_server")
 def test_a_table_on_s3_is_a_table_to_others(s3_server: S3Server, prefix: str, monkeypatch):  # noqa: F811

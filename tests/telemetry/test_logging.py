@@ -17,6 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/logging.md").read_text(encod
 COMPUTED = {
     "seal_failed": {"error", "debug"}, "shipping_alarm": {"warning", "error", "critical"}, "table_alarm": {"error"},
     "table_late": {"warning"}, "worker_run": {"warning", "error"},
+    "clock_jump": {"info", "warning"},
     **{f"reconcile_{done}": {"warning"} for done in ("removed", "quarantined", "restored")},
 }  # fmt: skip
 """Actions whose level, or name, is made when they are logged."""

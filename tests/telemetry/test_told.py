@@ -123,7 +123,8 @@ def test_a_provider_that_comes_later_is_found(tmp_path: Path) -> None:
 def test_the_setting_says_which_appends_are_told(tmp_path: Path) -> None:
     """All of them, without a parent, and nothing in the records, as told."""
     found = told(tmp_path, "always")
-    assert [span["parent"] for span in named(found, spans.APPEND)] == [None]
+    assert [span["parent"] for span in named(found, spans.APPEND)] == [None, None]
+    assert [span["attributes"]["holdfast.topic"] for span in named(found, spans.APPEND)] == ["orders", "typed"]
     assert found["headers"] is None
 
 

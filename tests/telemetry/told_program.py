@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 import holdfast
 from holdfast import telemetry
 
@@ -68,7 +70,7 @@ def appends(place: Path) -> dict[str, Any]:
     """All ways to append, inside and outside of a recorded span."""
     told = Told()
     with holdfast.open(place) as log:
-        orders, typed = log.topic("orders"), log.topic("_own")
+        orders, our_own = log.topic("orders"), log._topics.own("_own")
         orders.append(b"outside")
         with told.tracer.start_as_current_span("request"):
             orders.append(SECRET.encode(), key="k", headers={"mine": b"1"}, idempotency_key="once")
@@ -79,7 +81,7 @@ def appends(place: Path) -> dict[str, Any]:
                 tx.append("orders", b"in a transaction")
                 tx.append("orders", b"keyed", idempotency_key="t")
                 tx.put("space", "k", b"v")
-            typed.append(b"own")
+            our_own.append(b"own")
             orders.append(b"large", headers={"big": b"x" * (16 * 2**10 - 20)})
             list(orders.read(limit=2))
             orders.read().to_arrow()
@@ -103,7 +105,7 @@ def appends(place: Path) -> dict[str, Any]:
         for record in orders.read(limit=3):
             with telemetry.continued(record, "handle"):
                 pass
-        own = next(iter(typed.read())).headers
+        own = next(iter(our_own.read())).headers
         log.seal()
     return {"spans": told.spans(), "records": found, "own": own, "repeated": repeated}
 
@@ -137,6 +139,7 @@ def always(place: Path) -> dict[str, Any]:
     told = Told()
     with holdfast.open(place, settings={"telemetry": {"append_spans": "always", "trace_headers": False}}) as log:
         log.topic("orders").append(b"one")
+        log.topic("typed", schema=pa.schema([("id", pa.int64())])).append({"id": 1})
         headers = next(iter(log.topic("orders").read())).headers
     return {"spans": told.spans(), "headers": headers}
 

@@ -157,6 +157,37 @@ def test_keyrings_are_read_from_references(tmp_path, monkeypatch):
         assert (again.current, again.key("k0"), again.key("k1")) == ("k1", b"?" * 32, KEY)
 
 
+@pytest.mark.parametrize("there", ["another key", "the same name", "a key more", "no keyring"])
+def test_a_file_is_never_replaced_by_a_keyring_that_lacks_one_of_its_keys(tmp_path, there):
+    """`Keyring.generate().save(path)` twice keeps the first key: the second is Invalid and says the two ways out."""
+    saved = Keyring.generate("k1")
+    ring = {
+        "another key": Keyring.generate("k2"),
+        "the same name": Keyring.generate("k1"),
+        "a key more": saved,
+        "no keyring": saved,
+    }[there]
+    (saved.rotated("k0") if there == "a key more" else saved).save(tmp_path / "ring")
+    if there == "no keyring":
+        (tmp_path / "ring").write_text("my notes")
+    before = (tmp_path / "ring").read_bytes()
+    with pytest.raises(Invalid) as caught:
+        ring.save(tmp_path / "ring")
+    assert (tmp_path / "ring").read_bytes() == before
+    assert "another name" in caught.value.hint
+    assert "rotated" in caught.value.hint
+
+
+def test_a_file_is_replaced_by_a_keyring_that_has_its_keys(tmp_path):
+    """A rotated keyring, or the same one; and an empty file has nothing to lose."""
+    (tmp_path / "ring").touch(mode=0o644)
+    ring = Keyring.generate("k1")
+    for one in (ring, ring, ring.rotated("k2")):
+        one.save(tmp_path / "ring")
+        assert Keyring.from_file(tmp_path / "ring").ids == one.ids
+        assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "#", "k1", "k1:", ":" + TEXT, "k1:!!!!", "k1:" + base64.b64encode(b"short").decode(), f"{TEXT},{TEXT}",

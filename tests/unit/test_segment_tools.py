@@ -10,10 +10,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests import poison
 from tests.segment_data import batch_of, head_of, write
 
+from holdfast.parquet.footer_bounds import bounded_columns
 from holdfast.parquet.thrift import Walk
-from holdfast.segments.file.segment_columns import conform, stored_schema
+from holdfast.segments.file.segment_columns import TIME, conform, stored_schema, typed_schema
 
 pytestmark = pytest.mark.disk
 
@@ -137,3 +139,25 @@ def pages(content, metadata):
                 assert header.kinds[4] == 5, "a checksum"
                 yield walk.at, walk.at + header[3]
                 at = walk.at + header[3]
+
+
+def test_a_column_whose_bounds_could_exclude_a_row_has_none(tmp_path):
+    """Floats may hold NaN, wherever they are nested; others keep their bounds, by which engines skip row groups."""
+    rows = pa.table({
+        **{name: poison.TABLE.column(name) for name in poison.SCHEMA.names},
+        "half": pa.nulls(poison.COUNT, pa.float16()),
+        "code": pa.nulls(poison.COUNT, pa.dictionary(pa.int8(), pa.float64())),
+        "s.y": pa.array(range(poison.COUNT)),  # Arrow takes it for the field `y` of `s`
+    })  # fmt: skip
+    schema, path = typed_schema(rows.schema), tmp_path / "segment.parquet"
+    first = [pa.array(range(poison.COUNT)), pa.nulls(poison.COUNT, pa.int64()).fill_null(1).view(TIME)]
+    batch = pa.record_batch([*first, *rows.combine_chunks().to_batches()[0].columns], schema=schema)
+    write(path, head_of("typed"), [batch])
+    group = pq.read_metadata(path).row_group(0)
+    found = {group.column(at).path_in_schema for at in range(group.num_columns) if group.column(at).is_stats_set}
+    bounded = set(poison.KINDS) - {"x", "f", "ms", "nothing"}
+    assert found == {"_offset", "_time", "id", *bounded, "s.t", "s.d.n"}
+    assert bounded_columns(pa.schema([("a", pa.int8()), ("b", pa.large_string()), ("c", pa.timestamp("s"))])) == [
+        "a",
+        "b",
+    ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import msgspec
 import pytest
 
-from holdfast import Invalid, NotFound, Settings
+import holdfast
+from holdfast import Invalid, Keyring, NotFound, Settings
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 
@@ -91,6 +94,67 @@ def test_all_problems_are_told_at_once():
         assert part in caught.value.message
 
 
+def test_a_mapping_is_merged_key_by_key_over_file_and_environment(tmp_path, monkeypatch):
+    """What a caller does not name keeps the file's and the environment's value, encryption above all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_CRYPTO__KEYRING", "env:APP_KEYS")
+    monkeypatch.setenv("HOLDFAST_JOURNAL__ACK_TIMEOUT_MS", "7s")
+    (tmp_path / "holdfast.toml").write_text(
+        "[journal]\nqueue_records_max = 11\nack_timeout_ms = 1\n[crypto]\nencrypt = true\n"
+    )
+    settings = Settings.given({"journal": {"queue_records_max": 12}, "crypto": {"encrypt": False}})
+    assert (settings.journal.queue_records_max, settings.journal.ack_timeout_ms) == (12, 7000)
+    assert (settings.crypto.keyring, settings.crypto.encrypt) == ("env:APP_KEYS", False)
+
+
+def test_a_log_is_encrypted_as_the_environment_says_whatever_else_is_set(tmp_path, monkeypatch):
+    """Settings in a call do not put payloads in the clear; complete settings without the key are refused."""
+    monkeypatch.setenv("APP_KEYS", Keyring.generate().encode().decode())
+    monkeypatch.setenv("HOLDFAST_CRYPTO__KEYRING", "env:APP_KEYS")
+    with holdfast.open(tmp_path / "merged", settings={"segments": {"seal_on_close": False}}) as log:
+        log.topic("t").append(b"in the clear")
+    assert not any(b"in the clear" in file.read_bytes() for file in (tmp_path / "merged").rglob("*") if file.is_file())
+    with pytest.raises(Invalid, match="leaves out the encryption"):
+        holdfast.open(tmp_path / "complete", settings=Settings())
+    assert not (tmp_path / "complete").exists()
+    with holdfast.open(tmp_path / "said", settings={"crypto": {"keyring": ""}}):
+        pass  # said out loud
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("HOLDFAST_STORE_URL", "HOLDFAST_STORE__URL"), ("HOLDFAST_ENCRYPT", "HOLDFAST_CRYPTO__ENCRYPT"),
+     ("HOLDFAST_KEYRING", "HOLDFAST_CRYPTO__KEYRING"), ("HOLDFAST_JOURNAL__QUEUE_BYTE_MAX", "queue_bytes_max")],
+)  # fmt: skip
+@pytest.mark.parametrize("settings", [None, {"journal": {}}, Settings()], ids=["loaded", "mapping", "complete"])
+def test_a_variable_that_is_no_setting_is_refused_at_open(tmp_path, monkeypatch, name, nearest, settings):
+    """A misspelt variable is Invalid with the nearest name, however settings are given, and nothing is made."""
+    monkeypatch.setenv(name, "1")
+    for opened in (
+        lambda: holdfast.open(tmp_path / "log", settings=settings),
+        lambda: holdfast.connect("http://127.0.0.1:1", settings=settings),
+        lambda: holdfast.restore(tmp_path / "root", tmp_path / "back", settings=settings),
+    ):
+        with pytest.raises(Invalid) as caught:
+            opened()
+        assert nearest.lower() in str(caught.value).lower()
+    assert not list(tmp_path.iterdir())
+    if name.startswith("HOLDFAST_STORE"):
+        with pytest.raises(Invalid, match=nearest):
+            holdfast.read(tmp_path / "root", "t")
+
+
+def test_variables_that_are_used_elsewhere_are_no_settings(tmp_path, monkeypatch):
+    """The command line's, those of the tests, and whatever a reference names."""
+    for name in ("HOLDFAST_DEBUG", "HOLDFAST_SEED", "HOLDFAST_TEST_X", "HOLDFAST_TOKEN", "HOLDFAST_S3_KEY_ID"):
+        monkeypatch.setenv(name, "1")
+    for name in ("HOLDFAST_RING", "HOLDFAST_OTHER_RING"):
+        monkeypatch.setenv(name, Keyring.generate().encode().decode())
+    store = {"store": {"credentials": "env:HOLDFAST_S3"}, "crypto": {"keyring": "env:HOLDFAST_RING"}}
+    holdfast.open(tmp_path / "a", settings=store, keyring="env:HOLDFAST_OTHER_RING").close()
+    holdfast.open(tmp_path / "b", settings=store, keyring=Keyring.from_env("HOLDFAST_OTHER_RING")).close()
+
+
 @pytest.mark.parametrize("name", JournalSettings.__struct_fields__)
 def test_every_bound_must_be_above_zero(name):
     """Zero and negative limits are refused, by name; there may be no file of groups, but no tiny one."""
@@ -113,3 +177,15 @@ def test_settings_are_frozen_values():
     with pytest.raises(AttributeError):
         Settings().journal.queue_records_max = 5  # type: ignore[misc]
     assert msgspec.json.decode(msgspec.json.encode(Settings()), type=Settings) == Settings()
+
+
+def test_errors_show_control_characters_as_escapes():
+    """A name, a path or a peer that an error quotes cannot move a terminal's cursor, nor forge a line of a log."""
+    for bad in ("\x1b]0;x\x07", "a\nERROR forged", "\u202eabc", "\x9b31m", "\udcff"):
+        error = Invalid(f"no such thing {bad}", hint=f"not {bad}")
+        for again in (error, error.again(), pickle.loads(pickle.dumps(error))):
+            assert again.message.isprintable()
+            assert again.hint.isprintable()
+            assert str(again).count("\n") == 1
+            assert bad not in str(again)
+    assert str(Invalid("größe 日本 …", hint="größe")) == "größe 日本 …\nhint: größe"

@@ -103,6 +103,17 @@ def test_columns_that_lie_over_one_another_are_refused():
         stream_batches(whole[:at] + forged, ROWS_MAX, len(forged))
 
 
+def test_a_stream_that_begins_with_something_else_ends_no_process():
+    """Arrow reads whatever comes first as a schema: a message of no known type, which nobody has verified, too."""
+    body = bytearray(stream(pa.record_batch({"payload": [b"x"]})))
+    size = 8 + int.from_bytes(body[4:8], "little")
+    assert body[20:22] == b"\x05\x00"  # where the message's table has its type
+    body[20] = 0x15
+    body[48:size] = b"\x7f" * (size - 48)
+    with pytest.raises(BadRows, match="does not begin with a schema"):
+        stream_batches(bytes(body), ROWS_MAX, BYTES_MAX)
+
+
 def test_plain_data_is_as_large_as_it_is():
     """Whatever is there itself is taken, also when it is larger than what may be stood for."""
     batch = pa.record_batch(

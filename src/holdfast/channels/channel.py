@@ -12,12 +12,14 @@ operation or sweep of this channel says it again, complete. `persistence` tells.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.channels.channel_events import Event, MessageReady, RepairReady
 from holdfast.channels.keeping.pending_history import Batch, Pending
 from holdfast.channels.keeping.persistence import Commit, Persistence
@@ -96,7 +98,7 @@ class Channel:
     ) -> None:
         self.state = state
         self.id = state.rules.channel_id
-        self.lock = Lock()
+        self.lock = RLock()
         self._backend = persistence
         self._tell = tell
         self._now = now
@@ -123,14 +125,14 @@ class Channel:
     @property
     def persistence(self) -> PersistenceState:
         """How well it is kept."""
-        with self.lock:
+        with once(self.lock):
             self._settle()
             error = None if self._error is None else self._error.message
             return PersistenceState(self._failing_since is None, self._failing_since, self._pending.ids(), error)
 
     def stats(self) -> ChannelStats:
         """Counters and sizes."""
-        with self.lock:
+        with once(self.lock):
             state = self.state
             return ChannelStats(
                 state.lamport, len(state.history), len(state.outgoing), len(state.incoming), len(state.requests),
@@ -140,22 +142,22 @@ class Channel:
 
     def history(self) -> list[str]:
         """The ids that it remembers, oldest first."""
-        with self.lock:
+        with once(self.lock):
             return self.state.history.ids()
 
     def outgoing(self) -> list[Unacknowledged]:
         """Our messages that nobody has acknowledged."""
-        with self.lock:
+        with once(self.lock):
             return list(self.state.outgoing)
 
     def incoming(self) -> list[Buffered]:
         """Messages that wait for others."""
-        with self.lock:
+        with once(self.lock):
             return list(self.state.incoming.values())
 
     def snapshot(self) -> ChannelMeta:
         """The state as it would be kept now."""
-        with self.lock:
+        with once(self.lock):
             return self.state.snapshot()
 
     def __repr__(self) -> str:
@@ -165,7 +167,7 @@ class Channel:
 
     def take(self, given: Input) -> tuple[Step, Flight]:
         """One step, and its commit if there is anything to keep, handed over."""
-        with self.lock:
+        with once(self.lock):
             if self.removed:
                 raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it anew")
             self._settle()
@@ -186,7 +188,7 @@ class Channel:
 
     def flush(self) -> Flight | None:
         """Hand over what waits to be kept; returns the newest commit that is under way, if one is."""
-        with self.lock:
+        with once(self.lock):
             self._settle()
             if self._dirty or self._pending:
                 self._commit(Flight([]))
@@ -194,13 +196,13 @@ class Channel:
 
     def mend(self, beyond: list[str], unknown: list[Known]) -> None:
         """After loading: what is beyond the limits goes, and what was not remembered is, with the next commit."""
-        with self.lock:
+        with once(self.lock):
             self._pending.add((), beyond, ())
             self._pending.remember(unknown)
 
     def settle(self, flight: Flight) -> None:
         """Take notice of commits whose outcome is known by now; that of this one should be."""
-        with self.lock:
+        with once(self.lock):
             self._settle()
             if not flight.settled:
                 self._fails(Unavailable("the backend has not answered in time", hint="its disk may be stalled"))
@@ -294,14 +296,14 @@ class Channel:
 
     def refuse(self, error: Invalid) -> None:
         """Count a message that was not even taken."""
-        with self.lock:
+        with once(self.lock):
             self._refused += 1
             if isinstance(error, AheadOfClock):
                 self.state.guard.refuse_time(self.id)
 
     def set_hint(self, message_id: str, hint: bytes) -> None:
         """Keep the retrieval hint of a message in history; that it cannot be kept is logged and no more."""
-        with self.lock:  # else the message might go first, and its hint would stay for ever
+        with once(self.lock):  # else the message might go first, and its hint would stay for ever
             if self.removed or message_id not in self.state.history:
                 return
             self.state.hints[message_id] = hint
@@ -330,7 +332,7 @@ class Channel:
         """Have these broadcast for those who asked, as far as the budget goes."""
         rules, guard, now = self.state.rules, self.state.guard, self._now()
         events: list[Event] = []
-        with self.lock:
+        with once(self.lock):
             for message in messages:
                 if not guard.may_answer:
                     guard.withheld += 1

@@ -18,12 +18,13 @@ removed, after the messages that were delivered before. One that nobody holds an
 from __future__ import annotations
 
 import asyncio
+from _thread import RLock
 from collections import deque
-from threading import Lock
 from types import TracebackType
 from typing import Self
 from weakref import ref
 
+from holdfast.caller import once
 from holdfast.channels.channel_events import MessageReady
 from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Full, Invalid
@@ -37,7 +38,7 @@ class Delivered:
         self._waiting_max = waiting_max
         self._messages: deque[MessageReady] = deque()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._lock = Lock()
+        self._lock = RLock()
         self._over = False
 
     @property
@@ -52,20 +53,20 @@ class Delivered:
 
     def put(self, message: MessageReady) -> None:
         """From any thread, in order."""
-        with self._lock:
+        with once(self._lock):
             if not self._over:
                 self._messages.append(message)
         self._wake()
 
     def end(self) -> None:
         """Nothing more will come; what waits can still be had."""
-        with self._lock:
+        with once(self._lock):
             self._over = True
         self._wake()
 
     def close(self) -> None:
         """Nothing more is wanted; whoever waits for a message stops."""
-        with self._lock:
+        with once(self._lock):
             self._messages.clear()
             self._over = True
         self._wake()
@@ -75,7 +76,7 @@ class Delivered:
         self.close()
 
     def _wake(self) -> None:
-        with self._lock:
+        with once(self._lock):
             waiters = list(self._waiters)
         for loop, event in waiters:
             try:
@@ -88,11 +89,11 @@ class Delivered:
 
     async def __anext__(self) -> MessageReady:
         waiter = asyncio.get_running_loop(), asyncio.Event()
-        with self._lock:
+        with once(self._lock):
             self._waiters.append(waiter)
         try:
             while True:
-                with self._lock:
+                with once(self._lock):
                     # Nothing is awaited after this: whoever is cancelled has taken nothing.
                     if self._messages:
                         return self._messages.popleft()
@@ -101,7 +102,7 @@ class Delivered:
                     waiter[1].clear()
                 await waiter[1].wait()
         finally:
-            with self._lock:
+            with once(self._lock):
                 self._waiters.remove(waiter)
 
     async def __aenter__(self) -> Self:
@@ -121,14 +122,14 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._refs: tuple[ref[Delivered], ...] = ()
-        self._lock = Lock()
+        self._lock = RLock()
 
     def add(self, channel_id: str, waiting_max: int) -> Delivered:
         """One more."""
         if waiting_max < 1:
             raise Invalid(f"waiting_max must be at least 1, not {waiting_max}", hint="the default is 1000")
         made = Delivered(channel_id, waiting_max)
-        with self._lock:
+        with once(self._lock):
             self._refs = (*(one for one in self._refs if one() is not None), ref(made))
         return made
 
@@ -154,7 +155,7 @@ class Subscribers:
 
     def forget(self) -> None:
         """In a forked child: they belong to the parent's loops."""
-        self._refs, self._lock = (), Lock()
+        self._refs, self._lock = (), RLock()
 
     def _of(self, channel_id: str) -> list[Delivered]:
         found = (made() for made in self._refs)

@@ -7,12 +7,13 @@ past would be worse than not going on.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable
-from threading import Lock
 from typing import Literal
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.channels.channel import Channel, as_failure
 from holdfast.channels.channel_events import Event
 from holdfast.channels.channel_settings import ChannelSettings
@@ -62,7 +63,7 @@ class OpenChannels:
         self._channels: dict[str, Channel] = {}
         self._spoken: list[DialectName] = []
         """Wire formats of the channels that are open."""
-        self._loading = Lock()
+        self._loading = RLock()
 
     def get(self, channel_id: str) -> Channel | None:
         """An open channel."""
@@ -77,7 +78,7 @@ class OpenChannels:
         channel = self._channels.get(channel_id)
         if channel is None:
             checked_id("channel_id", channel_id)
-            with self._loading:  # one caller loads, the others find it
+            with once(self._loading):  # one caller loads, the others find it
                 channel = self._channels.get(channel_id)
                 if channel is None:
                     channel = self._load(channel_id, name)
@@ -91,7 +92,7 @@ class OpenChannels:
 
     def remove(self, channel_id: str) -> None:
         """Forget a channel, in memory and on disk, whether it is open or not."""
-        with self._loading:  # else a caller who is loading it would go on with what is gone
+        with once(self._loading):  # else a caller who is loading it would go on with what is gone
             channel = self._channels.get(channel_id)
             if channel is None:
                 self._drop(channel_id)
@@ -195,9 +196,9 @@ class OpenChannels:
 
     def forget(self) -> None:
         """In a forked child: whoever held a lock is not here."""
-        self._loading = Lock()
+        self._loading = RLock()
         for channel in self._channels.values():
-            channel.lock = Lock()
+            channel.lock = RLock()
 
     def _load(self, channel_id: str, name: DialectName | None) -> Channel:
         data = self._kept(channel_id)

@@ -7,11 +7,12 @@ somebody is far behind are swept for repairs more often than the others.
 from __future__ import annotations
 
 import asyncio
+from _thread import RLock
 from collections.abc import Callable, Coroutine
 from functools import partial
-from threading import Lock
 from typing import Any
 
+from holdfast.caller import once
 from holdfast.channels.channel import Channel, Flight
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.keeping.waiting import await_kept, kept_async
@@ -39,7 +40,7 @@ class Sweeps:
         self._settings, self._clock = settings, clock
         self._blocks = blocks
         self._new_sync = new_sync
-        self._lock = Lock()
+        self._lock = RLock()
         self._thread: PeriodicThread | None = None
 
     def run(self, given: NewInput, *, hurried: bool = False) -> None:
@@ -76,7 +77,7 @@ class Sweeps:
 
     def start(self, buffers: Sync, repairs: Sync, sync: Sync) -> None:
         """Sweep from a thread of their own; starting again changes nothing."""
-        with self._lock:
+        with once(self._lock):
             if self._thread is None:
                 hurry = partial(self.run, steps.SweepRepairs, hurried=True)
                 self._thread = PeriodicThread(self._schedule(buffers, repairs, sync, hurry))
@@ -88,14 +89,14 @@ class Sweeps:
 
     def stop(self) -> None:
         """Stop sweeping; returns when the last sweep has ended."""
-        with self._lock:
+        with once(self._lock):
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def forget(self) -> None:
         """In a forked child: the thread is the parent's."""
-        self._lock, self._thread = Lock(), None
+        self._lock, self._thread = RLock(), None
 
     def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
         settings = self._settings

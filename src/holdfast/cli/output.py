@@ -16,8 +16,8 @@ from shutil import get_terminal_size
 
 import msgspec
 
-from holdfast.cli.text import printable, printable_json, printable_lines
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.cli.text import printable_json, printable_lines
+from holdfast.errors import Corrupt, HoldfastError, printable
 
 _BAD = "BAD"
 """What a failed check says; red where there are colours. The journal defines it, but is too slow to load for this."""

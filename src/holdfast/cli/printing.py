@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast import Record, Topic
 from holdfast.cli.output import emit, emit_bytes, emit_json
-from holdfast.cli.text import printable, shown
-from holdfast.errors import Invalid
+from holdfast.cli.text import shown
+from holdfast.errors import Invalid, printable
 from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import iso, record_line

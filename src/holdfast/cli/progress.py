@@ -26,7 +26,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from holdfast.cli.text import printable
+from holdfast.errors import printable
 
 
 class Progress:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 
+from holdfast.errors import printable
 from holdfast.model.record_json import BASE64, plain_text
 
 SHORT_HEX = 12
@@ -21,13 +22,6 @@ def shown(value: bytes | None) -> str:
         return "-"
     text = plain_text(value)
     return f"{BASE64}:{b64encode(value).decode()}" if text is None else printable(text)
-
-
-def printable(text: str) -> str:
-    """The text with an escape in place of everything that does not print."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.compaction.compaction_plan import Run
+from holdfast.reader.offsets import Mark, Marks
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import SettledReading
 from holdfast.store.store_settings import StoreSettings
@@ -29,7 +30,8 @@ class ReadTime:
         first, last = files[0].segment, files[-1].segment
         where = (first.topic, first.partition)
         options = ReadOptions(
-            topics=(first.topic,), starting_offsets={where: first.first}, ending_offsets={where: last.end},
+            topics=(first.topic,), starting_offsets=Marks("", {where: Mark(None, first.first)}),
+            ending_offsets=Marks("", {where: Mark(None, last.end)}),
             keyring=self._keyring, store=self._settings, schema_mode="known",
         )  # fmt: skip
         reading = SettledReading(self._root, options)

@@ -59,6 +59,8 @@ class Keyring:
                 raise Invalid(f"key {key_id!r} has the wrong length bytes={len(key)}", hint="keys have 32 bytes")
         self._keys = dict(keys)
         self.current = next(iter(self._keys))
+        self.variable: str | None = None
+        """The reference to the variable that it was read from, so that nobody takes its name for a misspelt setting."""
 
     @classmethod
     def given(cls, keyring: Keyring | str | None) -> Keyring | None:
@@ -86,7 +88,9 @@ class Keyring:
         text = environ.get(_text(name, "the name of a variable"))
         if not text:
             raise NotFound(f"no keyring in the environment variable={name}", hint=f"set {name}; {_SHAPE}")
-        return cls._parse(text, f"environment variable {name}")
+        keyring = cls._parse(text, f"environment variable {name}")
+        keyring.variable = f"env:{name}"
+        return keyring
 
     @classmethod
     def from_file(cls, path: str | Path) -> Keyring:
@@ -181,24 +185,43 @@ class Keyring:
         return tuple(self._keys)
 
     def save(self, path: str | Path, *, replace: bool = True) -> None:
-        """Write the keyring to a file of mode 0600, durably and whole; `replace=False` refuses one that is there."""
+        """Write the keyring to a file of mode 0600, durably and whole.
+
+        A file that is there is replaced only by a keyring that has every key in it, so that no key is lost by a second
+        run of the line that makes one; `replace=False` refuses any file that is there.
+        """
         place = path_of(path, "a keyring")
         token = SystemClock().random_bytes(8).hex()
         try:
-            if replace:
-                disk.write_file(place, self.encode(), mode=0o600, token=token)
-            else:
+            try:
                 disk.write_new_file(place, self.encode(), mode=0o600, token=token)
-        except FileExistsError:
+            except FileExistsError:
+                if not replace:
+                    raise _kept("a file is already there", place) from None
+                with disk.alone_with(place):
+                    self._check_keeps(place)
+                    disk.write_file(place, self.encode(), mode=0o600, token=token)
+        except disk.NotRegular:
             raise Invalid(
-                f"a file is already there path={place}",
-                hint="a keyring is never overwritten; give another name, or rotate this one",
+                f"this is no regular file path={place}", hint="give the file that the link leads to"
             ) from None
         except OSError as error:
             raise Unavailable(
                 f"cannot write the keyring file path={place}: {error.strerror}",
                 hint=disk.remedy(error, "check that its directory is there and may be written to"),
             ) from error
+
+    def _check_keeps(self, place: Path) -> None:
+        """Raise Invalid unless every key in that file is a key of this keyring; an empty file has none."""
+        if not disk.size_of(place):
+            return
+        try:
+            present = Keyring.from_file(place)
+        except Invalid as error:
+            raise _kept(f"what is there cannot be read as a keyring ({error.message})", place) from None
+        lost = [key_id for key_id, key in present._keys.items() if self._keys.get(key_id) != key]
+        if lost:
+            raise _kept(f"the file has keys that this keyring lacks ids={','.join(lost)}", place)
 
     def key(self, key_id: str) -> bytes:
         """The master key of that id; unknown ids fail closed."""
@@ -227,6 +250,14 @@ def _text(value: object, what: str) -> str:
             f"{what} is text, not {type(value).__name__}", hint=f"{_MADE}, or a text 'env:NAME' or 'file:PATH'"
         )
     return value
+
+
+def _kept(why: str, place: Path) -> Invalid:
+    return Invalid(
+        f"{why} path={place}",
+        hint="a key is never overwritten: save under another name, "
+        "or put a new key in front of those there: Keyring.from_file(path).rotated('new-id').save(path)",
+    )
 
 
 def _called(fetch: object) -> object:

@@ -43,6 +43,7 @@ from holdfast.journal.state.spaces import Spaces
 from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, ShipmentRow, ShippingRow
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
+from holdfast.model.trusted_time import TrustedTime
 from holdfast.signals import Signal
 
 __all__ = ["Gathering", "Group", "Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
@@ -64,7 +65,9 @@ class Journal:
         self._backend, self.require_place = backend, backend.require_place
         self.durable_groups = backend.filed.told
         """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
-        sessions = SessionTable(recovered.vault, SessionLimits.of(settings))
+        known_us = recovered.row.created_us if owned else clock.now_us()  # only an owner removes anything
+        self.trusted_time = TrustedTime(clock, known_us, round(settings.clock_jump_max_ms * 1000))
+        sessions = SessionTable(recovered.vault, SessionLimits.of(settings), self.trusted_time.now_us)
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
@@ -78,7 +81,8 @@ class Journal:
         queue = Queue(settings, clock, None if link is None else link.wake)
         self._writer: Writer | Forwarder | None = None
         if owned:
-            self._writer = Writer(backend, self._state, queue, settings, clock)
+            self._writer = writer = Writer(backend, self._state, queue, settings, clock, self.trusted_time)
+            self.keep_free = writer.keep_free
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, settings, clock)
         self._taking_up = TakingUp(
@@ -89,9 +93,10 @@ class Journal:
     def _use(self, queue: Queue) -> None:
         # Appends go straight to the queue: a method in between would cost each of them its share.
         self._queue = queue
-        self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
+        self.submit, self.offer, self.put_runs, self.put_row = queue.submit, queue.offer, queue.put_runs, queue.put_row
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
-        self.sessions = SessionAccess(self._backend, self._state, queue, self.clock, owned=self.owned)
+        self.refuse_second = queue.refuse_second
+        self.sessions = SessionAccess(self._backend, self._state, queue, self.trusted_time, owned=self.owned)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
     def start(self) -> None:
@@ -285,13 +290,13 @@ class Journal:
         writer = self._writer
         if writer is None:  # nothing was put through a handle that only reads
             return
-        seconds = self.settings.ack_timeout_ms / 1000 if timeout is None else timeout
         if writer.poison is not None:
             raise writer.poison.again()
+        seconds = self.settings.ack_timeout_ms / 1000 if timeout is None else timeout
         group = self._queue.barrier()
         if not group.wait(seconds):
             raise Unavailable(f"the journal did not flush within {seconds:g} s", hint="the disk may be stalled")
-        failure, writer.failure = writer.failure, writer.poison
+        failure = writer.offered_failure.take() or writer.poison
         if failure is not None:
             raise failure.again()
 
@@ -432,10 +437,10 @@ class Journal:
 
     def stats(self) -> JournalStats:
         """The journal at this moment."""
-        writer, queue = self._writer, self._queue
+        writer, queue, ahead = self._writer, self._queue, self.trusted_time.ahead_seconds
         counters, poison = (Counters(), None) if writer is None else (writer.counters, writer.poison)
         poisoned = None if poison is None else poison.message
-        return counters.stats(queue.depth(), dropped=queue.drops.total, refused=queue.refused, poisoned=poisoned)
+        return counters.stats(queue.depth(), queue.drops.total, queue.refused, poisoned, ahead)
 
     @property
     def counters(self) -> Counters | None:
@@ -449,7 +454,7 @@ class Journal:
             self._queue.refuse(Closed("the log is closed"), finish=True)
             if not self._writer.join(timeout):
                 raise Unavailable(f"the journal did not drain within {timeout:g} s", hint="close() again to wait on")
-            failure = self._writer.failure
+            failure = self._writer.offered_failure.take() or self._writer.poison
         try:
             self._backend.close()
         except (DiskFailed, HoldfastError) as error:
@@ -477,14 +482,10 @@ class Journal:
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
-        group = self._queue.barrier()
-        return group.wait(timeout)
+        return self._queue.barrier().wait(timeout)
 
     def suspend(self, timeout: float) -> None:
-        """Before the process forks: let go of the database, which no child may inherit; `resume` goes on.
-
-        Whoever reads meanwhile waits.
-        """
+        """Before the process forks: let go of the database, which no child may inherit. Reads wait for `resume`."""
         self._backend.suspend(timeout)
 
     def resume(self) -> None:

@@ -39,7 +39,9 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in one group commit, one oversized record excepted; this bounds the latency of a commit."""
 
     payload_bytes_max: int = 2**20
-    """The largest payload; checked when written and again when read, before anything is decoded."""
+    """The largest payload, checked when it is written. What is read is bounded by the entry: this and group_bytes_max,
+    or batch_bytes_max, checked before anything is decoded.
+    """
 
     batch_records_max: int = 100_000
     """Records in one append_batch."""
@@ -70,6 +72,9 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     session_expiry_ms: float = 7 * 86_400_000
     """How long a session is kept after its last use."""
+
+    clock_jump_max_ms: float = 86_400_000
+    """How far the clock may jump before nothing is removed for its age; it is believed when it has lasted as long."""
 
     checkpoint_bytes: int = 8 * 2**20
     """How much write-ahead log may gather before it is folded into the database file."""

@@ -80,6 +80,8 @@ class JournalStats(msgspec.Struct, frozen=True):
     """From when a group's first record was queued until it was durable: no append of the group took longer."""
     poisoned: str | None
     """Why the journal stopped writing, if it did."""
+    clock_ahead_seconds: float
+    """How far the clock jumped (below zero: was set back) while that is not believed, and nothing goes for its age."""
 
 
 class Counters:
@@ -115,12 +117,14 @@ class Counters:
         if queued_seconds is not None:
             self.appends.add(queued_seconds)
 
-    def stats(self, depth: tuple[int, int], *, dropped: int, refused: int, poisoned: str | None = None) -> JournalStats:
+    def stats(
+        self, depth: tuple[int, int], dropped: int, refused: int, poisoned: str | None, clock_ahead_seconds: float
+    ) -> JournalStats:  # fmt: skip
         """The journal at this moment, with so many records and bytes in its queue."""
         return JournalStats(
             queue_records=depth[0], queue_bytes=depth[1], records_total=self.records, bytes_total=self.bytes,
             groups_total=self.groups, entries_total=self.entries, repeats_total=self.repeats,
             offered_dropped_total=dropped, refused_total=refused, failed_groups_total=self.failed_groups,
             checkpoints_total=self.checkpoints, commit_seconds=self.commits.histogram(),
-            append_seconds=self.appends.histogram(), poisoned=poisoned,
+            append_seconds=self.appends.histogram(), poisoned=poisoned, clock_ahead_seconds=clock_ahead_seconds,
         )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.backend import Backend
 from holdfast.journal.journal_settings import JournalSettings
@@ -34,6 +33,7 @@ from holdfast.journal.sessions.session_table import SessionLimits, proved
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ForgetSessions
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
+from holdfast.model.trusted_time import TrustedTime
 
 __all__ = [
     "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Produced", "Refusal",
@@ -64,11 +64,13 @@ class SessionInfo(NamedTuple):
 class SessionAccess:
     """The sessions of one journal."""
 
-    def __init__(self, backend: Backend, state: JournalState, queue: Queue, clock: Clock, *, owned: bool) -> None:
+    def __init__(
+        self, backend: Backend, state: JournalState, queue: Queue, trusted_time: TrustedTime, *, owned: bool
+    ) -> None:
         self._backend = backend
         self._state = state
         self._queue = queue
-        self._clock = clock
+        self._time = trusted_time
         self._owned = owned
 
     def put(self, session: bytes, sequence: int, floor: int, items: Sequence[Item], timeout: float) -> Forwarded:
@@ -86,7 +88,7 @@ class SessionAccess:
         if not (items and 1 <= floor <= sequence <= NUMBER_MAX):
             raise Invalid(f"a session sends something, under a number from its floor on sequence={sequence}")
         return self._queue.put_forwarded(
-            Sending(self._state.sessions, self._clock, MEMBER + session, sequence, floor, items), timeout
+            Sending(self._state.sessions, self._time, MEMBER + session, sequence, floor, items), timeout
         )
 
     def is_known(self, session: bytes, sequence: int, floor: int) -> bool:
@@ -104,7 +106,7 @@ class SessionAccess:
         check_producer(producer, sequence, start)
         if not self._owned:
             return self._produce_elsewhere(Produced(producer, sequence, start), item, timeout)
-        sending = Sending(self._state.sessions, self._clock, PRODUCER + producer, sequence, 0, [item], start)
+        sending = Sending(self._state.sessions, self._time, PRODUCER + producer, sequence, 0, [item], start)
         return self._queue.put_forwarded(sending, timeout)
 
     def _produce_elsewhere(
@@ -129,6 +131,11 @@ class SessionAccess:
             unit = self._queue.put_control([ForgetSessions()])
             UnitTicket(unit, timeout, "a producer to be forgotten").result()
         return [name[1:] for name in found]
+
+    def let_go(self, name: bytes, *, is_producer: bool) -> None:
+        """Give up the place of a session with nothing under way; it leaves with the next group that has sessions."""
+        with self._queue.lock:
+            self._state.sessions.forget([(PRODUCER if is_producer else MEMBER) + name])
 
     def last(self, session: bytes) -> int | None:
         """The highest number of a member that was stored; None where nothing is known about it."""

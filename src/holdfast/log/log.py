@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from holdfast.arguments import flag, seconds, whole
+from holdfast.channels.channel_settings import TOPIC as CHANNELS_TOPIC
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.log.async_verbs import AsyncVerbs
@@ -27,7 +28,7 @@ from holdfast.log.log_stats import Stats
 from holdfast.log.parts import Chores, LogStore, Tables
 from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
-from holdfast.log.topic_catalog import Catalog
+from holdfast.log.topic_catalog import Catalog, check_asked
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.hidden_keys import HiddenKeys
@@ -36,6 +37,7 @@ from holdfast.log.transactions.transaction import Transaction
 from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
+from holdfast.process_lifetime import holding
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.retention.retention import RetentionReport
 
@@ -77,7 +79,7 @@ class Log(AsyncVerbs):
         self._topics = Catalog(context, maintenance, store.require_free, self._telemetry.begin)
         self._channels = LogChannels(context)
         topics = self._topics  # not by way of the log: nothing that it holds may hold it
-        self._consumers = LogConsumers(context, positions, lambda name: topics.topic(name, None, 1, None, 0))
+        self._consumers = LogConsumers(context, positions, topics.own)
         topics.open_consumer = self._consumers.open
         self._hidden_keys = HiddenKeys(context.journal)
         self._executions = LogExecutions(context, self._topics, self._hidden_keys)
@@ -147,9 +149,9 @@ class Log(AsyncVerbs):
         to the present one starts a new version; any other change is Invalid. `schema="latest"` takes the topic
         as it is. `key` names the column whose value says to which partition a row of a new typed topic goes; rows with
         one value stay together, in order. `first_offset` is where the partitions of a new topic begin, for logs that
-        continue another one.
+        continue another one. The topic keeps the log open for as long as anybody has it.
         """
-        return self._topics.topic(name, schema, partitions, key, first_offset)
+        return self._topics.handle(self._topics.topic(name, schema, partitions, key, first_offset), self)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -172,11 +174,12 @@ class Log(AsyncVerbs):
         The block is left once all of it survives power loss, with `durability="shipped"` once its records survive the
         loss of this machine. If it raises, nothing is written. For `timeout` and what is raised see `Topic.append`.
         """
-        return Transaction(self._journal, self._topics, self._hidden_keys, timeout=timeout, durability=durability)
+        made = Transaction(self._journal, self._topics, self._hidden_keys, timeout=timeout, durability=durability)
+        return holding(made, self)
 
     def space(self, name: str) -> Space:
         """The space of this name: small state, kept beside the records, that can change with them in one commit."""
-        return Space(name, self._journal, self._hidden_keys)
+        return holding(Space(name, self._journal, self._hidden_keys), self)
 
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
@@ -189,7 +192,7 @@ class Log(AsyncVerbs):
 
         Whoever is not sure whether one was written sends it again, and gets the original receipt.
         """
-        return Producer(name, self._journal, self._topics, start=start)
+        return holding(Producer(name, self._journal, self._topics, start=start), self)
 
     def producers(self) -> list[ProducerStatus]:
         """How far all producers are, those that were used longest ago first; also with `read_only=True`."""
@@ -222,7 +225,7 @@ class Log(AsyncVerbs):
         self,
         participant_id: str,
         *,
-        topic: str | None = "_channels",
+        topic: str | None = CHANNELS_TOPIC,
         retrieval_hint: Callable[[str, str], bytes | None] | None = None,
         recover: Literal["fail", "empty"] = "fail",
         keys: Keys | None = None,
@@ -243,7 +246,13 @@ class Log(AsyncVerbs):
                 participant_id, topic=topic, retrieval_hint=retrieval_hint, recover=recover, keys=keys,
                 migrations=migrations,
             )  # fmt: skip
-        events = None if topic is None else self.topic(topic, partitions=1)
+        if topic is None:
+            events = None
+        elif topic == CHANNELS_TOPIC:
+            events = self._topics.own(topic)
+        else:
+            events = self._topics.raw(topic)
+            check_asked(events, None, 1, None)
         return self._channels.open(participant_id, events, retrieval_hint, recover, keys, migrations)
 
     def kept_channels(self) -> list[tuple[str, str]]:
@@ -279,9 +288,10 @@ class Log(AsyncVerbs):
         """
         from holdfast.execution.steps.execution_block import ExecutionBlock
 
-        return ExecutionBlock(
+        made = ExecutionBlock(
             self._executions.room(), kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss
         )
+        return holding(made, self)
 
     @property
     def executions(self) -> Executions:
@@ -290,7 +300,7 @@ class Log(AsyncVerbs):
         for execution in log.executions.list(status="failed"):
             print(execution.id, execution.kind, execution.note)
         """
-        return self._executions.facade()
+        return holding(self._executions.facade(), self)
 
     def worker(
         self,
@@ -316,10 +326,10 @@ class Log(AsyncVerbs):
         """
         from holdfast.execution.work.worker import Worker
 
-        return Worker(
+        return holding(Worker(
             self._executions.room(), functions, concurrency=concurrency, rate=rate, queues=queues, retries=retries,
             backoff=backoff, attempts_max=attempts_max, drain_timeout=drain_timeout,
-        )  # fmt: skip
+        ), self)  # fmt: skip
 
     # -- segments -----------------------------------------------------------------------------------------
 
@@ -368,7 +378,7 @@ class Log(AsyncVerbs):
         self._topics.known(topic)
         wanted = TopicRetention.asked_for(bytes_max, age_max, records_max, wait_for, wait_limit)
         if not self.read_only and wanted.consumers:
-            self.topic(POSITIONS_TOPIC, partitions=1)
+            self._topics.own(POSITIONS_TOPIC)
         self._maintenance.set_retention(topic, wanted)
 
     def reconcile(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from threading import Lock
+from _thread import RLock
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from holdfast.arguments import text
+from holdfast.caller import once
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.log.log_context import LogContext
 from holdfast.log.topics.topic import Topic
@@ -30,7 +31,7 @@ class LogChannels:
     def __init__(self, context: LogContext) -> None:
         self._context = context
         self._opened: list[Channels] = []
-        self._lock = Lock()
+        self._lock = RLock()
 
     def open(
         self,
@@ -48,7 +49,7 @@ class LogChannels:
         journal, settings = self._context.journal, self._context.settings
         partition, read = (None, None) if topic is None else (journal.topics[topic.name][0], topic.read)
         most = min(settings.channels.content_bytes_max, settings.journal.payload_bytes_max)
-        with self._lock:
+        with once(self._lock):
             self._opened = [one for one in self._opened if not one.closed]
             if any(one.participant_id == participant_id for one in self._opened):
                 raise Invalid(
@@ -89,6 +90,6 @@ class LogChannels:
 
     def forget(self) -> None:
         """In a forked child: their threads are the parent's."""
-        self._lock = Lock()
+        self._lock = RLock()
         for channels in self._opened:
             channels.forget()

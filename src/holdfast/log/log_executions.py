@@ -7,20 +7,20 @@ has none of it, and no topic for them.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections import Counter
 from collections.abc import Mapping
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.waits.inbox_message import Answer, Message
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
-from holdfast.log.topics.topic import Topic
 from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.transaction import Put, Transaction
 
@@ -63,7 +63,7 @@ class LogExecutions:
         self._room: ExecutionRoom | None = None
         self._attendant: Attendant | None = None
         self._is_closed = False
-        self._lock = Lock()
+        self._lock = RLock()
 
     def watch(self) -> None:
         """Of a log that has executions: take up messages for them from the start, whether anybody asks for them or not.
@@ -72,7 +72,7 @@ class LogExecutions:
         """
         journal, settings = self._context.journal, self._context.settings.executions
         if journal.owned and TOPIC in journal.topics:
-            with self._lock:
+            with once(self._lock):
                 self._attend().every(settings.poll_interval_ms, _WATCH, self._look)
 
     def _look(self) -> None:
@@ -98,7 +98,7 @@ class LogExecutions:
         if journal.news is not None:
             owner = journal.news.own()
             return owner._executions.room()  # type: ignore[attr-defined,no-any-return]  # it is a log
-        with self._lock:
+        with once(self._lock):
             if self._room is None:
                 if self._is_closed:
                     raise Closed("the log is closed")
@@ -160,7 +160,7 @@ class LogExecutions:
         """Executions to be looked at: as they are here, or else as they are stored, which makes nothing."""
         from holdfast.execution.journal.execution_store import ExecutionStore
 
-        with self._lock:
+        with once(self._lock):
             if self._room is not None:
                 return self._room.store
         return ExecutionStore(self._context.journal, None, self._context.settings.executions)
@@ -171,8 +171,7 @@ class LogExecutions:
         journal, settings = self._context.journal, self._context.settings
         if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
-        topic = self._topics.topic(TOPIC, None, 1, None, 0)
-        assert isinstance(topic, Topic)
+        topic = self._topics.own(TOPIC)
         return ExecutionRoom(
             journal, journal.topics[TOPIC][0], settings.executions, topic.read, self._folder(), self._attend(),
             self._begin_transaction,
@@ -183,7 +182,7 @@ class LogExecutions:
 
     def close(self) -> None:
         """End what looks after executions; programs that still run leave off at their next step."""
-        with self._lock:
+        with once(self._lock):
             self._is_closed = True
             attendant = self._attendant
         if self._room is not None:
@@ -193,7 +192,7 @@ class LogExecutions:
 
     def forget(self) -> None:
         """In a forked child: threads and locks are the parent's."""
-        self._lock = Lock()
+        self._lock = RLock()
         if self._attendant is not None:
             self._attendant.forget()
         if self._room is not None:

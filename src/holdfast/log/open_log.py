@@ -77,10 +77,14 @@ def asked_for(
 ) -> Asked:
     """What a caller gave, checked; raises Invalid before anything is touched."""
     place = Path(os.path.realpath(path_of(path)))  # a link may be pointed elsewhere; the log stays where it is
-    settings = Settings.given(settings)
+    named = keyring.variable if isinstance(keyring, Keyring) else keyring
+    if isinstance(given := settings, Settings) and keyring is None and cipher is None:
+        given.check_keys_are_named()
+    settings = Settings.given(settings, named)
     if store is not None:
         address = msgspec.structs.replace(settings.store, url=store_address(store))
         settings = msgspec.structs.replace(settings, store=address)
+    Directory(place).refuse_within(settings.store.directory)
     keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
     return Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
 

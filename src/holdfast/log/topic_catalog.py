@@ -6,19 +6,22 @@ typed one may grow.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 from holdfast.arguments import whole
+from holdfast.caller import refuse_second
 from holdfast.errors import Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
 from holdfast.log.parts import Chores
-from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.any_topic import keeping
+from holdfast.log.topics.topic import OwnTopic, Topic
 from holdfast.log.topics.topic_partitions import Partitions, no_topic
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.model.topic_name import check_name
+from holdfast.model.topic_name import check_name, check_users, is_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,15 +48,23 @@ class Catalog:
         self._maintenance = maintenance
         self._require_free = require_free
         self._topics: dict[str, Topic | TypedTopic] = {}
+        self._handles: WeakValueDictionary[str, Topic | TypedTopic] = WeakValueDictionary()
+        """What callers have of them: each keeps its log."""
         self.open_consumer: Callable[..., Consumer[Any]] | None = None
         """How topics open their consumers."""
-        self._lock = Lock()
+        self._lock = RLock()
 
     def take_over(self, inherited: Catalog) -> None:
         """In a forked child: topics that somebody got from another log's catalog are this one's from now on."""
-        for name, topic in inherited._topics.items():
-            topic.__dict__ = self.known(name).__dict__
-            self._topics[name] = topic
+        for topic in (*inherited._topics.values(), *inherited._handles.values()):
+            vars(topic).update(vars(self.known(topic.name)))
+        self._topics.update(inherited._topics)
+        self._handles = inherited._handles
+
+    def handle(self, topic: Topic | TypedTopic, log: object) -> Topic | TypedTopic:
+        """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
+        found = self._handles.get(topic.name)
+        return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -82,6 +93,7 @@ class Catalog:
         self._begin_telling()
         topic = self._topics.get(name if isinstance(name, str) else check_name(name))
         if topic is None:
+            refuse_second(self._lock)
             with self._lock:
                 topic = self._topics.get(name)
                 if topic is None:
@@ -94,15 +106,27 @@ class Catalog:
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
-        topic = self.topic(name, None, None, None, 0)
+        topic = self.topic(check_users(name), None, None, None, 0)
         assert isinstance(topic, Topic)  # a typed one was refused
         return topic
 
+    def own(self, name: str) -> Topic:
+        """A topic that holdfast alone writes, created if it is not there: for its writers, which users cannot reach.
+
+        What `topic` gives for such a name cannot be written to.
+        """
+        self._journal.find_topics()
+        if name not in self._journal.topics:
+            self._require_free(name)
+            self._journal.create_topic(name, 1, 0)
+        return Topic(name, self._partitions(name), self._context.clock)
+
+    def _partitions(self, name: str) -> Partitions:
+        return Partitions(name, self._journal.topics[name], self._journal, self._context.manifest)
+
     def _handle(self, name: str) -> Topic | TypedTopic:
-        journal = self._journal
-        partitions = Partitions(name, journal.topics[name], journal, self._context.manifest)
-        kind = TypedTopic if name in journal.schemas else Topic
-        topic = kind(name, partitions, self._context.clock)
+        kind = TypedTopic if name in self._journal.schemas else OwnTopic if is_own(name) else Topic
+        topic = kind(name, self._partitions(name), self._context.clock)
         topic.open_consumer = self.open_consumer
         return topic
 
@@ -113,6 +137,7 @@ class Catalog:
             return
         if journal.read_only or schema == "latest":
             raise no_topic(name, journal.topics)
+        check_users(name)
         count = 1 if partitions is None else whole(partitions, "partitions")
         first = whole(first_offset, "first_offset")
         if schema is None:
@@ -147,7 +172,7 @@ class Catalog:
 
     def forget(self) -> None:
         """In a forked child: the lock may have been held by a thread that is not here."""
-        self._lock = Lock()
+        self._lock = RLock()
 
 
 def check_asked(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:

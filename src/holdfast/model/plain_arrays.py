@@ -146,7 +146,8 @@ def _structs(values: Sequence[Any], kind: pa.DataType, validity: pa.Buffer | Non
     return pa.Array.from_buffers(kind, len(values), [validity], -1, children=children)
 
 
-def _moment(value: dt.datetime) -> int:
+def moment_of(value: dt.datetime) -> int:
+    """Microseconds since 1970; of a time without a zone, as if it were in UTC."""
     return (value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
 
 
@@ -164,7 +165,7 @@ _READERS: tuple[tuple[Callable[[pa.DataType], bool], Reader, frozenset[type]], .
     (lambda kind: kind in (pa.string(), pa.large_string()), _texts, _classes(str)),
     (lambda kind: kind in (pa.binary(), pa.large_binary()), _bytes, _classes(bytes)),
     (_is.is_boolean, _booleans, _classes(bool)),
-    (lambda kind: _is.is_timestamp(kind) and kind.unit == "us", _fixed(_moment, "q"), _classes(dt.datetime)),
+    (lambda kind: _is.is_timestamp(kind) and kind.unit == "us", _fixed(moment_of, "q"), _classes(dt.datetime)),
     (_is.is_date32, _fixed(lambda day: day.toordinal() - _EPOCH.toordinal(), "i"), _classes(dt.date)),
     (lambda kind: kind == pa.time64("us"), _fixed(_since_midnight, "q"), _classes(dt.time)),
     (lambda kind: kind == pa.duration("us"), _fixed(lambda span: span // _MICROSECOND, "q"), _classes(dt.timedelta)),

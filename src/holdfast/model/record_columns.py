@@ -7,6 +7,7 @@ headers are rarer, so they stay in a dictionary until somebody uses them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,6 +22,10 @@ Extra = tuple[bytes | None, bytes | None, bytes | None]
 
 Row = tuple[bytes, int, Extra | None, bytes | None]
 """A queued record: payload, time, extra, and the hash of its idempotency key, followed by the digest of the record."""
+
+
+Cells = tuple[Any, ...]
+"""A row of a typed topic that was checked and copied: its values in the order of the columns."""
 
 
 class BadFrame(Exception):
@@ -111,6 +116,16 @@ class Encoded:
 
     def __len__(self) -> int:
         return self.count
+
+
+class RowEncoder(Protocol):
+    """Encodes rows of one schema that were appended one by one, and are stored as one entry."""
+
+    overhead: int
+    """Bytes that the entry takes beside what its rows count."""
+
+    def encode(self, rows: Sequence[tuple[Cells, int]]) -> Encoded:
+        """Rows with their times."""
 
 
 _NOTHING: Extra = (None, None, None)

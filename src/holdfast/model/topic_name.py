@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-from holdfast.errors import Invalid
+from holdfast.errors import Denied, Invalid
 
+MEMBERS_WRITE = frozenset({"_consumers", "_tokens"})
+"""Holdfast's own topics that processes which share a log write through its owner: where consumers are, and how often
+the tokens were changed."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 
 
@@ -25,3 +28,18 @@ def is_name(name: str) -> bool:
         return bool(check_name(name))
     except Invalid:
         return False
+
+
+def is_own(topic: str) -> bool:
+    """Whether a topic is holdfast's own: executions, channels and positions of consumers are kept in such topics."""
+    return topic.startswith("_")
+
+
+def check_users(topic: str) -> str:
+    """A topic that users may create and append to; Denied for holdfast's own."""
+    if is_own(check_name(topic)):
+        raise Denied(
+            f"holdfast alone writes topics whose names begin with an underscore topic={topic}",
+            hint="append to a topic with another name; this one can be read",
+        )
+    return topic

@@ -26,7 +26,13 @@ from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
 from holdfast.root.batch_application import apply, is_applied
-from holdfast.root.objects.documents import OLD_ROOT, SinkBatchDocument, SinkTopicDocument, TopicDocument
+from holdfast.root.objects.documents import (
+    OLD_ROOT,
+    SinkBatchDocument,
+    SinkTopicDocument,
+    TopicDocument,
+)
+from holdfast.root.objects.frontiers import behind, missing, newest_frontier
 from holdfast.root.root_store import RootStore
 from holdfast.root.sink_batches import end_of, newest_batch, read_batch
 from holdfast.root.store_manifest import in_parallel, newest_topic
@@ -37,6 +43,11 @@ _ATTEMPTS = 50
 _SEGMENTS_AT_ONCE = 50_000
 _AT_ONCE_LEAST = 100
 _ALL = 2**62
+
+_LOST_HINT = (
+    "the table shows what is there; open the log that ships here, or run `holdfast reconcile DIR --remote --fix` there,"
+    " and publish again"
+)
 
 State = Literal["published", "unchanged", "refused", "foreign", "damaged"]
 
@@ -175,6 +186,18 @@ class _Publication:
         self._totals = _Totals()
 
     def run(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
+        """Raises Corrupt where less is settled than was once, when the table shows what there is."""
+        frontier = None  # whoever owns the log puts back what is missing
+        if not is_owner and not dry_run:
+            frontier = newest_frontier(self._root, self._log)  # before the manifests
+        report = self._publish(keep, is_owner=is_owner, dry_run=dry_run)
+        there = {(self._topic, int(number)): end for number, end in report.settled.items()}
+        for one in behind(frontier, there):
+            if one.topic == self._topic:
+                raise missing(one, self._root, _LOST_HINT)
+        return report
+
+    def _publish(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
         for _ in range(_ATTEMPTS):
             # The table before the topic: what others have committed is not newer than what is read here.
             standing = self._table.look()

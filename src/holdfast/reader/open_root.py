@@ -7,18 +7,21 @@ the history is. Used by one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Corrupt, NotFound
 from holdfast.model.topic_name import is_name
-from holdfast.reader.offsets import Where
+from holdfast.reader.offsets import LATEST, Where, require_log
 from holdfast.reader.read_options import ReadOptions
 from holdfast.root import rewrites, sink_batches, store_manifest
 from holdfast.root.objects.documents import (
+    ROOT,
     ExpiredDocument,
+    FrontierDocument,
     ManifestDocument,
     RewriteDocument,
     SegmentDocument,
@@ -26,11 +29,23 @@ from holdfast.root.objects.documents import (
     SinkTopicDocument,
     TopicDocument,
 )
+from holdfast.root.objects.frontiers import Behind, behind, missing, newest_frontier, settled_of
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
 from holdfast.suggestions import listed, meant
+
+OR_READ_THE_REST = (
+    "Else look for older versions of these objects in the bucket; failOnDataLoss=false (fail_on_data_loss=False) reads"
+    " what is there"
+)
+_LOST_HINT = (
+    "open the log that ships here, or run `holdfast reconcile DIR --remote --fix` there: manifest objects are written"
+    f" anew. {OR_READ_THE_REST}"
+)
+
+logger = logging.getLogger("holdfast")
 
 
 def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
@@ -43,11 +58,16 @@ def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> 
 class SettledRoot:
     """What is settled at one root."""
 
-    def __init__(self, store: RootStore, *, is_keyed: bool = False) -> None:
-        """`is_keyed`: the reader has the log's keys, so a segment that is not encrypted is not the log's."""
+    def __init__(self, store: RootStore, *, is_keyed: bool = False, accepts_loss: bool = False) -> None:
+        """`is_keyed`: the reader has the log's keys, so a segment that is not encrypted is not the log's.
+
+        `accepts_loss`: where records are missing that were settled, what is there is read.
+        """
         self.store = store
         self.log = store.log().log
         self._is_keyed = is_keyed
+        self._accepts_loss = accepts_loss
+        self._frontier: FrontierDocument | None = None
         self._manifests: dict[Where, list[ManifestDocument]] = {}
         self._rewrites: dict[Where, list[RewriteDocument]] = {}
         self._files: dict[Where, tuple[int, int, Sequence[SegmentDocument]]] = {}
@@ -58,8 +78,21 @@ class SettledRoot:
 
     @classmethod
     def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
-        """Open a root; raises NotFound if there is none, Invalid if it is another one than asked for."""
-        return cls(root_store(place, options, clock), is_keyed=bool(options.keyring))
+        """Open a root; raises NotFound if there is none, Invalid if it is another one than asked for, also by marks."""
+        root = cls(
+            root_store(place, options, clock), is_keyed=bool(options.keyring),
+            accepts_loss=not options.fail_on_data_loss,
+        )  # fmt: skip
+        for marks in options.marks:
+            require_log(
+                marks, root.log, what="these marks belong to",
+                hint="they mean nothing here: read the root that they were taken from, or this one without them",
+            )  # fmt: skip
+        return root
+
+    def require_same_log(self) -> None:
+        """Look again whose root this is: raises Invalid if another log was put here, NotFound if there is none."""
+        self.store.log()
 
     def is_shipped_to(self) -> bool:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
@@ -78,14 +111,25 @@ class SettledRoot:
         """The requested topics as they are now, by name; a pattern may match none."""
         if options.topics:
             return [self.topic(name) for name in sorted(options.topics)]
+        said = settled_of(self.frontier())
         names = [name for name in self.store.folders(layout.TOPICS) if options.matches(name) and is_name(name)]
         found = [self._find(name) for name in names]
-        return [topic for topic in found if topic is not None]  # the folder of a topic exists before its first document
+        topics = [topic for topic in found if topic is not None]  # its folder exists before its first document
+        there = {topic.topic for topic in topics}
+        self._require_topics(said, lambda name: options.matches(name) and name not in there)
+        return topics
+
+    def _require_topics(self, said: Mapping[Where, int], is_missing: Callable[[str], bool]) -> None:
+        """A topic that was settled once has documents for ever."""
+        for topic, partition in said:
+            if is_missing(topic):
+                self.lost(missing(Behind(topic, partition, 0, said[topic, partition]), self.store, _LOST_HINT))
 
     def topic(self, name: str) -> TopicDocument:
         """A topic as it is now; raises NotFound."""
         found = self._find(name)
         if found is None:
+            self._require_topics(settled_of(self.frontier()), lambda topic: topic == name)
             known = [one for one in self.store.folders(layout.TOPICS) if is_name(one)]
             raise NotFound(
                 f"there is no topic {name!r} at this root{meant(name, known)} store={self.store.url}",
@@ -189,11 +233,47 @@ class SettledRoot:
             self._last[where] = last
         return last
 
-    def marks(self, topics: Iterable[TopicDocument]) -> dict[Where, int]:
-        """How far all partitions of these topics are settled; of a sink's topic, after its newest batch."""
+    def marks(
+        self, topics: Iterable[TopicDocument], limit: Callable[[Where], int] = lambda where: LATEST
+    ) -> dict[Where, int]:
+        """How far all partitions of these topics are settled; of a sink's topic, after its newest batch.
+
+        Raises Corrupt where that is less than the log says it was, unless no more is read there (`limit`) than is left.
+        """
+        frontier = self.frontier()  # before the manifests, which are never removed: it says no more than they do
+        topics = list(topics)
         places = [(topic, partition) for topic in topics for partition in range(self._partitions(topic))]
         ends = store_manifest.in_parallel(lambda place: self.settled(*place), places)
-        return {(topic.topic, partition): end for (topic, partition), end in zip(places, ends, strict=True)}
+        found = {(topic.topic, partition): end for (topic, partition), end in zip(places, ends, strict=True)}
+        names = {topic for topic, _ in found}
+        for one in behind(frontier, found):
+            end = limit((one.topic, one.partition))
+            if one.topic in names and (end == LATEST or end > one.there):
+                self.lost(missing(one, self.store, _LOST_HINT))
+        own = [topic for topic in topics if not isinstance(topic, SinkTopicDocument)]
+        if frontier is None and any(
+            found[one.topic, n] > one.first_offset for one in own for n in range(one.partitions)
+        ):
+            self._require_frontier()
+        return found
+
+    def _require_frontier(self) -> None:
+        """In a log with keys one is there before anything is settled: somebody has removed it."""
+        if self.store.form.is_authentic and self.store.form.format >= ROOT and self.frontier() is None:
+            self.lost(
+                Corrupt("there is no frontier: nobody can tell what is missing", path=layout.FRONTIERS, hint=_LOST_HINT)
+            )
+
+    def frontier(self) -> FrontierDocument | None:
+        """How far the log itself says that it was settled; None where it never did. One request if nothing is new."""
+        self._frontier = newest_frontier(self.store, self.log, self._frontier)
+        return self._frontier
+
+    def lost(self, what: Corrupt) -> None:
+        """Something is missing that was there: raise it, or log it where the reader goes on with what is left."""
+        if not self._accepts_loss:
+            raise what
+        logger.warning("%s", what.message, extra={"action": "data_loss", "path": what.path})
 
     def _partitions(self, topic: TopicDocument) -> int:
         return max(topic.partitions, sink_batches.partitions_in(self._batches.get(topic.topic)))

@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
-from holdfast.reader.offsets import Mark, Where, parse_marks, parse_offsets
+from holdfast.reader.offsets import Marks, parse_marks, parse_offsets
 from holdfast.store.store_settings import StoreSettings
+from holdfast.suggestions import meant
 
 Verify = Literal["off", "hash", "full"]
 SchemaMode = Literal["latest", "known", "strict"]
@@ -44,14 +45,14 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which columns; None for all, an empty tuple to count rows without opening a file."""
     kafka_names: bool = False
     """Whether raw topics have the columns of Kafka's source, as Spark's users expect."""
-    starting_offsets: dict[Where, int] | Literal["earliest", "latest"] = "earliest"
-    ending_offsets: dict[Where, int] | Literal["latest"] = "latest"
+    starting_offsets: Marks | Literal["earliest", "latest"] = "earliest"
+    ending_offsets: Marks | Literal["latest"] = "latest"
     since_us: int | None = None
     """Only records of this time or later."""
     before_us: int | None = None
     """Only records before this time."""
-    as_of: dict[Where, Mark] | None = None
-    """The marks of an earlier read: this one sees exactly what that one saw."""
+    as_of: Marks | None = None
+    """The marks of an earlier read of the same log: this one sees exactly what that one saw."""
     include_tail: bool = False
     verify: Verify = "hash"
     schema_mode: SchemaMode = "latest"
@@ -79,6 +80,12 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         problems = [problem for problem in _problems(self) if problem]
         if problems:
             raise Invalid("; ".join(problems), hint="correct these options; all problems found are listed")
+
+    @property
+    def marks(self) -> tuple[Marks, ...]:
+        """Where it is to begin and to end, as far as that is given."""
+        given = (self.as_of, self.starting_offsets, self.ending_offsets)
+        return tuple(one for one in given if isinstance(one, Marks))
 
     def matches(self, topic: str) -> bool:
         """Whether a topic is asked for."""
@@ -334,6 +341,10 @@ def own_words(error: ValueError) -> str:
 
 def store_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """How a store is reached, as far as the environment says it, under the names that writers use."""
+    known = [f"HOLDFAST_STORE__{field.upper()}" for field in StoreSettings.__struct_fields__]
+    for name in environment:
+        if name.startswith("HOLDFAST_STORE_") and name not in known:
+            raise Invalid(f"there is no setting {name}{meant(name, known)}", hint="correct it, or unset it")
     found: dict[str, Any] = {}
     for field, parse in STORE_PARSERS.values():
         text = environment.get(f"HOLDFAST_STORE__{field.upper()}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.model.schema import TopicSchema
-from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Where
+from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Marks, Where, require_log
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_columns import ENCRYPTED, Column, choose, columns_of
 from holdfast.reader.read_options import ReadOptions
@@ -68,17 +68,18 @@ class Span(NamedTuple):
 class Resolved(NamedTuple):
     """A read, made definite: asking for it again gives the same rows."""
 
+    log: str
     topics: tuple[TopicDocument, ...]
     shape: Shape
     spans: tuple[Span, ...]
 
     @property
-    def marks(self) -> dict[Where, Mark]:
+    def marks(self) -> Marks:
         """What is read of each partition; what `asOf` takes."""
-        return {(span.topic, span.partition): Mark(span.start, span.end) for span in self.spans}
+        return Marks(self.log, {(span.topic, span.partition): Mark(span.start, span.end) for span in self.spans})
 
 
-def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark] | None = None) -> Resolved:
+def resolve(root: SettledRoot, options: ReadOptions, pinned: Marks | None = None) -> Resolved:
     """Make a read definite; `pinned` is what was found when the same read was resolved before.
 
     Then what was retired since is still read: its files stay for a while, and once they are gone that is an error, not
@@ -86,16 +87,20 @@ def resolve(root: SettledRoot, options: ReadOptions, pinned: Mapping[Where, Mark
     """
     topics = root.topics(options)
     if pinned is not None:  # what was settled once is settled: nothing more has to be asked
-        known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.items()))
-        return Resolved(tuple(topics), shape_of(topics, options), known)
-    settled = root.marks(topics)
+        require_log(
+            pinned, root.log, what="what was loaded belongs to",
+            hint="another log was put there since: load it again",
+        )  # fmt: skip
+        known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.of.items()))
+        return Resolved(root.log, tuple(topics), shape_of(topics, options), known)
+    settled = root.marks(topics, lambda where: _limit(where, options))
     ends = ends_of(settled, options)
     by_name = {topic.topic: topic for topic in topics}
 
     def span(where: Where) -> Span:
         return Span(*where, _start(root, by_name[where[0]], where, options, settled[where], ends[where]), ends[where])
 
-    return Resolved(tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
+    return Resolved(root.log, tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
 
 
 def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, int]:
@@ -106,9 +111,9 @@ def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, i
     return {where: end for where, end in ends.items() if end is not None}
 
 
-def _refuse_others(asked: Mapping[Where, int] | str, read: Mapping[Where, int]) -> None:
+def _refuse_others(asked: Marks | str, read: Mapping[Where, int]) -> None:
     """Refuse offsets of what is not read: behind a mistyped topic, the right one would be read from end to end."""
-    others = [] if isinstance(asked, str) else sorted(where for where in asked if where not in read)
+    others = [] if isinstance(asked, str) else sorted(where for where in asked.of if where not in read)
     if others:
         topic, partition = others[0]
         raise Invalid(
@@ -119,11 +124,7 @@ def _refuse_others(asked: Mapping[Where, int] | str, read: Mapping[Where, int]) 
 
 def _end(where: Where, options: ReadOptions, settled: int) -> int | None:
     """Where a partition's span ends; None when the partition is not read at all."""
-    if options.as_of is not None:
-        mark = options.as_of.get(where)
-        end = EARLIEST if mark is None else mark.end
-    else:
-        end = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)
+    end = _limit(where, options)
     if end == EARLIEST:
         return None
     if end == LATEST:
@@ -138,14 +139,20 @@ def _end(where: Where, options: ReadOptions, settled: int) -> int | None:
     return end
 
 
+def _limit(where: Where, options: ReadOptions) -> int:
+    """Where a partition's span is told to end."""
+    if options.as_of is not None:
+        return options.as_of.end(where, EARLIEST)
+    return LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.end(where, LATEST)
+
+
 def _start(root: SettledRoot, topic: TopicDocument, where: Where, options: ReadOptions, settled: int, end: int) -> int:
     start = _asked_start(where, options)
     if start == LATEST:
         return settled
     earliest = earliest_offset(root, topic, where)
-    if start == EARLIEST and not _is_overtaken(where, options, topic, earliest):
+    if start == EARLIEST:
         return earliest
-    start = topic.first_offset if start == EARLIEST else start
     if start < earliest and start < end:
         return lost(where, start, earliest, fail=options.fail_on_data_loss)
     return start
@@ -156,15 +163,9 @@ def _asked_start(where: Where, options: ReadOptions) -> int:
     asked = options.starting_offsets
     if asked == "latest":
         return LATEST
-    mark = None if options.as_of is None else options.as_of.get(where)
+    mark = None if options.as_of is None else options.as_of.of.get(where)
     begun = EARLIEST if mark is None or mark.start is None else mark.start
-    return begun if asked == "earliest" else asked.get(where, begun)
-
-
-def _is_overtaken(where: Where, options: ReadOptions, topic: TopicDocument, earliest: int) -> bool:
-    """Whether all that marks without starts can mean is gone; an empty answer would look like any other."""
-    mark = None if options.as_of is None else options.as_of.get(where)
-    return mark is not None and topic.first_offset < mark.end <= earliest
+    return begun if isinstance(asked, str) else asked.end(where, begun)
 
 
 def earliest_offset(root: SettledRoot, topic: TopicDocument, where: Where) -> int:

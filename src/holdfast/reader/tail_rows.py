@@ -27,13 +27,14 @@ from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.entry import CODECS, KINDS, TYPED, Entry, Place, header_of, is_whole
 from holdfast.model.record_columns import BadFrame
 from holdfast.reader.offsets import LATEST, Where
-from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.open_root import OR_READ_THE_REST, SettledRoot
 from holdfast.reader.piece_rows import TaskReader
 from holdfast.reader.read_columns import Shaping
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Bounds, Task
 from holdfast.reader.resolve import Resolved, Span, pieces
 from holdfast.root import tail_walk
+from holdfast.root.acknowledged import known_shipped
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import SinkTopicDocument
@@ -121,7 +122,7 @@ def ends_on_store(root: SettledRoot, bytes_max: int) -> dict[Where, int]:
 
 def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     """Where a partition's tail ends for this read, if the store has it up to `end`."""
-    asked = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.get(where, LATEST)
+    asked = LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.end(where, LATEST)
     if asked > end:
         raise Invalid(
             f"this is not on the store yet topic={where[0]} partition={where[1]} offset={asked} end={end}",
@@ -132,13 +133,23 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
 
 def _on_store(root: SettledRoot, bytes_max: int) -> tuple[dict[Where, int], frozenset[tuple[str, bytes]]]:
     """Up to where the store has each partition of the log, in segments or batches; and the schemas in those batches."""
-    # The tail first: what is settled and removed from it in between is in the manifests then.
+    # The frontier and the tail first: what is settled, or removed, in between is in the manifests then.
+    frontier = root.frontier()
     inherited = _listed(RootReader(root.store, root.log))
     topics = root.topics(_EVERY_TOPIC)
     settled = root.marks(topics)
     batches = (batch for _, batch in _batches(root.store, inherited, bytes_max))
     walked = tail_walk.walk(bytes.fromhex(root.log), batches, settled, inherited.floor, inherited.frontier)
     check_schemas(topics, walked.schemas)
+    if (shipped := known_shipped(root.store, inherited, walked.acks, frontier)) > walked.reach:
+        root.lost(
+            Corrupt(
+                "commits that were acknowledged as shipped are missing"
+                f" from={walked.reach + 1} acknowledged={shipped} store={root.store.url}",
+                path=layout.TAIL,
+                hint=f"open the log that ships here: it sends again what is missing. {OR_READ_THE_REST}",
+            )
+        )  # fmt: skip
     return {where: walked.ends.get(where, mark) for where, mark in settled.items()}, walked.schemas
 
 

@@ -15,6 +15,7 @@ before it acts, and the manifest is never changed.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from threading import Lock
@@ -22,6 +23,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
@@ -101,9 +103,9 @@ class Reconciler:
         self.side = side
         self.unit_segments = settings.unit_segments
         self.clock = clock
-        self.fixing = Lock()
+        self.fixing = Lock()  # never waited for, so whoever is interrupted while it is held is told that a pass repairs
         """Held by the pass that repairs."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._unfinished: dict[tuple[bool, bool], Pass] = {}
         """Passes that stopped at a limit: one with and one without repairs, deep or not."""
         self.last: ReconcileReport | None = None
@@ -121,7 +123,7 @@ class Reconciler:
         self.side.check()
         if limit is not None and limit <= 0:
             raise Invalid(f"limit must be above zero, got {limit}", hint="leave it out for a whole pass")
-        with self._lock:
+        with once(self._lock):
             work = self._unfinished.pop((fix, deep), None) or self.begin(fix=fix, deep=deep)
         with spans.span(spans.RECONCILE, {"holdfast.where": self.side.where, "holdfast.deep": deep}) as span:
             done = 0
@@ -131,7 +133,7 @@ class Reconciler:
             span.set_attribute("holdfast.findings", len(report.findings))
             span.set_attribute("holdfast.repairs", len(report.repairs))
         if not report.complete:
-            with self._lock:
+            with once(self._lock):
                 other, self._unfinished[fix, deep] = self._unfinished.get((fix, deep)), work
             if other is not None:
                 other.end()
@@ -153,7 +155,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Forget unfinished passes, and let go of the side."""
-        with self._lock:
+        with once(self._lock):
             passes, self._unfinished = list(self._unfinished.values()), {}
         for work in passes:
             work.end()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from holdfast import disk
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
@@ -165,8 +166,8 @@ class StoreObjects:
             return is_here and self._write(key, Body.file(path, row.size, row.sha256), damaged=False)
         # Not by its path: retention may remove the file after the damaged object is gone and before it is written.
         try:
-            data = path.read_bytes()
-        except OSError:
+            data = disk.read_file(path, row.size)
+        except (OSError, disk.NotRegular, disk.TooLong):
             return False
         is_here = sha256(data).digest() == row.sha256
         return is_here and self._write(key, Body(row.size, row.sha256, data), damaged=True)

@@ -174,7 +174,7 @@ class PartitionObjects:
         first = self._end_of(upto)
         if first is None:
             return None
-        now_us = self._journal.clock.now_us()
+        now_us = self._journal.trusted_time.range_us()[1]
         return documents.encode(expired_document(self._journal, self._partition, upto, first, now_us))
 
     def _end_of(self, upto: int) -> int | None:

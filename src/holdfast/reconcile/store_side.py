@@ -16,17 +16,19 @@ Repairs (`store_objects`) are for the owner of the log alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Final
 
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.errors import Invalid
+from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.model.segment import NO_SCHEMA
 from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.sink_topics import SinkTopics
 from holdfast.reconcile.store_objects import Due, StoreObjects
 from holdfast.reconcile.store_partition import PartitionObjects
@@ -34,15 +36,19 @@ from holdfast.reconcile.store_segments import StoreSegments
 from holdfast.reconcile.tail_check import TailCheck
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument, TopicDocument
+from holdfast.root.objects.frontiers import behind, frontier_keys, newest_frontier
 from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, topic_document
 from holdfast.shipping.refill.store_loss import REBUILD
-from holdfast.shipping.shipping_marks import root_form
+from holdfast.shipping.shipping_marks import root_form, shipped_partitions
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.store_settings import StoreSettings
 
+_NO_FRONTIER = "there is no frontier: readers cannot notice that newest manifest objects are missing"
+_AHEAD = "the frontier says that more was settled than the log knows"
+_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNCLAIMED = "the store could not be claimed: it does not answer"
 
 
@@ -89,6 +95,7 @@ class StoreSide:
         journal = self._journal
         objects = StoreObjects(work, self.store, journal, self._manifest, self._epoch, self._resend)
         self._compare_root(objects)
+        self._compare_frontier(objects)
         yield None
         journal.refresh()
         shipping = journal.shipping
@@ -111,6 +118,39 @@ class StoreSide:
                 claim = objects.decoded(key, EpochDocument, _missing_claim(objects, number))
                 if claim is not None and claim.epoch != number:
                     objects.find("content_mismatch", key, "the claim says another number than its name")
+
+    def _compare_frontier(self, objects: StoreObjects) -> None:
+        """What tells readers of lost manifest objects: it is there, whole, and says no more than is settled."""
+        objects.count("files")
+        wrong = self._wrong_frontier()
+        if wrong is None or (objects.work.fix and self._renew_frontier(objects)):
+            return
+        objects.find("missing" if wrong is _NO_FRONTIER else "content_mismatch", layout.FRONTIERS, wrong)
+
+    def _wrong_frontier(self) -> str | None:
+        try:
+            frontier = newest_frontier(self.store, self._journal.log_id.hex())
+        except Corrupt as damage:
+            return damage.message
+        # Afterwards: what a frontier says was settled before it was written. A handle that only looks may be behind it.
+        self._journal.refresh()
+        partitions = shipped_partitions(self._journal)
+        settled = {(partition.topic, partition.number): partition.settled for partition in partitions}
+        if frontier is None and any(p.shipment is not None and p.shipment.settled_segments for p in partitions):
+            return _NO_FRONTIER
+        return _AHEAD if self._journal.owned and behind(frontier, settled) else None
+
+    def _renew_frontier(self, objects: StoreObjects) -> bool:
+        """Have the shipper write it anew, as it does under each claim."""
+        objects.remove(*frontier_keys(self.store))
+        shipping = self._journal.shipping
+        is_there = objects.resend(0 if shipping is None else shipping.shipped_seq)
+        for pause in _PAUSES_S if is_there else ():
+            if self._wrong_frontier() is None:
+                objects.work.repaired(Repair("restored", layout.FRONTIERS))
+                return True
+            Event().wait(pause)
+        return False
 
     # -- topics -------------------------------------------------------------------------------------------
 

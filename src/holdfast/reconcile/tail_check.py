@@ -130,9 +130,16 @@ class TailCheck:
         return self._store.head(key) is not None and not self._objects.is_forged(key)
 
     def _first_unsettled(self) -> int | None:
-        """The first commit up to `shipped` that commit batches must hold; None when all is in segments."""
+        """The first commit that commit batches must hold; None when all is in segments."""
+        return next(self._unsettled(), None)
+
+    def _last_unsettled(self) -> int:
+        """The last one up to `shipped`; what is settled behind it is not sent again, and the next batch covers it."""
+        return max((seq for seq in self._unsettled() if seq <= self._shipped), default=0)
+
+    def _unsettled(self) -> Iterator[int]:
         partitions, entries = self._journal.partitions, entries_after(self._journal, 0)
-        return next((e.seq for e in entries if e.first + e.count > partitions[e.partition_id].settled), None)
+        return (e.seq for e in entries if e.first + e.count > partitions[e.partition_id].settled)
 
     def _remove_or_find(self, info: ObjectInfo, kind: Literal["content_mismatch", "untracked"], detail: str) -> None:
         """An object that must not be there: gone since it was listed, removed now, or reported."""
@@ -153,7 +160,7 @@ class TailCheck:
     # -- batches ------------------------------------------------------------------------------------------
 
     def _mend_hole(self, inherited: Inherited, damaged: list[str]) -> None:
-        if self._objects.work.fix and self._objects.resend(self._shipped):
+        if self._objects.work.fix and self._objects.resend(self._last_unsettled()):
             for key in damaged or [layout.TAIL]:
                 self._objects.work.repaired(Repair("restored", key))
             return

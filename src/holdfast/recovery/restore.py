@@ -49,15 +49,18 @@ from holdfast.recovery.restored_database import Counting, RestoredDatabase, Rest
 from holdfast.recovery.spooling import Spool
 from holdfast.root import tail_walk
 from holdfast.root.acknowledged import acknowledged, takeovers
+from holdfast.root.numbered_objects import segments_from
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import (
     EpochDocument,
+    FrontierDocument,
     LogDocument,
     SegmentDocument,
     SinkTopicDocument,
     TopicDocument,
 )
+from holdfast.root.objects.frontiers import missing, newest_frontier
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_format import RootForm
@@ -106,7 +109,8 @@ def restore(
     and what lies behind stays on the store.
     """
     place = path_of(path, "the new log")
-    settings, keyring = Settings.given(settings), Keyring.given(keyring)
+    settings = Settings.given(settings, keyring.variable if isinstance(keyring, Keyring) else keyring)
+    keyring = Keyring.given(keyring)
     check_cipher(cipher)
     for name, value in (("copy", copy), ("accept_loss", accept_loss), ("allow_unsigned", allow_unsigned)):
         flag(value, name)
@@ -117,6 +121,7 @@ def restore(
     form = RootForm(Signer.of(keyring, cipher), log=check_log_id(log_id), allow_unsigned=allow_unsigned)
     source = RootStore(store_kinds.open_any_store(address.url, address, clock), form)
     directory = Directory(place)
+    directory.refuse_within(address.directory)
     try:
         refuse_foreign(directory)  # before anything is written here
         log = source.log()
@@ -143,6 +148,7 @@ def restore(
 class _Survey(NamedTuple):
     """What the small objects of a root say, all of it proved."""
 
+    frontier: FrontierDocument | None
     inherited: Inherited
     topics: tuple[TopicDocument, ...]
     manifests: dict[Where, StoreManifest]
@@ -275,7 +281,8 @@ class _Restore:
         return True
 
     def _survey(self) -> _Survey:
-        # The tail first: what is settled and removed from it in between is in the manifests then.
+        # The frontier and the tail first: what is settled, or removed, in between is in the manifests then.
+        frontier = newest_frontier(self._store, self._log.log, without=self._own)
         inherited, found = self._root.tail(self._damaged), self._root.topics()
         # What a sink writes was never this log's: it stays where it is, and nothing of it is claimed.
         topics = tuple(topic for topic in found if not isinstance(topic, SinkTopicDocument))
@@ -287,11 +294,11 @@ class _Restore:
             in_effect(manifest.segments, manifest.rewrites)  # or nobody knows which files to fetch
         check_schemas(topics, {(segment.topic, bytes.fromhex(segment.schema)) for segment in segments})
         self._keys.expect({segment.key_id for segment in segments})
-        return _Survey(inherited, topics, dict(zip(places, read, strict=True)))
+        return _Survey(frontier, inherited, topics, dict(zip(places, read, strict=True)))
 
     def _read_tail(self, survey: _Survey) -> Seen:
         """Bring the tail here, and prove it."""
-        inherited, topics, _ = survey
+        frontier, inherited, topics, _ = survey
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
         self._steps.over("fetching commit batches", self._spool.fetch_batch, [key for key, _ in batches], _AT_ONCE)
         in_parallel(self._fetch_keys, [info for info, _ in inherited.keys], _AT_ONCE)
@@ -305,10 +312,23 @@ class _Restore:
         check_schemas(topics, walked.schemas)
         acks, beyond = self._look_beyond(inherited, settled, walked)
         others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
+        if frontier is not None:
+            acks[frontier.epoch] = max(acks.get(frontier.epoch, 0), frontier.seq)
         told = acknowledged(inherited, acks, others)
-        seen = Seen(topics, manifests, inherited, batches, walked, beyond, told, named)
+        seen = Seen(
+            topics, manifests, inherited, batches, walked, beyond, told, named, frontier,
+            self._files_beyond(manifests, walked),
+        )  # fmt: skip
+        self._require_settled(seen)
         self._require_acknowledged(seen)
         return seen
+
+    def _files_beyond(self, manifests: Mapping[Where, StoreManifest], walked: Walked) -> dict[Where, int]:
+        places = [where for where in manifests if where not in walked.ends]
+        counts = in_parallel(
+            lambda where: segments_from(self._store, *where, len(manifests[where].segments)), places, _AT_ONCE
+        )
+        return {where: count for where, count in zip(places, counts, strict=True) if count}
 
     def _named(self, batches: Iterable[Counting]) -> tuple[SegmentDocument, ...]:
         """The segments that batches name which count as a whole."""
@@ -348,6 +368,16 @@ class _Restore:
                 acks[batch.epoch] = max(acks.get(batch.epoch, 0), batch.acked)
                 records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
         return acks, records
+
+    def _require_settled(self, seen: Seen) -> None:
+        """Likewise of what was settled: where the newest manifest objects are lost, only the frontier knows."""
+        if seen.behind and not self._options.accept_loss:
+            raise missing(
+                seen.behind[0], self._store,
+                "nothing was taken over. If the old machine still has the log, open it there: it writes manifest"
+                " objects again. Else look for older versions of these objects in the bucket; or bring back what is"
+                " there with --accept-loss (accept_loss=True)",
+            )  # fmt: skip
 
     def _require_acknowledged(self, seen: Seen) -> None:
         """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
@@ -391,6 +421,8 @@ class _Restore:
         if seen.settled != settled:
             seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
             self._bring_segments(seen, more=True)
+        ends = {where: manifest.settled for where, manifest in seen.manifests.items()}
+        takeover.say_settled(claim, {where: end for where, end in ends.items() if end is not None}, seq)
         return seen
 
     def _settle(self, takeover: Takeover, claim: EpochDocument, seen: Seen) -> Seen:
@@ -440,10 +472,10 @@ class _Restore:
             seen.acknowledged, seen.lost, keys, restore_report.policies(seen.topics),
             restore_report.expiries(seen.manifests.values()),
             restore_report.not_proved(
-                rows, walked, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
+                rows, seen, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
                 unread=self._unread,
             ),
-            self._sinks,
+            self._sinks, restore_report.lost_settled(seen),
         )  # fmt: skip
 
     def _finish(self, attempt: RestoreAttempt, report: RestoreReport) -> None:

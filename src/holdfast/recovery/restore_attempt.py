@@ -10,11 +10,13 @@ import os
 
 import msgspec
 
+from holdfast import disk
 from holdfast.errors import Corrupt, Invalid
 from holdfast.log_directory import Directory
 from holdfast.recovery.restore_report import RestoreReport
 
 MARKER = "RESTORE"
+_BYTES_MAX = 64 * 2**20
 
 
 class RestoreAttempt(msgspec.Struct, frozen=True):
@@ -31,10 +33,10 @@ def earlier(directory: Directory) -> RestoreAttempt | None:
     """What was begun in a directory and not finished."""
     marker = directory.path / MARKER
     try:
-        return msgspec.json.decode(marker.read_bytes(), type=RestoreAttempt)
+        return msgspec.json.decode(disk.read_file(marker, _BYTES_MAX), type=RestoreAttempt)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, disk.NotRegular, disk.TooLong):
         raise Corrupt(
             "RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again"
         ) from None  # fmt: skip

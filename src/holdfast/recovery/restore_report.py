@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import msgspec
 
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST, SegmentRow
+from holdfast.recovery.restored_database import Seen
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_walk import Walked
+
+logger = logging.getLogger("holdfast")
 
 
 class RestoredPolicy(msgspec.Struct, frozen=True):
@@ -31,6 +34,15 @@ class RestoredExpiry(msgspec.Struct, frozen=True):
     """Where the partition begins now."""
     records: int
     """Retired with them."""
+
+
+class RestoredLoss(msgspec.Struct, frozen=True):
+    """Records of a partition that were settled, and that the store has lost."""
+
+    topic: str
+    partition: int
+    first: int
+    records: int
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
@@ -68,6 +80,8 @@ class RestoreReport(msgspec.Struct, frozen=True):
     """What had to be taken on trust, in words."""
     sink_topics: tuple[str, ...] = ()
     """Topics of the root that sinks write: they stay on the store as they are, and are read there."""
+    lost_settled: tuple[RestoredLoss, ...] = ()
+    """Records that were settled and are not there; only where the loss was accepted."""
 
 
 def policies(topics: Iterable[TopicDocument]) -> tuple[RestoredPolicy, ...]:
@@ -91,10 +105,10 @@ def expiries(manifests: Iterable[StoreManifest]) -> tuple[RestoredExpiry, ...]:
 
 
 def not_proved(
-    rows: Iterable[SegmentRow], walked: Walked, *, keyed: bool, signed: bool, damaged: int, unread: int
+    rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, signed: bool, damaged: int, unread: int
 ) -> tuple[str, ...]:
     """What had to be taken on trust."""
-    rows, told = list(rows), []
+    rows, told, walked = list(rows), list(_beyond(seen)), seen.walked
     if not keyed:
         told.append(
             "the log is not encrypted: everything agrees with itself, and nothing proves that this log wrote it"
@@ -119,6 +133,29 @@ def not_proved(
     if damaged:
         told.append(f"{damaged} damaged objects were left out, because the loss was accepted")
     return tuple(told)
+
+
+def _beyond(seen: Seen) -> Iterable[str]:
+    """What may have been lost at the end of partitions."""
+    yield from (f"records that were settled are missing {one}: the loss was accepted" for one in seen.behind)
+    if seen.frontier is None and any(manifest.segments for manifest in seen.manifests.values()):
+        yield "there is no frontier: newest manifest objects that are missing cannot be noticed"
+    for (topic, partition), files in sorted(seen.files_beyond.items()):
+        yield (
+            f"{files} segment files lie behind the newest manifest object topic={topic} partition={partition}:"
+            " they were on their way, or their manifest objects are lost"
+        )
+
+
+def lost_settled(seen: Seen) -> tuple[RestoredLoss, ...]:
+    """What is missing of what was settled; also said aloud."""
+    if seen.behind:
+        logger.warning(
+            "restored with a loss that was accepted: records that were settled are missing, in %d partitions; %s",
+            len(seen.behind), seen.behind[0],
+            extra={"action": "restored_with_loss", "partitions": len(seen.behind)},
+        )  # fmt: skip
+    return tuple(RestoredLoss(one.topic, one.partition, one.there, one.settled - one.there) for one in seen.behind)
 
 
 def live(rows: Iterable[SegmentRow]) -> list[SegmentRow]:

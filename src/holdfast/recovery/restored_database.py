@@ -33,7 +33,8 @@ from holdfast.recovery.rebuild_plan import with_tree
 from holdfast.recovery.spooling import Spool
 from holdfast.root import tail_walk
 from holdfast.root.objects.commit_batch import CommitBatch
-from holdfast.root.objects.documents import LogDocument, SegmentDocument, TopicDocument
+from holdfast.root.objects.documents import FrontierDocument, LogDocument, SegmentDocument, TopicDocument
+from holdfast.root.objects.frontiers import Behind, behind
 from holdfast.root.root_contents import Where
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited
@@ -66,11 +67,20 @@ class Seen(NamedTuple):
     """The last commit that somebody was told of."""
     named: tuple[SegmentDocument, ...] = ()
     """Segments that commit batches name: they count, whether their manifest objects are there or not."""
+    frontier: FrontierDocument | None = None
+    """How far the log itself says that it was settled."""
+    files_beyond: Mapping[Where, int] = {}  # nobody changes it
+    """Segment files that no manifest object names, where no commit batch brings more than the segments either."""
 
     @property
     def lost(self) -> int:
         """Commits that were acknowledged and are not there."""
         return max(0, self.acknowledged - self.walked.reach)
+
+    @property
+    def behind(self) -> tuple[Behind, ...]:
+        """Partitions that lack records which were settled, and which no commit batch brings back."""
+        return behind(self.frontier, {**self.settled, **self.walked.ends})
 
     @property
     def settled(self) -> dict[Where, int]:

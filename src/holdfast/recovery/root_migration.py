@@ -90,7 +90,7 @@ def migrate_root(
     The log is not open meanwhile. After a move to another root, open it once with `store.url` set to the new one and
     `store.move`: it goes on there. Raises Invalid where there is nothing to move.
     """
-    settings = Settings.load() if settings is None else settings
+    settings = Settings.given(settings)
     if keyring is None and cipher is None and settings.crypto.keyring:
         keyring = Keyring.from_reference(settings.crypto.keyring)
     clock = clock or SystemClock()
@@ -237,6 +237,8 @@ class _Copying:
         else:
             self._prove(kind, key, data)
             self._counts["documents"] += 1
+        if kind == "frontier" and self._new.files is self._old.files:  # it stands where the old one stood, signed
+            self._new.delete([key])
         self._create(key, Body.of(data))
         self._done.add(key)
 
@@ -304,10 +306,10 @@ def _kind(key: str) -> str | None:
         return "floor"
     if layout.parse_adopted_key(key) is not None:
         return "adoption"
-    if key.startswith(layout.EPOCHS):
-        return "epoch" if layout.parse_document(key) is not None else None
     if layout.parse_document(key) is None:
         return None
+    if key.startswith((layout.EPOCHS, layout.FRONTIERS)):
+        return "epoch" if key.startswith(layout.EPOCHS) else "frontier"
     folder = key.split("/")[-2]
     return {"_topic": "topic", "_manifest": "manifest", "_checkpoints": "checkpoint", "_expired": "expiry"}[folder]
 

@@ -43,6 +43,7 @@ def connect(
     In a coroutine: `log = await asyncio.to_thread(holdfast.connect, url, token=…)`, then `async with log`.
     """
     address = ServerAddress.of(url)
+    settings = Settings.given(settings, token if isinstance(token, str) else None)
     found = token_of(token)
     if found is not None:
         address.check_token_is_safe(insecure=flag(insecure, "insecure"))
@@ -53,7 +54,7 @@ def connect(
     try:
         info = ServerInfo.ask(exchange, seconds(timeout))
         exchange.log = info.log
-        return RemoteLog(exchange, info, Settings.given(settings), SystemClock())
+        return RemoteLog(exchange, info, settings, SystemClock())
     except BaseException:
         exchange.close()
         raise

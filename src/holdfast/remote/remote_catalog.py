@@ -8,18 +8,20 @@ from __future__ import annotations
 from base64 import b64encode
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from holdfast.arguments import whole
 from holdfast.errors import NotFound
 from holdfast.log.topic_catalog import Schema, check_asked, no_key_column
+from holdfast.log.topics.any_topic import keeping
 from holdfast.log.topics.topic import Topic
-from holdfast.model.topic_name import check_name
+from holdfast.model.topic_name import check_name, check_users, is_own
 from holdfast.remote.http.exchange import JSON, Exchange, Question
 from holdfast.remote.reading.marks_feed import MarksFeed
 from holdfast.remote.reading.remote_pages import RemotePartitions
-from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
+from holdfast.remote.reading.remote_topic import RemoteOwnTopic, RemoteTopic, RemoteTypedTopic
 from holdfast.remote.reading.topic_state import TopicState
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
@@ -43,12 +45,19 @@ class RemoteCatalog:
         self._exchange = exchange
         self._journal = journal
         self._topics: dict[str, AnyRemoteTopic] = {}
+        self._handles: WeakValueDictionary[str, AnyRemoteTopic] = WeakValueDictionary()
+        """What callers have of them: each keeps its log."""
         self._lock = RLock()
         self.open_consumer: Any = None
 
     @property
     def _timeout(self) -> float:
         return self._journal.settings.ack_timeout_ms / 1000
+
+    def handle(self, topic: AnyRemoteTopic, log: object) -> AnyRemoteTopic:
+        """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
+        found = self._handles.get(topic.name)
+        return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
 
     def names(self) -> list[str]:
         """The names of all topics that this client may see, sorted."""
@@ -61,7 +70,7 @@ class RemoteCatalog:
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
-        topic = self.topic(name, None, None, None, 0)
+        topic = self.topic(check_users(name), None, None, None, 0)
         assert isinstance(topic, RemoteTopic)  # a typed one was refused
         return topic
 
@@ -131,7 +140,8 @@ class RemoteCatalog:
             partitions = RemotePartitions(name, parts, cast("Any", journal), cast("Any", None))
             partitions.exchange = self._exchange
             feed = MarksFeed(name, parts, self._exchange, journal)
-            kind = RemoteTypedTopic if state.typed or state.schemas else RemoteTopic
+            raw = RemoteOwnTopic if is_own(name) else RemoteTopic
+            kind = RemoteTypedTopic if state.typed or state.schemas else raw
             topic = kind(name, partitions, journal.clock, feed)
             topic.open_consumer = self.open_consumer
             self._topics[name] = topic

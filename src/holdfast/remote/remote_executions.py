@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
@@ -49,7 +50,7 @@ class RemoteExecutions(Executions):
 
     def __init__(self, exchange: Exchange, timeout: float) -> None:
         elsewhere: Any = _Elsewhere(SystemClock(), ExecutionSettings(payload_bytes_max=2**62))
-        super().__init__(lambda: elsewhere, _no_room, self._asked)
+        super().__init__(lambda: elsewhere, _no_room, partial(_asked, exchange, timeout))
         self._exchange = exchange
         self._timeout = timeout
 
@@ -80,21 +81,6 @@ class RemoteExecutions(Executions):
         return answer.decoded(ExecutionDetails)
 
     # -- changes, asked of the server -------------------------------------------------------------------------
-
-    def _asked(self, action: str, fields: Mapping[str, Any]) -> Any:
-        """Have something done, once: after a lost answer it is asked for again, under the same id."""
-        body = msgspec.msgpack.encode((SystemClock().random_bytes(ID_BYTES), action, dict(fields)))
-        headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
-        answer = self._exchange.ask(
-            Question("POST", ("v1", "client", "executions"), body=body, headers=headers), self._timeout
-        )
-        try:
-            found = msgspec.msgpack.decode(answer.body, type=Answered)
-        except msgspec.MsgspecError:
-            raise Unavailable(
-                "the server's answer is not understood", hint="is its version the same as here?"
-            ) from None
-        return found.result()
 
     async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
         """What `start` does, for coroutines."""
@@ -188,3 +174,15 @@ class RemoteExecutions(Executions):
 
 def _no_room() -> ExecutionRoom:
     refuse("journal")
+
+
+def _asked(exchange: Exchange, timeout: float, action: str, fields: Mapping[str, Any]) -> Any:
+    """Have something done, once: after a lost answer it is asked for again, under the same id."""
+    body = msgspec.msgpack.encode((SystemClock().random_bytes(ID_BYTES), action, dict(fields)))
+    headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
+    answer = exchange.ask(Question("POST", ("v1", "client", "executions"), body=body, headers=headers), timeout)
+    try:
+        found = msgspec.msgpack.decode(answer.body, type=Answered)
+    except msgspec.MsgspecError:
+        raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
+    return found.result()

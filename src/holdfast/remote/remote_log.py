@@ -144,7 +144,7 @@ class RemoteLog(Log):
 
         The arguments are those of `Log.topic`. A handle is kept: asking again asks nobody.
         """
-        return self._catalog.topic(name, schema, partitions, key, first_offset)
+        return self._catalog.handle(self._catalog.topic(name, schema, partitions, key, first_offset), self)
 
     def topics(self) -> list[str]:
         """The names of all topics that the token allows to see, sorted."""
@@ -162,11 +162,12 @@ class RemoteLog(Log):
         Gathered here, sent as one request when the block ends; see `Log.transaction`.
         """
         journal = cast("Any", self._remote)
-        return Transaction(journal, self._catalog, self._plain_keys, timeout=timeout, durability=durability)
+        made = Transaction(journal, self._catalog, self._plain_keys, timeout=timeout, durability=durability)
+        return process_lifetime.holding(made, self)
 
     def space(self, name: str) -> Space:
         """The space of this name: small state, kept beside the records, that can change with them in one commit."""
-        return Space(name, cast("Any", self._remote), self._plain_keys)
+        return process_lifetime.holding(Space(name, cast("Any", self._remote), self._plain_keys), self)
 
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
@@ -176,7 +177,7 @@ class RemoteLog(Log):
 
     def producer(self, name: str, *, start: int = 1) -> Producer:
         """The producer of this name: `producer.append(topic, payload, sequence=1)` writes each number once."""
-        return Producer(name, cast("Any", self._remote), self._catalog, start=start)
+        return process_lifetime.holding(Producer(name, cast("Any", self._remote), self._catalog, start=start), self)
 
     def producers(self) -> list[ProducerStatus]:
         """How far all producers are, those that were used longest ago first."""
@@ -207,7 +208,7 @@ class RemoteLog(Log):
     @property
     def executions(self) -> RemoteExecutions:
         """The durable executions of this log: look at them, start some for workers, signal them, settle promises."""
-        return RemoteExecutions(self._exchange, self._timeout)
+        return process_lifetime.holding(RemoteExecutions(self._exchange, self._timeout), self)
 
     # -- segments and shipping ----------------------------------------------------------------------------
 

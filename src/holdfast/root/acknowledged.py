@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.root.objects import commit_batch, documents
-from holdfast.root.objects.documents import EpochDocument, StartDocument
+from holdfast.root.objects.documents import EpochDocument, FrontierDocument, StartDocument
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import Inherited
 from holdfast.store import layout
@@ -35,6 +35,21 @@ def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapp
     said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
     told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
     return max([inherited.floor, *told])
+
+
+def known_shipped(
+    store: Store, inherited: Inherited, acks: Mapping[int, int], frontier: FrontierDocument | None
+) -> int:
+    """The last commit that a reader of the tail can know of as acknowledged, also from batches behind a hole.
+
+    Cheaper than `acknowledged`, and says less: any later owner draws a line, and one batch of each epoch is asked.
+    """
+    newest = {name.epoch: key for key in inherited.beyond if (name := layout.parse_batch_key(key)) is not None}
+    said = [*acks.items(), *((epoch, _acked(store, key, unknown=0)) for epoch, key in newest.items())]
+    if frontier is not None:
+        said.append((frontier.epoch, frontier.seq))
+    lines = inherited.adopted
+    return max((min([seq, *(line for epoch, line in lines if epoch > own)]) for own, seq in said), default=0)
 
 
 def evidence(store: Store, inherited: Inherited) -> frozenset[str]:
@@ -63,12 +78,12 @@ def _is_takeover(store: Store, epoch: int) -> bool:
 _MUCH = 2**63
 
 
-def _acked(store: Store, key: str) -> int:
-    """What a batch says was acknowledged; one that cannot be read may have said anything."""
+def _acked(store: Store, key: str, unknown: int = _MUCH) -> int:
+    """What a batch says was acknowledged; one that cannot be read may have said anything (`unknown`)."""
     try:
         batch = commit_batch.decode(store.get(key), key)
-        return batch.acked if batch.format > 1 else _MUCH  # the first format did not say
+        return batch.acked if batch.format > 1 else unknown  # the first format did not say
     except NotFound:
         return 0
     except Corrupt:
-        return _MUCH
+        return unknown

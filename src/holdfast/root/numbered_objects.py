@@ -27,3 +27,11 @@ def segments_below(store: Store, topic: str, partition: int, upto: int) -> list[
         if name is not None:
             found.append((name.number, info.key))
     return found
+
+
+def segments_from(store: Store, topic: str, partition: int, number: int) -> int:
+    """How many of a partition's segment files have this number or a higher one."""
+    folder = layout.segments_folder(topic, partition) + "/"
+    after = f"{folder}{number:020d}"  # names go on with a hash
+    names = (info.key.rpartition("/")[2] for info in store.list(folder, after))
+    return sum(layout.parse_segment_name(name) is not None for name in names)

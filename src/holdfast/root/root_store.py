@@ -95,4 +95,4 @@ class RootStore:
         return self.form
 
 
-_DEPENDING = (layout.EPOCHS, layout.TAIL, layout.TOPICS)
+_DEPENDING = (layout.EPOCHS, layout.FRONTIERS, layout.TAIL, layout.TOPICS)

@@ -1,83 +1,29 @@
-"""Who asks, and what they may: the token of a request, its scopes and patterns, how often it may ask.
+"""Who asks: the token of a request, as the file has it now. What a token may do stands in `caller`.
 
 Decided once, at the start: a server without tokens allows everything to everybody, and is allowed to listen on loopback
 only (`listening`). As soon as there is a file of tokens, a token is needed, and stays needed if the file goes: a file
-that was lost, damaged or opened to others lets nobody in.
+that was lost, damaged, older than the log knows or opened to others lets nobody in. Nor is a log that had tokens served
+without them, unless that is said out loud.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import re
-from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.errors import Denied, Full, HoldfastError, Invalid
-from holdfast.execution.work.rate_limit import RateLimit
-from holdfast.server.tokens import SCOPES, Scope, StoredToken, TokenFile, hash_of, is_token, split
+from holdfast.errors import Full, HoldfastError, Invalid, Unavailable
+from holdfast.server.request_caller import Caller, NotKnown
+from holdfast.server.tokens import SCOPES, StoredToken, TokenFile, hash_of, is_token, split
+
+logger = logging.getLogger("holdfast.server")
 
 _LOOK_AGAIN_S = 1.0
 _TOKEN_BYTES_MAX = 4096
-_REMEMBERED = 1_000
 _WHERE_LISTED = "'holdfast token list DIR' shows them"
-
-
-class NotKnown(Denied):
-    """Nobody knows who asks."""
-
-
-class Caller:
-    """Whoever sent a request."""
-
-    __slots__ = ("_fine", "_topics", "id", "limit", "scopes", "token")
-
-    def __init__(self, token: StoredToken | None, rate_max: float | None) -> None:
-        self.token = token
-        self.id = "anyone" if token is None else token.id
-        admin = token is None or "admin" in token.scopes
-        self.scopes: frozenset[Scope] = frozenset(SCOPES if admin or token is None else token.scopes)
-        self._topics = ("*", "_*") if token is None else token.topics
-        self.limit = RateLimit(rate_max or None)
-        self._fine: set[tuple[tuple[Scope, ...], str | None]] = set()
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """Its patterns of topics."""
-        return self._topics
-
-    def matches(self, topic: str) -> bool:
-        """Whether one of its patterns is this topic's."""
-        return any(_matches(pattern, topic) for pattern in self._topics)
-
-    def may(self, scope: Scope, topic: str | None) -> bool:
-        """Whether it may do this to a topic; None stands for the whole log."""
-        if scope not in self.scopes:
-            return False
-        return "*" in self._topics if topic is None else self.matches(topic)
-
-    def require(self, scopes: tuple[Scope, ...], topic: str | None) -> None:
-        """Raise Denied unless one of these scopes is allowed."""
-        if (scopes, topic) in self._fine:
-            return
-        if not any(self.may(scope, topic) for scope in scopes):
-            where = "the whole log" if topic is None else f"topic {topic!r}"
-            raise Denied(f"this token does not allow {' or '.join(scopes)} of {where} token={self.id}")
-        if len(self._fine) < _REMEMBERED:
-            self._fine.add((scopes, topic))
-
-
-@lru_cache(maxsize=1024)
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))) + r"\Z", re.DOTALL)
-
-
-def _matches(pattern: str, topic: str) -> bool:
-    """A star at the front does not stand for an underscore: such topics are holdfast's own."""
-    if topic.startswith("_") and pattern.startswith("*"):
-        return False
-    return _pattern(pattern).match(topic) is not None
 
 
 class Access:
@@ -91,6 +37,8 @@ class Access:
         self._anyone = Caller(None, rate_max)
         self._changed = file.changed()
         self._stored = {one.id: one for one in file.read()}
+        if self._changed is not None:
+            file.remember_quietly()
         self._callers: dict[str, Caller] = {}
         self._failure: HoldfastError | None = None
         self._looked = clock.monotonic()
@@ -134,8 +82,8 @@ class Access:
         parts = split(text.strip()) if scheme.lower() == "bearer" else None
         if parts is None:
             raise NotKnown("this is no token", hint="send it as 'Authorization: Bearer hft1_…', all of it")
-        if self._failure is not None:
-            raise self._failure.again()
+        if self._failure is not None:  # what is wrong is for who runs the server, not for clients
+            raise Unavailable("tokens cannot be checked at the moment", hint="the server's own log says why")
         token_id, secret = parts
         stored = self._stored.get(token_id)
         if stored is None and self._given is not None and self._given.id == token_id:
@@ -159,6 +107,11 @@ class Access:
             self._failure = None
         except HoldfastError as error:
             found, self._failure = (), error
+            logger.error(
+                "nobody gets in: %s (%s)", error.message, error.hint, extra={"action": "tokens_refused"}
+            )  # fmt: skip
+        if self._failure is None and changed is not None:  # not here: this may be an event loop
+            Thread(target=self._file.remember_quietly, name="holdfast-tokens", daemon=True).start()
         self._changed = changed
         self._is_needed = self._is_needed or changed is not None
         known = self._stored

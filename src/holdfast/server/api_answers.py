@@ -30,6 +30,23 @@ _encoder = msgspec.json.Encoder(decimal_format="string")
 encode = _encoder.encode
 
 
+_QUESTION = b"holdfast-question"
+
+
+def bound(send: Send, asked: Headers) -> Send:
+    """Sends what answers this request, and says which one that is: what the client called it, if it did, once."""
+    names = [value for name, value in asked if name == _QUESTION]
+    if len(names) != 1 or not (len(names[0]) <= 64 and names[0].isalnum()):
+        return send
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (_QUESTION, names[0])]
+        await send(message)
+
+    return sending
+
+
 class Answer:
     """A whole answer."""
 

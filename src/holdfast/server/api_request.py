@@ -1,7 +1,8 @@
 """A request: its headers, query and body, each within limits, checked before it is believed.
 
 A body is refused by its declared length before a byte of it is read, and counted while it comes. All bodies that are
-in memory at a time share one budget. What is wrong is Invalid, and says which part; never with its value.
+in memory at a time share one budget, of which each token has a part. What is wrong is Invalid, and says which part;
+never with its value.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from holdfast.arguments import seconds
-from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.server.access import Caller
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.server.http_errors import Refusal
+from holdfast.server.places import Places
+from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,31 +34,17 @@ class ClientGone(Exception):
     """Nobody is there any more to be answered."""
 
 
-class BodyBudget:
-    """How many bytes of bodies are in memory."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._max = bytes_max
-        self.used = 0
-
-    def take(self, count: int) -> None:
-        """Count so many more; Unavailable where they do not fit."""
-        if self.used + count > self._max:
-            raise Unavailable("too many bodies arrive at a time", hint="wait as long as Retry-After says")
-        self.used += count
-
-
 class ApiRequest:
     """One request."""
 
     __slots__ = (
-        "_budget", "_query", "_receive", "_settings", "_taken", "caller", "has_body_left", "headers", "id", "method",
+        "_bodies", "_query", "_receive", "_settings", "_taken", "caller", "has_body_left", "headers", "id", "method",
         "params", "scope",
     )  # fmt: skip
 
     def __init__(
         self, scope: MutableMapping[str, Any], receive: Receive, number: str, settings: ServerSettings,
-        budget: BodyBudget,
+        bodies: Places,
     ) -> None:  # fmt: skip
         self.scope = scope
         self.id = number
@@ -66,7 +54,7 @@ class ApiRequest:
         self.caller: Caller
         self._receive = receive
         self._settings = settings
-        self._budget = budget
+        self._bodies = bodies
         self._taken = 0
         self._query: QueryParams | None = None
         self.has_body_left = b"content-length" in self.headers or b"transfer-encoding" in self.headers
@@ -74,8 +62,9 @@ class ApiRequest:
 
     def release(self) -> None:
         """Its body is no longer needed."""
-        self._budget.used -= self._taken
-        self._taken = 0
+        if self._taken:
+            self._bodies.give_back(self.caller, self._taken)
+            self._taken = 0
 
     # -- headers and query --------------------------------------------------------------------------------
 
@@ -216,7 +205,7 @@ class ApiRequest:
                 413, f"the body is too large max={most}", hint="send it in several smaller ones",
                 headers={"holdfast-body-max": str(most)},
             )  # fmt: skip
-        self._budget.take(count)
+        self._bodies.take(self.caller, count)
         self._taken += count
 
     async def json(self, kind: type[Value]) -> Value:

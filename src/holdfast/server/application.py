@@ -18,10 +18,12 @@ from urllib.parse import unquote
 
 from starlette.routing import Match, Route
 
-from holdfast.errors import HoldfastError, NotFound, OutcomeUnknown, Unavailable
-from holdfast.server.api_answers import Answer, Send, Stream, json_answer
+from holdfast.errors import Full, HoldfastError, NotFound, OutcomeUnknown, Unavailable
+from holdfast.model.topic_name import check_users, is_name
+from holdfast.server.api_answers import Answer, Send, Stream, bound, json_answer
 from holdfast.server.api_request import ApiRequest, ClientGone, Receive
 from holdfast.server.http_errors import ErrorBody, Refusal, body_of, headers_of, kind_of, status_of
+from holdfast.server.request_caller import EXECUTIONS, SPACES
 from holdfast.server.route_table import ROUTES, RouteDefinition
 from holdfast.server.served import Served
 
@@ -45,8 +47,9 @@ class Application:
             return
         served = self._served
         number = self._prefix + format(next(self._numbers), "x")
-        request = ApiRequest(scope, receive, number, served.settings, served.budget)
-        pattern = "-"
+        send = bound(send, scope["headers"])
+        request = ApiRequest(scope, receive, number, served.settings, served.bodies)
+        pattern, definition = "-", None
         try:
             try:
                 definition, request.params = self._match(scope)
@@ -54,6 +57,7 @@ class Application:
                 answer = await self._answer(definition, request)
             finally:
                 request.release()
+            self._note(definition, request, 200 if isinstance(answer, Stream) else answer.status)
             if isinstance(answer, Stream):
                 await self._stream(answer, request, send)
             else:
@@ -61,14 +65,21 @@ class Application:
         except ClientGone:
             return
         except HoldfastError as error:
+            self._note(definition, request, status_of(error))
             await self._refuse(error, request, pattern, send)
         except Exception as error:
+            self._note(definition, request, 500)
             _log.error(
                 "a request failed: unexpected %s at %s route=%s request=%s", type(error).__name__, _place(error),
                 pattern, number, extra={"action": "request_defect"},
             )  # fmt: skip
             body = ErrorBody("Defect", "the server failed", "the server's log says more", {}, number)
             await json_answer(body, 500).send(send, number, close=True)
+
+    def _note(self, definition: RouteDefinition | None, request: ApiRequest, status: int) -> None:
+        if definition is not None:
+            caller = getattr(request, "caller", None)
+            self._served.audit.note(caller, definition, _path_topic(definition, request), status)
 
     # -- finding the route --------------------------------------------------------------------------------
 
@@ -108,13 +119,13 @@ class Application:
         request.caller = served.access.caller(request.header(b"authorization"))
         if (meant := request.header(b"holdfast-log")) is not None and meant != served.log.id:
             raise Refusal(421, "this server has another log than the one that is meant", hint=_OTHER_LOG)
-        if definition.about not in ("handler", "any"):
-            request.caller.require(definition.scopes, _topic(definition, request))
+        _claim(request)
+        _require(definition, request)
         if served.draining.is_set():
             served.check_ready()
         if definition.is_stream:
             return await definition.handler(request, served)
-        with served.requests:
+        with served.requests.held(request.caller):
             return await self._within_time(definition, request)
 
     async def _within_time(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
@@ -153,7 +164,8 @@ class Application:
                 "a request was not done: %s status=%d route=%s token=%s request=%s", kind_of(error), status, pattern,
                 "-" if caller is None else caller.id, request.id, extra={"action": "request_failed"},
             )  # fmt: skip
-        answer = json_answer(body_of(error, request.id), status, headers_of(error, status))
+        sees = request.caller.sees if hasattr(request, "caller") else _nobody
+        answer = json_answer(body_of(error, request.id, sees), status, headers_of(error, status))
         try:
             await request.discard()
         except ClientGone:
@@ -172,10 +184,36 @@ async def _nothing(*_: Any) -> None:
 _OTHER_LOG = "another log is served at this address now; connect again, to the one that you mean"
 
 
-def _topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
-    if definition.about == "topic":
-        return str(request.params["topic"])
-    return {"executions": "_executions", "spaces": "_spaces"}.get(definition.about)
+def _path_topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
+    """The topic that a path names, if it could be one: what else a client writes there is not repeated."""
+    topic = request.params.get("topic") if definition.about == "topic" else None
+    return topic if topic is not None and is_name(topic) else None
+
+
+def _claim(request: ApiRequest) -> None:
+    """Count the connection among its token's; one too many is closed with the answer."""
+    claim = request.scope.get("state", {}).get("claim")
+    try:
+        if claim is not None:
+            claim(request.caller)
+    except Full as error:
+        raise Refusal(429, error.message, hint=error.hint, headers={"connection": "close"}, kind="Full") from None
+
+
+def _require(definition: RouteDefinition, request: ApiRequest) -> None:
+    """Raise Denied where the token does not allow the route; what a body names is for the handler to check."""
+    caller, about = request.caller, definition.about
+    if about == "topic":
+        topic = str(request.params["topic"])
+        caller.require_topic(definition.scopes, topic, request.params.get("name"))
+        if definition.changes_topic:
+            check_users(topic)
+    elif about not in ("handler", "any"):
+        caller.require(definition.scopes, {"executions": EXECUTIONS, "spaces": SPACES}.get(about))
+
+
+def _nobody(_topic: str) -> bool:
+    return False
 
 
 def _place(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from struct import unpack_from
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Operation, Run
@@ -25,10 +25,12 @@ from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
 from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
 from holdfast.remote.wire.group_message import Consumed, GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
-from holdfast.server.access import Caller
+from holdfast.server.request_caller import Caller
 from holdfast.server.served import AnyKind, Served
 
-_UNIQUE_BYTES = 32
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _ITEMS_MAX = 16_384
 _KIND_BYTES_MAX = 255
 _SPACES = "_spaces"
@@ -43,6 +45,15 @@ class ItemRefused(Exception):
         super().__init__(error.message)
         self.index = index
         self.error = error
+
+
+class _NamedRows(NamedTuple):
+    """Rows of a unit that have an idempotency key."""
+
+    topic: TypedTopic
+    told: RowsRun
+    stored: pa.RecordBatch
+    encoded: Encoded
 
 
 Take = Callable[[Consumed], Committing | None]
@@ -60,7 +71,7 @@ class CheckedGroup:
         """Positions that were taken, and the unit that each will be in."""
         self._caller = caller
         self._journal = served.log._journal
-        self._uniques: dict[bytes, bytes] = {}
+        self._named: list[_NamedRows] = []
         self._salt_is_in = False
 
     def items(self, message: GroupMessage) -> list[Forwardable]:
@@ -85,6 +96,7 @@ class CheckedGroup:
             raise Invalid("a producer has a name of printable characters", hint="log.producer('device-7')") from None
         check_producer(told.producer, told.sequence, told.start)
         self._served.require_producer(self._caller, told.producer.decode())
+        self._served.sessions.enter(self._caller, told.producer, is_producer=True)
         return ForwardedProduced(told.producer, told.sequence, told.start, self._item(told.item))
 
     # -- plain records ------------------------------------------------------------------------------------
@@ -102,7 +114,7 @@ class CheckedGroup:
         return topic
 
     def _topic(self, name: str) -> AnyKind:
-        self._caller.require(("append",), name)
+        self._caller.require_append(name)
         return self._served.topic(name)
 
     # -- units --------------------------------------------------------------------------------------------
@@ -118,6 +130,7 @@ class CheckedGroup:
             operations += made
             size += weight
             records += sum(len(one) for one in made if isinstance(one, Run))
+        self._name_batches()
         consumed = [told for told in unit.operations if isinstance(told, Consumed)]
         if not operations and not consumed:
             raise Invalid("a unit is empty", hint="send at least one operation")
@@ -131,7 +144,7 @@ class CheckedGroup:
         """Positions come last. Where one must not be committed, the unit is refused alone, and that is its answer."""
         placed: list[QueuedUnit] = []
         for told in consumed:
-            self._caller.require(("read",), told.topic)
+            self._caller.require_consumer(told.consumer, told.topic)
             try:
                 committing = None if self._take is None else self._take(told)
             except HoldfastError as error:
@@ -174,15 +187,24 @@ class CheckedGroup:
         topic = self._topic(told.topic)
         if not isinstance(topic, TypedTopic):
             raise Invalid(f"topic {told.topic!r} holds raw records", hint="ask for it without schema")
-        encoded = _encoded(topic, told)
-        encoded.key, encoded.batch = self._unique(told.key), self._unique(told.batch)
+        encoded, stored = _encoded(topic, told)
+        if told.key is not None:
+            self._named.append(_NamedRows(topic, told, stored, encoded))
         return Run.unplaced(topic._partitions.explicit(told.partition), encoded), topic._checks.batch_size(
             len(told.body)
         )
 
-    def _unique(self, unique: bytes | None) -> bytes | None:
-        """One object for all parts of a batch."""
-        return None if unique is None else self._uniques.setdefault(_checked_unique(unique), unique)
+    def _name_batches(self) -> None:
+        """Hash the idempotency keys of a unit's rows, with all rows that each stands for."""
+        named, self._named = self._named, []
+        batches: dict[tuple[str, bytes | None, int], list[_NamedRows]] = {}
+        for at, one in enumerate(named):
+            number = -1 - at if one.told.batch is None else one.told.batch
+            batches.setdefault((one.topic.name, one.told.key, number), []).append(one)
+        for (_, key, _), parts in batches.items():
+            parts[0].topic._name_parts(
+                key or b"", [(one.told.partition, one.stored) for one in parts], [one.encoded for one in parts]
+            )
 
     def _space_change(self, told: SpaceChange) -> tuple[list[Operation], int]:
         self._caller.require(("append",), _SPACES)
@@ -214,10 +236,14 @@ def _rows(topic: Topic, run: RecordsRun, most: int) -> tuple[list[Row], int]:
     topic._checks.batch_size(0, max(map(len, columns.payloads)))
     extras = dict(_extras(topic, columns))
     rows: list[Row] = [
-        (payload, time, extras.get(at), None if key is None else _checked_unique(key))
+        (payload, time, extras.get(at), _unique(topic, key, payload, extras.get(at)))
         for at, (payload, time, key) in enumerate(zip(columns.payloads, columns.times, keys, strict=True))
     ]
     return rows, columns.size()
+
+
+def _unique(topic: Topic, key: bytes | None, payload: bytes, extra: Extra | None) -> bytes | None:
+    return None if key is None else topic._checks.unique_record(key, payload, extra)[1]
 
 
 def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
@@ -232,8 +258,8 @@ def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
         yield at, topic._checks.extras(key, text, named, 0)[0]
 
 
-def _encoded(topic: TypedTopic, told: RowsRun) -> Encoded:
-    """Rows, proved to be valid Arrow of a version of the schema; stored in the newest."""
+def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[Encoded, pa.RecordBatch]:
+    """Rows, encoded and as a batch, proved to be valid Arrow of a version of the schema; in the newest."""
     from holdfast.segments.manifest.schema_versions import versions
     from holdfast.segments.typed.row_message import BadRows, message_of, sent_rows
     from holdfast.segments.typed.row_times import joined
@@ -252,10 +278,4 @@ def _encoded(topic: TypedTopic, told: RowsRun) -> Encoded:
     newest, stored = topic._conformed(batch)
     stamps = unpack_from(f"<{len(times) // 8}q", times)
     body = joined(frame.typed_head(count, bytes(times)), message_of(stored))
-    return Encoded(count, min(stamps), max(stamps), body, newest.fingerprint)
-
-
-def _checked_unique(unique: bytes) -> bytes:
-    if len(unique) != _UNIQUE_BYTES:
-        raise Invalid("the hash of an idempotency key has 32 bytes", hint="send it as holdfast's own client does")
-    return unique
+    return Encoded(count, min(stamps), max(stamps), body, newest.fingerprint), stored

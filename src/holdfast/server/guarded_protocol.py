@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from functools import partial
 from math import inf
 from typing import Any, Literal
 
@@ -21,11 +22,15 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.server.http_errors import ErrorBody
+from holdfast.server.places import Places
+from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 
 _log = logging.getLogger("holdfast.server")
 _HEADERS_MAX = 100
 _PIPELINED_MAX = 16
+_ONCE = (b"host", b"authorization", b"idempotency-key", b"holdfast-producer", b"holdfast-sequence")
+"""Headers that decide who asks and for what: a proxy might look at another one of two than we do."""
 _LATE = 408
 _GOODBYE_S = 2.0
 """How long the end of TLS may take: a client that does not answer must not hold up the server's own end."""
@@ -40,6 +45,7 @@ class Connections:
         self.settings = settings
         self.open: set[GuardedProtocol] = set()
         self.refused = 0
+        self._places = Places(settings.connections_max, "connections", settings.token_share)
 
     def admit(self, protocol: GuardedProtocol) -> bool:
         """Count one more; False where there are too many."""
@@ -51,9 +57,23 @@ class Connections:
         self.open.add(protocol)
         return True
 
+    def claim(self, protocol: GuardedProtocol, caller: Caller) -> None:
+        """A token has sent a request over a connection, which counts as its own; Full where it has too many."""
+        is_open = protocol in self.open  # one that is gone must not take a place: nobody would give it back
+        if is_open and (protocol.caller is None or protocol.caller.id != caller.id):
+            self._places.take(caller)
+            self._give_back(protocol)
+            protocol.caller = caller
+
+    def _give_back(self, protocol: GuardedProtocol) -> None:
+        if protocol.caller is not None:
+            self._places.give_back(protocol.caller)
+            protocol.caller = None
+
     def drop(self, protocol: GuardedProtocol) -> None:
         """One less."""
         self.open.discard(protocol)
+        self._give_back(protocol)
         if self.refused and len(self.open) < self.settings.connections_max // 2:
             self.refused = 0  # the next time is worth a word again
 
@@ -87,6 +107,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._send_deadline = inf
         self._head_bytes = self._head_count = 0
         """What has come of the present request's headers: as bytes that are not complete, and as complete ones."""
+        self.caller: Caller | None = None
+        """Whose token came with its last request."""
         self._refusal: tuple[int, str] | None = None
         self._unanswered: list[Any] = []
         """Requests of this connection that have no whole answer yet; several where a client does not wait."""
@@ -161,6 +183,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
+        self.scope["state"]["claim"] = partial(self._guard.claim, self)
         self._head_bytes = self._head_count = 0
         self._wait_for("head", self._headers_s)
 
@@ -170,8 +193,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
-        super().on_header(name, value)
+        """A header. What comes behind a body is a trailer: it counts, and is nothing that a request says of itself."""
+        if self._waits_for != "body":
+            super().on_header(name, value)
         self._count(len(name) + len(value) + 4)
 
     def _count(self, size: int) -> None:
@@ -182,8 +206,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """All headers are there."""
-        if [name for name, _ in self.headers].count(b"host") > 1:
-            raise httptools.HttpParserError("two hosts")
+        names = [name for name, _ in self.headers]
+        if any(names.count(name) > 1 for name in _ONCE):
+            raise httptools.HttpParserError("two of one")
         self._wait_for("body", self._body_s)
         super().on_headers_complete()
         self._unanswered = [one for one in self._unanswered if not one.response_complete]

@@ -8,6 +8,7 @@ client learns its request's number, the server's log the rest.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,8 +28,9 @@ from holdfast.errors import (
     Unavailable,
     WaitTimedOut,
 )
-from holdfast.server.access import NotKnown
+from holdfast.log.topics.topic_partitions import NoTopic
 from holdfast.server.browser_guard import WrongHost
+from holdfast.server.request_caller import NotKnown
 
 _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
     (Expired, 410), (NotFound, 404), (WrongHost, 421), (NotKnown, 401), (Denied, 403), (Full, 429), (Unavailable, 503),
@@ -42,7 +44,9 @@ _FIELDS = ("first", "reason", "topic", "partition", "offset", "holder")
 
 _GAP = re.compile(r"sequence=\d+ expected=(\d+)\Z")
 """What is said of a producer's number that leaves a gap: values stand at the end of a message."""
-_PATH = re.compile(r" path=\S+")
+_PATH = re.compile(r" path=.*?(?=: | [a-z_]+=|$)", re.DOTALL)
+_PLACE = re.compile(r"(?<![\w.:/<])/(?!v1/|docs\b|metrics\b)[^\s'\"]+")
+"""A path of this machine in a text; routes of the server are none."""
 _HINT_OF_FULL = "wait as long as Retry-After says, then send it again"
 _HINT_OF_UNKNOWN = "send it again with the same producer and sequence, or the same Idempotency-Key: it is written once"
 
@@ -78,8 +82,12 @@ def status_of(error: HoldfastError) -> int:
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 
-def body_of(error: HoldfastError, request: str) -> ErrorBody:
-    """An error as a client gets it."""
+def body_of(
+    error: HoldfastError, request: str, sees: Callable[[str], bool] = lambda topic: False
+) -> ErrorBody:  # fmt: skip
+    """An error as a client gets it, who may know of topics that it `sees`."""
+    if isinstance(error, NoTopic):
+        error = error.shown_to(sees)
     fields = {name: value for name in _FIELDS if (value := getattr(error, name, None)) is not None}
     gap = _GAP.search(error.message) if type(error) is Invalid else None
     if gap is not None:
@@ -108,10 +116,10 @@ def headers_of(error: HoldfastError, status: int) -> list[tuple[bytes, bytes]]:
 
 def _message(error: HoldfastError) -> str:
     """Without a path of this machine."""
-    return _PATH.sub("", error.message)
+    return _PLACE.sub("…", _PATH.sub("", error.message))
 
 
 def _hint(error: HoldfastError) -> str:
     if isinstance(error, Full):
         return _HINT_OF_FULL
-    return _HINT_OF_UNKNOWN if isinstance(error, OutcomeUnknown) else error.hint
+    return _HINT_OF_UNKNOWN if isinstance(error, OutcomeUnknown) else _PLACE.sub("…", error.hint)

@@ -30,7 +30,6 @@ from holdfast.server.routes import (
     topics_routes,
 )
 from holdfast.server.served import Served
-from holdfast.server.tokens import Scope
 
 Handler = Callable[[ApiRequest, Served], Awaitable[Answer | Stream]]
 About = Literal["open", "any", "topic", "log", "executions", "spaces", "handler"]
@@ -44,7 +43,7 @@ class RouteDefinition(NamedTuple):
     about: About
     """What the scopes are needed for: a topic of the path, the whole log …; `open` needs no token, `handler` decides
     by itself, `any` takes every token."""
-    scopes: tuple[Scope, ...]
+    scopes: tuple[str, ...]
     handler: Handler
     summary: str
     body: Any = None
@@ -57,16 +56,20 @@ class RouteDefinition(NamedTuple):
     takes: tuple[str, ...] = (JSON,)
     """What a body can be."""
     is_stream: bool = False
+    changes_topic: bool = False
+    """Whether it appends to the topic of the path or changes it: that nobody may, where it is holdfast's own."""
     writes: bool = False
     """Whether nobody knows what became of it if it takes too long."""
     seconds_more: float | None = 0.0
     """How much longer it may take, because it waits for something; None: what it waits for has a limit of its own."""
 
 
-_READ: tuple[Scope, ...] = ("read",)
-_APPEND: tuple[Scope, ...] = ("append",)
-_EITHER: tuple[Scope, ...] = ("read", "append")
-_ADMIN: tuple[Scope, ...] = ("admin",)
+_READ: tuple[str, ...] = ("read",)
+_APPEND: tuple[str, ...] = ("append",)
+_EITHER: tuple[str, ...] = ("read", "append", "consume")
+_CONSUME: tuple[str, ...] = ("consume",)
+_SEE: tuple[str, ...] = ("read", "consume")
+_ADMIN: tuple[str, ...] = ("admin",)
 _TOPIC = "/v1/topics/{topic}"
 _CONSUMER = _TOPIC + "/consumers/{name}"
 _MEMBER = _CONSUMER + "/members/{member}"
@@ -80,7 +83,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route(
         "POST", _TOPIC + "/records", "topic", _APPEND, appending.append, "Append records or rows",
         GivenRecord, appending.AppendAnswer, ("partition", "durability", "timeout", "time"),
-        takes=(JSON, NDJSON, BYTES, ARROW), writes=True, seconds_more=None,
+        takes=(JSON, NDJSON, BYTES, ARROW), changes_topic=True, writes=True, seconds_more=None,
     ),
     _Route(
         "GET", _TOPIC + "/records", "topic", _READ, reading_records.read, "One page of records or rows",
@@ -104,7 +107,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route(
         "PUT", _TOPIC, "topic", _ADMIN, topics_routes.put_topic, "Create a topic, or a new version of its schema",
         topics_routes.TopicBody, topics_routes.TopicAnswer, ("partitions", "key", "first_offset"), takes=(JSON, ARROW),
-        writes=True,
+        changes_topic=True, writes=True,
     ),
     _Route("GET", _TOPIC + "/schema", "topic", _EITHER, topics_routes.schema, "A typed topic's schema", forms=(ARROW,)),
     _Route("GET", _TOPIC + "/marks", "topic", _EITHER, topics_routes.marks, "How far each partition got", None,
@@ -112,7 +115,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("GET", _TOPIC + "/watermark/{partition}", "topic", _READ, topics_routes.watermark,
            "How far a partition is sealed", None, Watermark, ("offset", "timeout"), seconds_more=WAIT_SECONDS_MAX),
     _Route("PUT", _TOPIC + "/retention", "topic", _ADMIN, topics_routes.set_retention, "A topic's retention policy",
-           topics_routes.RetentionBody, writes=True),
+           topics_routes.RetentionBody, changes_topic=True, writes=True),
     _Route("GET", "/v1", "any", (), log_verbs.root, "What is served, and what the token allows", None,
            log_verbs.RootAnswer),
     _Route("POST", "/v1/groups", "handler", _APPEND, group_routes.write_group, "A group of a client",
@@ -150,18 +153,19 @@ ROUTES: tuple[RouteDefinition, ...] = (
            space_routes.ItemAnswer, ("key",)),
     _Route("GET", "/v1/consumers", "any", (), consumer_routes.list_consumers, "How far consumers are",
            query=("topic",)),
-    _Route("GET", _CONSUMER, "topic", _READ, consumer_routes.show_consumer, "One consumer", None, ConsumerStatus),
+    _Route("GET", _CONSUMER, "topic", _SEE, consumer_routes.show_consumer, "One consumer", None, ConsumerStatus),
     _Route("DELETE", _CONSUMER, "topic", _ADMIN, consumer_routes.forget_consumer, "Forget a consumer's position",
            writes=True),
-    _Route("POST", _CONSUMER + "/members", "topic", _READ, consumer_routes.join, "Make a member of a consumer",
+    _Route("POST", _CONSUMER + "/members", "topic", _CONSUME, consumer_routes.join, "Make a member of a consumer",
            consumer_routes.MemberBody, consumer_routes.MemberAnswer, seconds_more=WAIT_SECONDS_MAX),
-    _Route("GET", _MEMBER, "topic", _READ, consumer_routes.show_member, "A member", None, consumer_routes.MemberAnswer),
-    _Route("DELETE", _MEMBER, "topic", _READ, consumer_routes.leave, "Let a member go"),
-    _Route("POST", _MEMBER + "/poll", "topic", _READ, consumer_routes.poll, "The next records of a member",
+    _Route("GET", _MEMBER, "topic", _CONSUME, consumer_routes.show_member, "A member", None,
+           consumer_routes.MemberAnswer),
+    _Route("DELETE", _MEMBER, "topic", _CONSUME, consumer_routes.leave, "Let a member go"),
+    _Route("POST", _MEMBER + "/poll", "topic", _CONSUME, consumer_routes.poll, "The next records of a member",
            consumer_routes.PollBody, reading_records.PageAnswer, forms=(JSON, ARROW), seconds_more=WAIT_SECONDS_MAX),
-    _Route("POST", _MEMBER + "/commit", "topic", _READ, consumer_routes.commit, "Commit how far a member got",
+    _Route("POST", _MEMBER + "/commit", "topic", _CONSUME, consumer_routes.commit, "Commit how far a member got",
            consumer_routes.CommitBody, writes=True, seconds_more=WAIT_SECONDS_MAX),
-    _Route("POST", _MEMBER + "/seek", "topic", _READ, consumer_routes.seek, "Go on from somewhere else",
+    _Route("POST", _MEMBER + "/seek", "topic", _CONSUME, consumer_routes.seek, "Go on from somewhere else",
            consumer_routes.SeekBody),
     _Route("GET", "/v1/executions", "executions", _READ, execution_routes.list_executions, "Executions",
            query=("status", "kind", "limit")),

@@ -9,41 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Closed, Denied, Full, Invalid, NotFound, Unavailable
+from holdfast.errors import Closed, Denied, Invalid
 from holdfast.log.log import Log
 from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_partitions import NoTopic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
-from holdfast.server.access import Access, Caller
-from holdfast.server.api_request import ApiRequest, BodyBudget, ClientGone
+from holdfast.server.access import Access
+from holdfast.server.api_request import ApiRequest, ClientGone
+from holdfast.server.audit import Audit
 from holdfast.server.browser_guard import BrowserGuard
+from holdfast.server.places import Places, TokenSessions
+from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
-from holdfast.suggestions import meant
 
 Value = TypeVar("Value")
 AnyKind = Topic | TypedTopic
 
 _READERS, _WORKERS = 8, 4
-
-
-class Places:
-    """So many at a time; the next one is refused."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self._most = most
-        self._what = what
-        self.taken = 0
-
-    def __enter__(self) -> None:
-        if self.taken >= self._most:
-            raise Full(f"too many {self._what} max={self._most}", hint="try again later")
-        self.taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.taken -= 1
 
 
 class Served:
@@ -57,9 +44,12 @@ class Served:
         self.access = access
         self.guard = guard
         self.clock = clock or SystemClock()
-        self.budget = BodyBudget(settings.bodies_bytes_max)
-        self.requests = Places(settings.requests_max, "requests")
-        self.followers = Places(settings.followers_max, "followers")
+        share = settings.token_share
+        self.bodies = Places(settings.bodies_bytes_max, "bytes of bodies", share, settings.body_bytes_max)
+        self.requests = Places(settings.requests_max, "requests", share)
+        self.followers = Places(settings.followers_max, "followers", share)
+        self.sessions = TokenSessions(log._journal, self.clock, share)
+        self.audit = Audit(log, is_wanted=settings.audit)
         self.draining = asyncio.Event()
         """Set when the server shuts down: followers end, nothing new is begun."""
         self.members: Any = None
@@ -67,7 +57,7 @@ class Served:
         self._topics: dict[str, AnyKind] = {}
         self._readers = ThreadPoolExecutor(_READERS, "holdfast-http-read")
         self._workers = ThreadPoolExecutor(_WORKERS, "holdfast-http-work")
-        self._working = 0
+        self._works = Places(_WORKERS, "long requests", share)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -79,8 +69,7 @@ class Served:
     def _find(self, name: str) -> AnyKind:
         known = self.log.topics()
         if check_name(name) not in known:
-            shown = [one for one in known if not one.startswith("_")]
-            raise NotFound(f"there is no topic {name!r}{meant(name, shown)}", hint="PUT /v1/topics/NAME creates one")
+            raise NoTopic(name, known, hint="PUT /v1/topics/NAME creates one")
         try:
             found: AnyKind = self.log.topic(name, schema="latest")
         except Invalid:
@@ -96,10 +85,11 @@ class Served:
         return found
 
     def require_producer(self, caller: Caller, name: str) -> None:
-        """Raise Denied where a producer appends to topics that are none of the caller's.
+        """Raise Denied where the name is not the caller's to use, or its producer appends to topics of others.
 
         Producers belong to the log. Whoever moved the numbers of another one would make it leave records out.
         """
+        caller.require_producer(name)
         journal = self.log._journal
         for number in journal.sessions.partitions_of(name.encode()):
             if not caller.may("append", journal.partitions[number].topic):
@@ -111,17 +101,15 @@ class Served:
         """Do what reads, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    async def do(self, work: Callable[[], Value]) -> Value:
-        """Do what may take long, in a thread. It goes on when whoever asked for it goes."""
-        if self._working >= _WORKERS:
-            raise Unavailable("too much is being done already", hint="wait as long as Retry-After says")
-        self._working += 1
+    async def do(self, caller: Caller, work: Callable[[], Value]) -> Value:
+        """Do what may take long, in a thread. It goes on, and keeps its place, when whoever asked for it goes."""
+        self._works.take(caller)
         future = asyncio.get_running_loop().run_in_executor(self._workers, work)
-        future.add_done_callback(self._done)
+        future.add_done_callback(partial(self._done, caller))
         return await asyncio.shield(future)
 
-    def _done(self, future: asyncio.Future[Value]) -> None:
-        self._working -= 1
+    def _done(self, caller: Caller, future: asyncio.Future[Value]) -> None:
+        self._works.give_back(caller)
         if not future.cancelled():
             future.exception()  # whoever asked may have gone: then nobody looks at it
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -23,12 +24,13 @@ import uvicorn
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.log.log import Log
+from holdfast.remote.http.server_connections import harden
 from holdfast.server.access import Access
 from holdfast.server.application import Application
 from holdfast.server.browser_guard import BrowserGuard, is_loopback
 from holdfast.server.guarded_protocol import Connections, GuardedProtocol, TlsGate
 from holdfast.server.served import Served
-from holdfast.server.tokens import FILE, TokenFile
+from holdfast.server.tokens import FILE, TokenFile, TokenMemory
 from holdfast.server_settings import ServerSettings
 
 _THREADS = 32
@@ -58,25 +60,40 @@ def parse_address(text: str) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
-def token_file(log_directory: Path, settings: ServerSettings) -> TokenFile:
-    """Where a log's tokens are."""
-    return TokenFile(log_directory / FILE if settings.tokens is None else Path(settings.tokens))
+def token_file(log: Log, settings: ServerSettings, *, may_be_lost: bool) -> TokenFile:
+    """A log's tokens; Invalid where it had some and they are not there."""
+    path = log.path / FILE if settings.tokens is None else Path(settings.tokens)
+    memory = TokenMemory(log)
+    if not (os.path.lexists(path) or may_be_lost or settings.token) and memory.changes:
+        raise Invalid(
+            f"this log had tokens, and their file is not there path={path}",
+            hint="make tokens again (holdfast token create DIR NAME …), or put the file back;"
+            " --no-tokens serves without, to everybody on this machine",
+        )
+    return TokenFile(path, memory)
 
 
 class HttpServer:
     """One log, served over HTTP; made, then run."""
 
-    def __init__(self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None) -> None:
-        """Binds the port; Invalid or Unavailable where that must not or cannot be."""
+    def __init__(
+        self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None,
+        no_tokens: bool = False,
+    ) -> None:  # fmt: skip
+        """Binds the port; Invalid or Unavailable where that must not or cannot be.
+
+        `no_tokens`: a log that had tokens, and lost their file, is served without.
+        """
         self.settings = settings or log.settings.server
         self._log = log
         self._clock = clock or SystemClock()
         asked = parse_address(self.settings.listen)
-        self.access = Access(
-            token_file(log.path, self.settings), self.settings.token, self._clock, self.settings.rate_max
-        )  # fmt: skip
+        tokens = token_file(log, self.settings, may_be_lost=no_tokens)
+        self.access = Access(tokens, self.settings.token, self._clock, self.settings.rate_max)
         self._context = _tls(self.settings)
         found = _resolved(asked)
+        if no_tokens and self.access.is_needed:
+            raise Invalid("there are tokens, and --no-tokens says that there are none", hint="leave one of them out")
         if not self.access.is_needed and not all(is_loopback(one[4][0]) for one in found):
             raise Invalid(
                 f"a server without tokens listens on loopback only listen={asked.text}",
@@ -205,8 +222,14 @@ def _bound(found: list[Any], address: Address) -> list[socket.socket]:
 def _tls(settings: ServerSettings) -> ssl.SSLContext | None:
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
+    try:
+        is_open = os.stat(settings.tls_key).st_mode & 0o007
+    except OSError:
+        is_open = 0  # loading it says what is wrong
+    if is_open:
+        raise Invalid(f"everybody may read the TLS key path={settings.tls_key}", hint=f"chmod 600 {settings.tls_key}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    harden(context)
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)

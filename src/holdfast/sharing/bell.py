@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import select
 from contextlib import suppress
-from socket import socket
+from socket import socket, socketpair
 
 
 class Bell:
-    """Wakes the one thread that sleeps here."""
+    """Wakes the one thread that sleeps here.
+
+    No lock: a signal handler may ring. `_is_asleep` is raised by the sleeper before it looks, and lowered by it alone:
+    whoever lowers it and is interrupted before it rings would leave a handler unheard.
+    Rung after it was closed, it does nothing: sockets, unlike bare descriptors, know that they are closed, and never
+    write into another file.
+    """
 
     def __init__(self) -> None:
-        self._out, self._in = os.pipe()
-        os.set_blocking(self._out, False)
-        os.set_blocking(self._in, False)
+        self._out, self._in = socketpair()
+        self._out.setblocking(False)
+        self._in.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._out, select.POLLIN)
         self._watched = (-1, 0)
@@ -27,9 +32,8 @@ class Bell:
     def ring(self) -> None:
         """Wake it, if it sleeps."""
         if self._is_asleep:
-            self._is_asleep = False
             with suppress(OSError):  # full: it is awake; closed: it has ended
-                os.write(self._in, b"\0")
+                self._in.send(b"\0")
 
     def wait(self, sock: socket | None, timeout: float | None, *, to_send: bool = False) -> tuple[bool, bool]:
         """Sleep until the socket has something, the bell rings or the time is up: whether it rang, whether it has."""
@@ -39,10 +43,10 @@ class Bell:
         self._is_asleep = False
         rang = has = False
         for one, _ in ready:
-            if one == self._out:
+            if one == self._out.fileno():
                 rang = True
                 with suppress(BlockingIOError):
-                    os.read(self._out, 4096)
+                    self._out.recv(4096)
             else:
                 has = True
         return rang, has
@@ -58,5 +62,5 @@ class Bell:
 
     def close(self) -> None:
         """Let go of its descriptors."""
-        os.close(self._in)
-        os.close(self._out)
+        self._in.close()
+        self._out.close()

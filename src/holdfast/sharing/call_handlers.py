@@ -16,6 +16,7 @@ from holdfast.journal.commit.owner_calls import (
     Forgotten,
     SetPolicyCall,
 )
+from holdfast.model.topic_name import MEMBERS_WRITE, check_users
 from holdfast.sharing.hosting.call_runner import CallHandler
 from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.hosting.host import Host
@@ -51,19 +52,26 @@ def set_calls(host: Host, owner: Owner) -> None:
 
 
 def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
+    if asked.name not in MEMBERS_WRITE:  # the others are made where they are written
+        check_users(asked.name)
     if asked.name not in journal.topics:
         journal.create_topic(asked.name, asked.partitions, asked.first, asked.fingerprint, asked.definition)
     return Done()
 
 
 def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
-    if any(row.fingerprint == asked.fingerprint for row in journal.schemas.get(asked.topic, ())):
+    check_users(asked.topic)
+    known = journal.schemas.get(asked.topic, ())
+    if any(row.fingerprint == asked.fingerprint for row in known):
         return Done()  # it was asked for before, of an owner that is no more
+    if not known or asked.version != len(known) + 1:
+        raise Invalid("this is not the next version of a typed topic's schema", hint="ask for the topic again")
     journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
     return Done()
 
 
 def _set_policy(journal: Journal, asked: SetPolicyCall) -> Done:
+    check_users(asked.topic)
     journal.set_policy(asked.topic, asked.bytes_max, asked.age_max_us, asked.records_max)
     return Done()
 

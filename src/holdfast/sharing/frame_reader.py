@@ -14,7 +14,10 @@ _BUFFERS_AT_ONCE = 512
 
 
 class FrameReader:
-    """Frames out of a socket: filled by one call for each that it has something, then taken one by one."""
+    """Frames out of a socket: filled by one call for each that it has something, then taken one by one.
+
+    By one thread at a time.
+    """
 
     def __init__(self, sock: socket.socket | None, limits: Limits) -> None:
         self._sock = sock

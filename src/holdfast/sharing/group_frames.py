@@ -18,12 +18,16 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
+from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_MAX, SPACE_NAME_BYTES_MAX
 from holdfast.model.record_columns import BadFrame as BadRecord
 from holdfast.model.record_columns import Columns, Encoded, Extra, Row, decode_headers, decode_kind
+from holdfast.model.topic_name import MEMBERS_WRITE, is_own
 from holdfast.sharing.wire import GROUP, BadFrame, begin_frame
 
 Buffer = bytes | memoryview
+
+_POSITIONS_SPACE, _USERS_SPACES = POSITIONS_SPACE.encode(), b"space/"
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -177,12 +181,17 @@ class GroupReader:
     def _item(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
         if isinstance(item, _Produced):
             plain = self._plain(item.item, pieces, keeps=keeps)
+            runs = [] if isinstance(plain, ForwardedRows) else [one for one in plain.operations if isinstance(one, Run)]
+            if any(is_own(run.partition.topic) for run in runs):
+                raise _not_theirs()
             return ForwardedProduced(item.producer, item.sequence, item.start, plain)
         return self._plain(item, pieces, keeps=keeps)
 
     def _plain(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> ForwardedRows | ForwardedUnit:
         if isinstance(item, _Rows):
             partition, rows = self._rows(item, pieces)
+            if is_own(partition.topic):
+                raise _not_theirs()
             return ForwardedRows(partition, rows, item.length)
         if not item.operations:
             raise BadFrame("a unit without operations")
@@ -213,6 +222,8 @@ class GroupReader:
                 encoded.batch = None if part.batch is None else batches.setdefault(part.batch, part.batch)
                 return Run.unplaced(self._partition(part.partition), encoded)
             case _Space():
+                if part.name != _POSITIONS_SPACE and not part.name.startswith(_USERS_SPACES):
+                    raise _not_theirs()
                 puts, deletes = _changes(pieces.take(part.length))
                 return ChangeSpace(part.name, tuple(puts), tuple(deletes), part.drop)
 
@@ -255,7 +266,14 @@ class GroupReader:
         partition = self._partitions.get(number)
         if partition is None:
             raise BadFrame("a partition that this log does not have")
+        if is_own(partition.topic) and partition.topic not in MEMBERS_WRITE:
+            raise _not_theirs()
         return partition
+
+
+def _not_theirs() -> BadFrame:
+    """Of what holdfast keeps for itself members write positions of consumers alone, in units: topic and space."""
+    return BadFrame("a change of what members do not write")
 
 
 class _Pieces:

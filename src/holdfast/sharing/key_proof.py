@@ -1,8 +1,12 @@
 """Proofs that both ends of the socket have the keys of an encrypted log, made and checked when they meet.
 
 Whoever is the same user can open the socket; in a log with keys that is not enough to append to it, or to pass for its
-owner. A proof is an empty message under the log's keys, bound to log, session and direction: so it proves nothing for
-another log, another session, or the other way. In a log without keys it is empty, and must be.
+owner. A proof is an empty message under the log's keys, bound to log, session, direction, and fresh random bytes of
+both ends: so it proves nothing for another log, another session, another connection, or the other way. In a log without
+keys it is empty, and must be.
+
+It does not help against somebody who stands between the two and hands on all that they say: what comes behind the
+proofs is not signed. Only processes of the same user can get there.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import msgspec
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.sharing.wire import Hello
 
 HELLO, WELCOME = b"holdfast 1 hello|", b"holdfast 1 welcome|"
 ROTATE, KEYS = b"holdfast 1 rotate|", b"holdfast 1 keys|"
@@ -29,39 +34,56 @@ class _Proof(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _decode = msgspec.msgpack.Decoder(_Proof).decode
 
 
-def make_proof(keys: MessageKeys, direction: bytes, session: bytes) -> bytes:
+def make_proof(keys: MessageKeys, direction: bytes, hello: Hello, challenge: bytes) -> bytes:
     """What only somebody with the log's keys can make; empty without keys."""
-    return encrypted(keys, direction, session, b"")
+    return encrypted(keys, direction, _meeting(hello, challenge), b"")
 
 
-def encrypted(keys: MessageKeys, direction: bytes, session: bytes, content: bytes) -> bytes:
+def _meeting(hello: Hello, challenge: bytes) -> bytes:
+    """One connection: no other one has these bytes."""
+    return hello.session + hello.nonce + challenge
+
+
+def encrypted(keys: MessageKeys, direction: bytes, bound_to: bytes, content: bytes) -> bytes:
     """A message for somebody with the log's keys; empty without keys."""
     key = keys.fresh()
     if key is None:
         return b""
-    body = bytes(key.encrypt(content, direction + keys.log_id + session))
+    body = bytes(key.encrypt(content, direction + keys.log_id + bound_to))
     with_ = key.encrypted_with
     return msgspec.msgpack.encode(_Proof(with_.key_id, with_.scheme, with_.salt, with_.commitment, body))
 
 
-def check_proof(keys: MessageKeys, direction: bytes, session: bytes, proof: bytes) -> str:
+def check_keyed(keys: MessageKeys, hello: Hello) -> None:
+    """Raise Invalid where one of the two has keys and the other one none."""
+    if hello.keyed and not keys.keyed:
+        raise Invalid("this log is not encrypted, but the other process has a key", hint="open it without keyring")
+    if keys.keyed and not hello.keyed:
+        raise _other_keys()
+
+
+def check_proof(keys: MessageKeys, direction: bytes, hello: Hello, challenge: bytes, proof: bytes) -> str:
     """Raise Invalid where the other end does not have this log's keys; the name of the key that it proved."""
     if not keys.keyed:
         if proof:
-            raise Invalid("this log is not encrypted, but the other process has a key", hint="open it without keyring")
+            raise Invalid("this log is encrypted, but was opened without keys", hint="open it with its keyring")
         return ""
-    decrypted(keys, direction, session, proof)
+    decrypted(keys, direction, _meeting(hello, challenge), proof)
     return _decode(proof).key_id
 
 
-def decrypted(keys: MessageKeys, direction: bytes, session: bytes, message: bytes) -> bytes:
+def decrypted(keys: MessageKeys, direction: bytes, bound_to: bytes, message: bytes) -> bytes:
     """What somebody with the log's keys has said; Invalid where that is not so."""
     try:
         found = _decode(message)
         encrypted_with = EncryptedWith(found.key_id, found.scheme, found.salt, found.commitment)
-        return bytes(keys.of(encrypted_with).decrypt(found.body, direction + keys.log_id + session))
+        return bytes(keys.of(encrypted_with).decrypt(found.body, direction + keys.log_id + bound_to))
     except (msgspec.MsgspecError, NotAuthentic, HoldfastError, ValueError):
-        raise Invalid(
-            "the two processes do not have the same keys of this log",
-            hint="open a shared log with the same keyring in every process",
-        ) from None
+        raise _other_keys() from None
+
+
+def _other_keys() -> Invalid:
+    return Invalid(
+        "the two processes do not have the same keys of this log",
+        hint="open a shared log with the same keyring in every process",
+    )

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 class LoopTurns:
-    """One loop that has turns on one connection."""
+    """One loop that has turns on one connection.
+
+    Made and ended with the link's lock of turns held. Its descriptor is watched, and closed, on the loop's thread; by
+    whoever ends it where the loop is closed. `count` is the loop's; `is_scheduled` may be lowered by the thread that
+    stands by, which makes one turn too many, never one too few.
+    """
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, turn: Turn) -> None:
         """On the loop's thread. Raises NotImplementedError where the loop cannot watch a socket."""

@@ -15,17 +15,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable
+from _thread import RLock
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Thread
 from typing import NamedTuple, Protocol
 
 import msgspec
 from blake3 import blake3
 
 import holdfast
+from holdfast.caller import once
 from holdfast.clock import Clock
 from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
@@ -35,9 +38,9 @@ from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.hosting.listening import Listening
-from holdfast.sharing.key_proof import check_proof, make_proof
+from holdfast.sharing.key_proof import check_keyed, check_proof, make_proof
 from holdfast.sharing.shared_keys import SharedKeys
-from holdfast.sharing.wire import PROTOCOL, Hello, Welcome
+from holdfast.sharing.wire import NONCE_BYTES, PROTOCOL, Challenge, Hello, Proof, Welcome
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004
@@ -84,7 +87,12 @@ SetCalls = Callable[[Host, Owner], None]
 
 
 class Membership:
-    """One member's part in a shared log."""
+    """One member's part in a shared log.
+
+    Any thread may use it. `_change` is held by whoever becomes the owner or stops being it, however long opening or
+    closing the log takes; `_lock`, for a moment, by whoever reads or changes what is known of that. What is known of
+    the owner that was met belongs to the link's thread, until that has ended.
+    """
 
     def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
         self._asked = asked
@@ -92,11 +100,16 @@ class Membership:
         self._open_owner = open_owner
         self._set_calls = set_calls
         self._digests = settings_digests(asked.settings)
+        self._change = RLock()
+        self._lock = RLock()  # a signal handler may look who owns the log
         self._owner: Owner | None = None
         self._host: Host | None = None
-        self._lock = Lock()
         self._is_over = False
         self._keeps = False
+        self._wanted = 0
+        """How many threads wait for this member to be the owner, and will keep the log then."""
+        self._leaving: Owner | None = None
+        """What was asked for first, and is about to be handed over: whoever asks second asks the next owner."""
         self._held_off_until = -inf
         self._is_paused = False
         """Nobody becomes the owner here at the moment: the process is about to fork."""
@@ -109,34 +122,76 @@ class Membership:
     @property
     def owner(self) -> Owner | None:
         """The log that this member owns for all; None where another one does."""
-        return self._owner
+        with self._lock:
+            return self._owner
 
-    def keep(self) -> None:
-        """Do not hand over on request any more: something runs here that needs the owner's own log."""
-        self._keeps = True
+    def keep(self) -> Owner | None:
+        """The log that this member owns for all, which it does not hand over on request any more; None: another one's.
+
+        Something is to run here that needs the owner's own log. Asked for and kept in one step: what was handed over in
+        between would be closed under whoever uses it.
+        """
+        with self._lock:
+            self._keeps = self._keeps or self._owner is not None
+            return self._owner
 
     def hold_off(self, seconds: float) -> None:
         """Leave the log to somebody else for so long, if it becomes free."""
-        self._held_off_until = self._clock.monotonic() + seconds
+        with self._lock:
+            self._held_off_until = self._clock.monotonic() + seconds
 
-    def hand_over(self) -> None:
-        """Stop being the owner on request, soon, and go on as a client; Invalid where that cannot be."""
-        if self._keeps:
+    @contextmanager
+    def wanted(self) -> Iterator[None]:
+        """Meanwhile somebody here is about to keep the log: once it is owned here, it is not handed over again."""
+        with self._lock:
+            self._wanted += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wanted -= 1
+
+    def hand_over(self, announce: Callable[[], None]) -> None:
+        """Stop being the owner on request, soon, and go on as a client; Invalid where that cannot be.
+
+        `announce` says to the others whose turn it is; it is called for the first one that asks, and for nobody else:
+        if two were told to leave the log to each other, nobody would get it.
+        """
+        with self._lock:
+            owner, keeps = self._owner, self._keeps_now
+            is_first = not keeps and self._leaving is not owner
+            if is_first:
+                self._leaving = owner
+        if keeps:
             raise Invalid(
                 "the process that owns this log keeps it: it serves it, or runs executions or channels"
                 f" pid={os.getpid()}",
                 hint="one process does all of that for a log: do it there, or try again when that one has ended",
             )
-        Thread(target=self._hand_over, name="holdfast-hand-over", daemon=True).start()
+        if is_first:
+            announce()
+            Thread(target=self._hand_over, args=(owner,), name="holdfast-hand-over", daemon=True).start()
 
-    def _hand_over(self) -> None:
-        self.hold_off(HAND_OVER_S)
-        self._let_go(_CONNECT_S, lambda host: True)
+    @property
+    def _keeps_now(self) -> bool:
+        return self._keeps or self._wanted > 0
+
+    def _hand_over(self, owner: Owner) -> None:
+        """Let go of what was asked for; not if it is kept by now, or gone already."""
+        with once(self._change):
+            with self._lock:
+                if self._owner is not owner or self._keeps_now:
+                    self._leaving = None
+                    return
+                self.hold_off(HAND_OVER_S)
+                taken = self._taken_away()  # in one step with looking: nobody keeps it in between, and has it closed
+            self._close_taken(*taken, _CONNECT_S, lambda host: True)
 
     @property
     def is_host(self) -> bool:
         """Whether this member owns the log for all."""
-        return self._host is not None
+        with self._lock:
+            return self._host is not None
 
     # -- finding the owner --------------------------------------------------------------------------------
 
@@ -207,27 +262,32 @@ class Membership:
     def _try_to_own(self) -> bool:
         """Become the owner, if nobody is; whether we are."""
         directory = Directory(self._path)
-        with self._lock:
-            if self._host is not None and not self._host.is_alive:
+        with once(self._change):
+            host = self._host  # whoever holds `_change` is the only one who sets it
+            if host is not None and not host.is_alive:
                 self._give_up()
-            if self._is_over or self._is_paused or self._host is not None:
-                return False
-            if self._clock.monotonic() < self._held_off_until or not self._lock_directory(directory):
+            if not self._may_own() or not self._lock_directory(directory):
                 return False
             owner = self._open_owner(directory)
             try:
                 listening = Listening(self._path, directory.is_ours)
-                host = Host(owner.journal, listening, lambda hello: self._greet(owner.journal, hello), self._clock)
+                host = Host(owner.journal, listening, lambda *said: self._greet(owner.journal, *said), self._clock)
                 self._set_calls(host, owner)
                 host.start()
             except BaseException:
                 _close_failed(owner)
                 raise
-            self._owner, self._host = owner, host
             self.log_id = owner.journal.log_id
             self._has_warned = False
+            with self._lock:
+                self._owner, self._host = owner, host
         logger.info("this process owns the shared log now", extra={"action": "owner", "path": str(self._path)})
         return True
+
+    def _may_own(self) -> bool:
+        with self._lock:
+            is_held_off = self._clock.monotonic() < self._held_off_until
+            return not (self._is_over or self._is_paused or is_held_off or self._host is not None)
 
     def _lock_directory(self, directory: Directory) -> bool:
         """Take the directory's lock, if nobody has it; raises Closed where our log is not there any more.
@@ -254,32 +314,43 @@ class Membership:
 
     def _give_up(self) -> None:
         """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""
-        owner, self._owner, self._host = self._owner, None, None
+        _, owner = self._taken_away()
         if owner is not None:
             _close_failed(owner)
+
+    def _taken_away(self) -> tuple[Host | None, Owner | None]:
+        """What this member owned, and does not from now on; with `_change` held."""
+        with self._lock:
+            host, owner = self._host, self._owner
+            self._host = self._owner = self._leaving = None
+        return host, owner
 
     # -- saying hello -------------------------------------------------------------------------------------
 
     def hello(self, session: bytes) -> Hello:
         """Who we are."""
-        proof = make_proof(self._keys, key_proof.HELLO, session)
-        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests, proof)
+        nonce, keyed = self._clock.random_bytes(NONCE_BYTES), self._keys.keyed
+        return Hello(PROTOCOL, holdfast.__version__, self.log_id, session, os.getpid(), self._digests, nonce, keyed)
+
+    def prove(self, hello: Hello, challenge: Challenge) -> Proof:
+        """That we have the log's keys."""
+        return Proof(make_proof(self._keys, key_proof.HELLO, hello, challenge.nonce))
 
     @property
     def _keys(self) -> MessageKeys:
         keys = self._asked.keys
         return MessageKeys(keys.keyring, keys.cipher, self.log_id, self._clock.random_bytes)
 
-    def check(self, hello: Hello, welcome: Welcome) -> None:
+    def check(self, hello: Hello, challenge: bytes, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
         if welcome.protocol != PROTOCOL:
             raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
         # Another key of ours than the current one: it was rotated to while we were between two owners.
-        self._asked.keys.use(check_proof(self._keys, key_proof.WELCOME, hello.session, welcome.proof))
+        self._asked.keys.use(check_proof(self._keys, key_proof.WELCOME, hello, challenge, welcome.proof))
         self._was_welcome = True
 
-    def _greet(self, journal: Journal, hello: Hello) -> Welcome:
-        """Check who comes; raises what refuses it."""
+    def _greet(self, journal: Journal, hello: Hello, challenge: bytes, proof: bytes) -> Welcome | Challenge:
+        """Check who comes; raises what refuses it. In a log with keys it is challenged first: `challenge` is empty."""
         if hello.protocol != PROTOCOL:
             raise _other_version(owner=(PROTOCOL, holdfast.__version__), member=(hello.protocol, hello.version))
         if hello.log != journal.log_id:
@@ -292,10 +363,13 @@ class Membership:
                 " to change one",
             )
         keys = journal.message_keys
-        check_proof(keys, key_proof.HELLO, hello.session, hello.proof)
+        check_keyed(keys, hello)
+        if keys.keyed and not challenge:
+            return Challenge(self._clock.random_bytes(NONCE_BYTES))
+        check_proof(keys, key_proof.HELLO, hello, challenge, proof)
         last = journal.sessions.last(hello.session) or 0
-        proof = make_proof(keys, key_proof.WELCOME, hello.session)
-        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, proof)
+        own = make_proof(keys, key_proof.WELCOME, hello, challenge)
+        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, own)
 
     # -- leaving ------------------------------------------------------------------------------------------
 
@@ -303,7 +377,8 @@ class Membership:
         """Stop being the owner, if we are: others take over, and the last one closes the log as any owner would."""
         with self._lock:
             self._is_over = True
-        is_handed_over = self._let_go(timeout, lambda host: host.others(session) > 0)
+        with once(self._change):
+            is_handed_over = self._let_go(timeout, lambda host: host.others(session) > 0)
         if is_handed_over:
             self._wait_for_an_owner()
         if is_handed_over is not False and self._was_welcome:
@@ -318,35 +393,39 @@ class Membership:
         """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
         with self._lock:
             self._is_paused = True
-        self._let_go(timeout, lambda host: True)
+        with once(self._change):
+            self._let_go(timeout, lambda host: True)
 
     def resume(self) -> None:
         """This member may own the log again."""
-        self._is_paused = False
+        with self._lock:
+            self._is_paused = False
 
     def settle(self, timeout: float) -> None:
         """The process ends: seal and ship what is there, if we are the owner, and go on."""
-        owner = self._owner
+        owner = self.owner
         if owner is not None:
             owner.settle(timeout)
 
     def _let_go(self, timeout: float, hand_over: Callable[[Host], bool]) -> bool | None:
         """Stop being the owner; None if we are not. With `hand_over` the next one goes on where we stop, and that is
-        what is returned.
+        what is returned. `_change` is held.
         """
-        with self._lock:
-            host, owner = self._host, self._owner
-            self._host = self._owner = None
-            if host is None or owner is None:
-                return None
-            is_handed_over = hand_over(host)
-            if not host.drain(timeout):
-                host.stop(timeout)
-            if is_handed_over and owner.journal.end is not None:
-                _close_failed(owner)
-            else:
-                owner.close(timeout, hand_over=is_handed_over)
-            return is_handed_over
+        return self._close_taken(*self._taken_away(), timeout, hand_over)
+
+    def _close_taken(
+        self, host: Host | None, owner: Owner | None, timeout: float, hand_over: Callable[[Host], bool]
+    ) -> bool | None:
+        if host is None or owner is None:
+            return None
+        is_handed_over = hand_over(host)
+        if not host.drain(timeout):
+            host.stop(timeout)
+        if is_handed_over and owner.journal.end is not None:
+            _close_failed(owner)
+        else:
+            owner.close(timeout, hand_over=is_handed_over)
+        return is_handed_over
 
     def _close_if_unowned(self, timeout: float) -> None:
         """The owner may have handed over to somebody who was leaving, too: then the log is closed by us."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from _thread import get_ident
+from _thread import RLock, get_ident
 from asyncio import AbstractEventLoop
 from asyncio.events import _get_running_loop
 from collections import deque
@@ -22,38 +22,41 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from threading import Event as Flag
-from threading import Lock
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, refuse_second
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing.meeting import Meeting
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wire import (
     ANSWER,
     BYE,
     CALL,
+    CHALLENGE,
     EVENT,
     FROM_OWNER,
     HELLO,
+    PROOF,
     REFUSED,
     RESULT,
     SESSION_BYTES,
     Answer,
     BadFrame,
     Call,
+    Challenge,
     Event,
-    Hello,
     Result,
     Welcome,
     decoded,
+    decoder,
     frame,
 )
 
@@ -77,22 +80,6 @@ MET = "met"
 logger = logging.getLogger("holdfast.sharing")
 
 
-class Meeting(Protocol):
-    """Finds the owner of a log, or becomes it."""
-
-    def connect(self, closing: Flag, deadline: float) -> socket.socket | None:
-        """A connection to the present owner; None when the link is closing. Raises Unavailable at the deadline."""
-
-    def hello(self, session: bytes) -> Hello:
-        """Who we are."""
-
-    def check(self, hello: Hello, welcome: Welcome) -> None:
-        """Whether the other end is the owner of this log; raises HoldfastError."""
-
-    def leave(self, session: bytes, timeout: float) -> None:
-        """This member needs no owner any more, and is none."""
-
-
 class _Call:
     """A call that is not answered yet."""
 
@@ -104,9 +91,22 @@ class _Call:
         self.body = b""
         self.error: HoldfastError | None = None
 
+    def end(self, body: bytes, error: HoldfastError | None) -> None:
+        """This came of it; by whoever took it out of the calls."""
+        self.body, self.error = body, error
+        self.is_done.set()
+
 
 class SocketLink:
-    """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns."""
+    """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns.
+
+    `_turns`, the lock that is held during a turn, guards the connection and what belongs to it: sockets, frames, what
+    is not sent or not answered, and which loop has turns. The forwarder's thread takes it, too, to look what is to do,
+    and to publish an owner that it met; never while it waits or connects.
+
+    `_lock` guards calls and listeners, of any thread. `_roused` and `_hurried` are raised by anybody, without a lock,
+    for a signal handler may be among them: they are lowered at the beginning of a turn, before it looks at the queue.
+    """
 
     def __init__(self, meeting: Meeting, clock: Clock, remembered_us: int) -> None:
         """`remembered_us`: for so long after its last use no owner forgets a session."""
@@ -124,19 +124,21 @@ class SocketLink:
         self._frames = FrameReader(None, FROM_OWNER)
         self._unsent = Unsent()
         self._bell = Bell()
-        self._lock = Lock()
-        """Guards the calls."""
+        self._lock = RLock()
+        """Guards the calls, and listeners."""
         self._calls: dict[int, _Call] = {}
         self._call_number = 0
         self._outbox: deque[tuple[int, _Call, list[bytes | memoryview]]] = deque()
         """Calls of other threads that are to be sent."""
-        self._listeners: dict[str, list[Callable[[bytes], None]]] = {}
+        self._listeners: dict[str, tuple[Callable[[bytes], None], ...]] = {}
         self._closing = Flag()
         self._roused = self._hurried = False
         """Something was brought since the last turn; somebody blocks until it is done."""
         self._turn: Turn | None = None
-        self._turns = Lock()
-        """Held by whoever has a turn."""
+        self._turns = RLock()
+        """Held by whoever has a turn, or looks; replaced before the first one by the forwarder's."""
+        self._refuse_second: Callable[[], None] = lambda: None
+        """For a thread that has what a turn needs."""
         self._loop_turns: LoopTurns | None = None
         self._blind_loop: AbstractEventLoop | None = None
         """One that cannot watch a socket."""
@@ -160,10 +162,11 @@ class SocketLink:
         """What the queue rouses."""
         return self
 
-    def begin(self, turn: Turn, turns: Lock) -> None:
+    def begin(self, turn: Turn, turns: RLock, refuse_second: Callable[[], None]) -> None:
         """From now on, on the forwarder's thread: turns are taken by this, which holds the lock meanwhile."""
         self._thread = get_ident()
-        self._turn, self._turns = turn, turns
+        self._refuse_second = refuse_second
+        self._turns, self._turn = turns, turn  # the lock first: a loop may ask for turns as soon as there is one
 
     def release(self) -> None:
         """Something was brought: have a turn soon; from any thread, with the queue's lock held."""
@@ -188,17 +191,21 @@ class SocketLink:
 
     def _give_turns(self, loop: AbstractEventLoop) -> None:
         """On a loop that brings groups: let it have turns, if it can watch a socket."""
-        sock, turn = self._sock, self._turn
-        if self._loop_turns is None and sock is not None and turn is not None and not self._closing.is_set():
+        with self._turns:  # several loops may come here at once, and only one has turns
+            sock, turn = self._sock, self._turn
+            if self._loop_turns is not None or sock is None or turn is None or self._closing.is_set():
+                return
             try:
                 self._loop_turns = LoopTurns(loop, sock, turn)
-                self._bell.ring()  # the thread need not watch the socket any more
             except NotImplementedError:
                 self._blind_loop = loop
-            except (OSError, ValueError):  # the connection has just ended
-                pass
+                return
+            except (OSError, ValueError):  # no descriptor is left, or the loop is being closed
+                return
+        self._bell.ring()  # the thread need not watch the socket any more
 
     def _end_loop_turns(self) -> None:
+        """No loop has turns any more; `_turns` is held."""
         turns, self._loop_turns = self._loop_turns, None
         if turns is not None:
             turns.end()
@@ -209,20 +216,24 @@ class SocketLink:
         Finds another owner where there is none. While a loop has its turns, only what it leaves undone is to do.
         """
         while True:
-            if self._sock is None and self._met is None:
+            with self._turns:
+                has_owner = self._sock is not None or self._met is not None
+            if not has_owner:
                 self._meet(inf)
-                if self._met is None:
+            with self._turns:
+                if self._sock is None and self._met is None and self._closing.is_set():
                     raise Closed("the log is closed")
-            turns, sock = self._working_loop(), self._sock
-            self._bell.arm()  # before we look: whoever has something from now on rings
-            if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
-                return False
-            is_watched = turns is None or self._is_awaited()
-            seen = 0
+                turns, sock = self._working_loop(), self._sock
+                self._bell.arm()  # before we look: whoever has something from now on rings
+                if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
+                    return False
+                watched = sock if turns is None or self._is_awaited() else None
+                to_send = bool(self._unsent)
+                seen = -1 if turns is None else turns.count
             if turns is not None:
-                seen, timeout = turns.count, _STAND_BY_S if timeout is None else min(timeout, _STAND_BY_S)
+                timeout = _STAND_BY_S if timeout is None else min(timeout, _STAND_BY_S)
             try:
-                rang, has_news = self._bell.wait(sock if is_watched else None, timeout, to_send=bool(self._unsent))
+                rang, has_news = self._bell.wait(watched, timeout, to_send=to_send)
             except (OSError, ValueError):  # a loop has found it to be gone
                 continue
             if turns is None or rang or has_news:
@@ -232,7 +243,7 @@ class SocketLink:
                 return True
 
     def _working_loop(self) -> LoopTurns | None:
-        """The loop that has turns, if it uses them; one that does not makes room for another."""
+        """The loop that has turns, if it uses them; one that does not makes room for another. `_turns` is held."""
         turns = self._loop_turns
         if turns is not None and (turns.loop.is_closed() or turns.idle_seconds(self._clock.monotonic()) > _IDLE_S):
             self._end_loop_turns()
@@ -240,8 +251,10 @@ class SocketLink:
         return turns
 
     def _is_awaited(self) -> bool:
-        """Whether something is on its way that no loop may ever look for."""
-        return bool(self._unsent) or bool(self._calls) or 0 < self._unanswered.first <= self._sent_by_thread
+        """Whether something is on its way that no loop may ever look for. `_turns` is held."""
+        with self._lock:
+            is_asked = bool(self._calls)
+        return is_asked or bool(self._unsent) or 0 < self._unanswered.first <= self._sent_by_thread
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -271,6 +284,8 @@ class SocketLink:
         Raises what it raised, Unavailable when it was not asked in time, and OutcomeUnknown when it was asked and did
         not answer in time, or ended meanwhile: then it may have been done.
         """
+        self._refuse_second()  # whoever would send it waits for us
+        refuse_second(self._lock)
         waiting = _Call()
         with self._lock:
             if self._closing.is_set():
@@ -280,15 +295,16 @@ class SocketLink:
             self._calls[number] = waiting
         self._outbox.append((number, waiting, frame(CALL, Call(number, name), msgspec.msgpack.encode(request))))
         self._bell.ring()
-        is_done = waiting.is_done.wait(timeout)
+        waiting.is_done.wait(timeout)
         with self._lock:
             self._calls.pop(number, None)
+            is_done, is_sent = waiting.is_done.is_set(), waiting.is_sent
         if not is_done:
-            raise _no_answer(name, timeout, is_sent=waiting.is_sent)
+            raise _no_answer(name, timeout, is_sent=is_sent)
         if waiting.error is not None:
             raise waiting.error.again()
         try:
-            return msgspec.msgpack.decode(waiting.body, type=answer)
+            return decoder(answer).decode(waiting.body)
         except msgspec.MsgspecError as error:
             raise Unavailable(f"the owner's answer does not decode call={name}", hint="upgrade one of them") from error
 
@@ -304,7 +320,14 @@ class SocketLink:
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:
         """Have something called when the owner tells this; in a turn: it must be short."""
-        self._listeners.setdefault(name, []).append(call)
+        with self._lock:
+            self._listeners[name] = (*self._listeners.get(name, ()), call)
+
+    def _tell(self, name: str, body: bytes) -> None:
+        with self._lock:
+            listeners = self._listeners.get(name, ())
+        for listener in listeners:
+            listener(body)
 
     # -- receiving ----------------------------------------------------------------------------------------
 
@@ -344,14 +367,11 @@ class SocketLink:
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             with self._lock:
-                call = self._calls.get(result.number)
+                call = self._calls.pop(result.number, None)
             if call is not None:
-                call.body = bytes(body)
-                call.error = None if result.error is None else result.error.error()
-                call.is_done.set()
+                call.end(bytes(body), None if result.error is None else result.error.error())
         elif kind == EVENT:
-            for listener in self._listeners.get(cast("Event", decoded(EVENT, head)).name, ()):
-                listener(bytes(body))
+            self._tell(cast("Event", decoded(EVENT, head)).name, bytes(body))
 
     # -- owners come and go -------------------------------------------------------------------------------
 
@@ -378,28 +398,33 @@ class SocketLink:
         sock.settimeout(_HELLO_S)
         send(sock, frame(HELLO, hello))
         kind, said, number = receive_one(sock)
+        challenge = b""
+        if kind == CHALLENGE:
+            challenge = cast("Challenge", said).nonce
+            send(sock, frame(PROOF, self._meeting.prove(hello, cast("Challenge", said))))
+            kind, said, number = receive_one(sock)
+        if kind == CHALLENGE:
+            raise BadFrame("the owner asks for a proof twice")
         if kind == REFUSED:
             error = cast("Refusal", said).error()
             if isinstance(error, Closed):
                 return False
             raise error
-        self._meeting.check(hello, cast("Welcome", said))
-        self.durable, self._known = number, cast("Welcome", said).last
+        self._meeting.check(hello, challenge, cast("Welcome", said))
         sock.settimeout(None)
-        self._met = sock
+        with self._turns:
+            self.durable, self._known, self._met = number, cast("Welcome", said).last, sock
         return True
 
     def _use(self, sock: socket.socket) -> None:
         """Go on with another owner: send again what was not answered."""
-        self._met = None
         self._unsent = Unsent()
         self._frames = FrameReader(sock, FROM_OWNER)
-        self._sock = sock
+        self._sock, self._met = sock, None  # a signal in between makes it begin again
         for group in self._unanswered.again(self._known):
             self._unsent.add(self._unanswered.frame(group))
         self._flush(sock)
-        for listener in self._listeners.get(MET, ()):
-            listener(b"")
+        self._tell(MET, b"")
 
     def lose(self) -> None:
         """The connection is gone; calls that were sent may have been done."""
@@ -408,10 +433,11 @@ class SocketLink:
         if sock is not None:
             _hang_up(sock)
         with self._lock:
-            calls = [call for call in self._calls.values() if call.is_sent]
-        for call in calls:
-            call.error = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
-            call.is_done.set()
+            sent = {number: call for number, call in self._calls.items() if call.is_sent}
+            for number in sent:
+                del self._calls[number]
+        for call in sent.values():
+            call.end(b"", OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again"))
         self._bell.ring()
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -422,8 +448,8 @@ class SocketLink:
         Returns what went wrong where we are the owner, and the log was closed all the same.
         """
         self._closing.set()
-        self._end_loop_turns()
         with self._turns:  # a loop may be in the middle of one
+            self._end_loop_turns()
             for sock in (self._sock, self._met):
                 if sock is not None:
                     with suppress(OSError):
@@ -434,8 +460,7 @@ class SocketLink:
         with self._lock:
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
-            call.error = Closed("the log is closed")
-            call.is_done.set()
+            call.end(b"", Closed("the log is closed"))
         try:
             self._meeting.leave(self.session, timeout)
         except HoldfastError as error:

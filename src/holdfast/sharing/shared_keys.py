@@ -7,9 +7,10 @@ takes the keys from here.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable
-from threading import Lock
 
+from holdfast.caller import once
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 
@@ -22,17 +23,17 @@ class SharedKeys:
         self.cipher = cipher
         self.on_change: Callable[[Keyring], None] = lambda keyring: None
         """Told what the keys are now."""
-        self._lock = Lock()
+        self._lock = RLock()
 
     def learn(self, told: Keyring) -> None:
         """Know these keys, too; Invalid where one of them is another than the one that is known by its name."""
-        with self._lock:
+        with once(self._lock):
             if self.keyring is not None:
                 self._become(self.keyring.joined(told))
 
     def use(self, key_id: str) -> None:
         """The log is encrypted under this key now; nothing if it is not known here."""
-        with self._lock:
+        with once(self._lock):
             if self.keyring is not None and key_id in self.keyring and key_id != self.keyring.current:
                 self._become(self.keyring.led_by(key_id))
 

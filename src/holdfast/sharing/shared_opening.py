@@ -50,14 +50,21 @@ class _Ownership:
     """What a member knows of who owns its log."""
 
     def __init__(self, membership: Membership) -> None:
-        self.keep = membership.keep
         self.hold_off = membership.hold_off
+        self.wanted = membership.wanted
         self._membership = membership
 
     def log(self) -> Log | None:
         """The log that this member owns for all, if it does."""
-        owner = self._membership.owner
-        return owner.log if isinstance(owner, _Owned) else None
+        return _log_of(self._membership.owner)
+
+    def keep(self) -> Log | None:
+        """The same, and it is not handed over any more."""
+        return _log_of(self._membership.keep())
+
+
+def _log_of(owner: Owner | None) -> Log | None:
+    return owner.log if isinstance(owner, _Owned) else None
 
 
 def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:

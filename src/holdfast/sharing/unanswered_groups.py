@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.sharing.group_frames import Buffer, PackedGroup
+from holdfast.sharing.wire import Answer, BadFrame
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Waiting
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.sessions.outcomes import Outcomes
-    from holdfast.sharing.wire import Answer
 
 
 class UnansweredGroups:
-    """Numbers groups, and keeps them until they are answered."""
+    """Numbers groups, and keeps them until they are answered; used with the link's lock of turns held."""
 
     def __init__(self, clock: Clock, remembered_us: int) -> None:
         """`remembered_us`: for so long after its last use no log forgets a session."""
@@ -63,7 +63,9 @@ class UnansweredGroups:
         return group.buffers(self.first)
 
     def take(self, answer: Answer) -> None:
-        """This is what became of a group."""
+        """This is what became of a group; raises BadFrame where the owner was not sent such a one."""
+        if answer.sequence not in self._sent:  # to believe it would make what is on its way seem to be forgotten
+            raise BadFrame(f"the owner answers what it was not sent sequence={answer.sequence}")
         if any(outcome.error is None for outcome in answer.outcomes):
             self._stored = max(self._stored, answer.sequence)
         self._answer(answer.sequence, answer.outcomes if answer.error is None else answer.error.error())

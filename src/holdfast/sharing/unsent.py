@@ -10,7 +10,7 @@ _BUFFERS_AT_ONCE = 64
 
 
 class Unsent:
-    """Buffers in order, the first of which may be sent in part."""
+    """Buffers in order, the first of which may be sent in part; its user sees to it that one thread at a time does."""
 
     __slots__ = ("_buffers", "size")
 

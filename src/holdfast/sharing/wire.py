@@ -10,28 +10,32 @@ Every size is checked against what its kind may have before anything is allocate
 
 from __future__ import annotations
 
+from _thread import RLock
 from struct import Struct
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Outcomes, Refusal
 
-PROTOCOL = 2
+PROTOCOL = 1
 """What both sides must speak. Any change of a frame or of what one means makes it another."""
 
-HELLO, WELCOME, REFUSED, GROUP, ANSWER, CALL, RESULT, EVENT, BYE, CLOSING = range(1, 11)
+HELLO, WELCOME, REFUSED, GROUP, ANSWER, CALL, RESULT, EVENT, BYE, CLOSING, CHALLENGE, PROOF = range(1, 13)
 
 HEADER = Struct("<BBHIQ")
 _FORM = 1
 SESSION_BYTES = 16
+NONCE_BYTES = 32
 HELLO_BYTES_MAX = 64 * 1024
 HEAD_BYTES_MAX = 16 * 2**20
 CALL_BYTES_MAX = 64 * 2**20
 
 _Short = Annotated[str, msgspec.Meta(max_length=256)]
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class BadFrame(Exception):
@@ -61,8 +65,24 @@ class Hello(msgspec.Struct, frozen=True):
     pid: int
     settings: dict[_Short, bytes]
     """A digest of each section of the settings."""
-    proof: bytes = b""
-    """In a log with keys: what only somebody with the key can make."""
+    nonce: Bytes32
+    """Fresh random bytes of the client, for this connection."""
+    keyed: bool = False
+    """Whether the client has keys, and so wants to be asked for a proof."""
+
+
+class Challenge(msgspec.Struct, frozen=True):
+    """The owner's answer to a hello in a log with keys."""
+
+    nonce: Bytes32
+    """Fresh random bytes of the owner, for this connection."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """The client's answer to that."""
+
+    proof: bytes
+    """What only somebody with the key can make, of this session and both nonces."""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -74,6 +94,7 @@ class Welcome(msgspec.Struct, frozen=True):
     last: int
     """The newest sequence of this session that the log knows; 0: none."""
     proof: bytes = b""
+    """The same by the owner."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -107,6 +128,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _hello = msgspec.msgpack.Decoder(Hello).decode
+_challenge = msgspec.msgpack.Decoder(Challenge).decode
+_proof = msgspec.msgpack.Decoder(Proof).decode
 _welcome = msgspec.msgpack.Decoder(Welcome).decode
 _answer = msgspec.msgpack.Decoder(Answer).decode
 _call = msgspec.msgpack.Decoder(Call).decode
@@ -115,6 +138,7 @@ _event = msgspec.msgpack.Decoder(Event).decode
 _error = msgspec.msgpack.Decoder(Refusal).decode
 _DECODERS = {
     HELLO: _hello, WELCOME: _welcome, REFUSED: _error, ANSWER: _answer, CALL: _call, RESULT: _result, EVENT: _event,
+    CHALLENGE: _challenge, PROOF: _proof,
 }  # fmt: skip
 
 
@@ -163,7 +187,8 @@ Limits = dict[int, tuple[int, int]]
 """How many bytes the head and the body of each kind of frame may have; a kind that is not named may not come."""
 
 BEFORE_HELLO: Limits = {HELLO: (HELLO_BYTES_MAX, 0)}
-BEFORE_WELCOME: Limits = {WELCOME: (HELLO_BYTES_MAX, 0), REFUSED: (HELLO_BYTES_MAX, 0)}
+BEFORE_PROOF: Limits = {PROOF: (HELLO_BYTES_MAX, 0)}
+BEFORE_WELCOME: Limits = dict.fromkeys((WELCOME, REFUSED, CHALLENGE), (HELLO_BYTES_MAX, 0))
 FROM_OWNER: Limits = {
     ANSWER: (HEAD_BYTES_MAX, 0), RESULT: (HELLO_BYTES_MAX, CALL_BYTES_MAX), EVENT: (HELLO_BYTES_MAX, CALL_BYTES_MAX),
     CLOSING: (0, 0),
@@ -175,3 +200,18 @@ def from_client(group_bytes_max: int) -> Limits:
     return {
         GROUP: (HEAD_BYTES_MAX, group_bytes_max), CALL: (HELLO_BYTES_MAX, CALL_BYTES_MAX), BYE: (0, 0),
     }  # fmt: skip
+
+
+Kind = TypeVar("Kind")
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+_making = RLock()
+"""Guards the making of those: of two threads that are the first to decode a type one would find it half made."""
+
+
+def decoder(kind: type[Kind]) -> msgspec.msgpack.Decoder[Kind]:
+    """What decodes this type, made once."""
+    found = _decoders.get(kind)
+    if found is None:
+        with once(_making):
+            found = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return found

@@ -13,14 +13,15 @@ that nobody refers to any more is forgotten; `close()` says so at once.
 from __future__ import annotations
 
 import weakref
+from _thread import RLock
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from threading import Lock, RLock
 from typing import Literal, NamedTuple, Self
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.signals import Signal
 
@@ -59,7 +60,7 @@ class Subscription:
         self._buffer: deque[tuple[int, Event]] = deque(maxlen=events_max)
         self._expected = number
         self._forget = forget
-        self._taking = Lock()
+        self._taking = RLock()
         self._signal = Signal()
         self._end: _End | None = None
         self._is_closed = False
@@ -125,7 +126,7 @@ class Subscription:
         return end if event is None else event
 
     def _take(self) -> Event | None:
-        with self._taking:
+        with once(self._taking):
             try:
                 number, event = self._buffer.popleft()
             except IndexError:
@@ -153,7 +154,7 @@ class Subscribers:
 
     def subscribe(self) -> Subscription:
         """A new subscription, for events from now on; one that has ended when shipping has."""
-        with self._lock:
+        with once(self._lock):
             subscription = Subscription(self._events_max, self._published, self._forget)
             if self._end is not None:
                 subscription._end = self._end

@@ -23,6 +23,7 @@ from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import JournalSource
+from holdfast.shipping.lanes.frontier_lane import FrontierLane
 from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
@@ -91,6 +92,7 @@ class Session:
         claimant = Claimant(journal.log_id, journal.created_us, shipping.owner, shipping.epoch)
         self.fence = Fence(claimant, store, remote, requests, clock, settings.claim_check_interval_ms / 1000)
         self.lane: TailLane | None = None
+        self.frontier: FrontierLane | None = None
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
@@ -199,6 +201,7 @@ class Session:
         tail = self.lane = TailLane(context, source, put, topics.describe, fence, marks)
         segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
+        frontier = self.frontier = FrontierLane(journal, self._store, self._requests, put, fence, marks, self._counters)
         await self._refilling.refill(gaps)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
@@ -210,14 +213,15 @@ class Session:
         janitor.inherit(inherited)
         # What the store acknowledged before counts, also behind a hole that is about to be filled.
         await self._adopt(max(shipped, inherited.frontier))
+        await frontier.begin()
         answer(records)
 
         def on_settled(partition: Partition, slot: int) -> None:
             tail.settled.set()
             janitor.on_settled(partition, slot)
+            frontier.note()
 
-        segments.on_settled = on_settled
-        segments.before_settling = keys.before_segment
+        segments.on_settled, segments.before_settling = on_settled, keys.before_segment
 
         async def named(needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
             found = await segments.named(needs)
@@ -225,12 +229,11 @@ class Session:
                 await keys.before_segment(partition, end)
             return found
 
-        tail.named, tail.on_shipped = named, segments.shipped.set
-        tail.is_overdue = lambda: segments.is_overdue
+        tail.named, tail.on_shipped, tail.is_overdue = named, segments.shipped.set, lambda: segments.is_overdue
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         chores = (
-            janitor.run(), topics.run(), _note(marks), fence.watch(settings.heartbeat_interval_ms / 1000),
-            self._look_behind(),
+            janitor.run(), topics.run(), frontier.run(), _note(marks), self._look_behind(),
+            fence.watch(settings.heartbeat_interval_ms / 1000),
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -244,6 +247,7 @@ class Session:
                     await topics.describe(topic)
                 for chore in running:
                     chore.cancel()
+                await frontier.write()
             await _tidy(janitor)
         finally:
             marks.note_now()

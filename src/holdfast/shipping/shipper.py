@@ -34,6 +34,7 @@ from holdfast.shipping.alarm import AlarmState
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.events import Subscribers, Subscription
 from holdfast.shipping.lanes import backoff
+from holdfast.shipping.lanes.frontier_lane import until_said
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.uploading import Requests
 from holdfast.shipping.ownership.earlier_epochs import RolledBack
@@ -128,7 +129,8 @@ class Shipper:
         return self.subscribers.subscribe()
 
     def ship(self, timeout: float) -> None:
-        """Wait until all that is sealed now is settled."""
+        """Wait until all that is sealed now is settled, and the store's frontier says so."""
+        self._journal.refuse_second()
         wanted = {p: p.sealed.sealed_offset for p in list(self._journal.partitions.values())}
         deadline = self._clock.monotonic() + timeout
 
@@ -147,7 +149,13 @@ class Shipper:
                     hint=f"{remedy or 'log.stats().shipping says what holds it up'}; shipping goes on by itself",
                 )
             self._shipping_state.signal.sleep(lambda: is_settled() or self._shipping_state.refusal is not None, left)
+        until_said(self._shipping_state, wanted, self._hurry_frontier, deadline - self._clock.monotonic())
         self._refuse_taken(wanted)
+
+    def _hurry_frontier(self) -> None:
+        session, loop = self._session, self._loop
+        if session is not None and session.frontier is not None and loop is not None:
+            self._call(loop, session.frontier.hurry)
 
     def _refuse_taken(self, wanted: Mapping[Partition, int]) -> None:
         """Raise Invalid where records are left that never will be on the store; all others are there."""

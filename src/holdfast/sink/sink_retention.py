@@ -12,6 +12,7 @@ at once, and may be ended at any time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.topic_name import is_name
+from holdfast.model.trusted_time import JUMP_MAX_US, newest_supported
 from holdfast.root.batch_application import apply
 from holdfast.root.leased_segments import needed
 from holdfast.root.objects import documents
@@ -34,6 +36,11 @@ from holdfast.store.port import AlreadyExists, Body
 
 _TRIES = 100
 _AT_ONCE = 500
+_STAMPS = 100
+"""Segments that are asked when they were sealed."""
+
+
+logger = logging.getLogger("holdfast")
 
 
 class SinkRetained(msgspec.Struct, frozen=True):
@@ -54,8 +61,9 @@ class SinkRetained(msgspec.Struct, frozen=True):
 class SinkRetention:
     """Applies the policies of topics of one root."""
 
-    def __init__(self, store: RootStore, clock: Clock, grace: Grace) -> None:
-        self._store, self._clock, self._grace = store, clock, grace
+    def __init__(self, store: RootStore, clock: Clock, grace: Grace, jump_max_us: int = JUMP_MAX_US) -> None:
+        """`jump_max_us`: how far the clock may be ahead of the newest segment, to be believed."""
+        self._store, self._clock, self._grace, self._jump_max_us = store, clock, grace, jump_max_us
         self._log = store.log().log
 
     def topics(self) -> list[SinkTopicDocument]:
@@ -101,7 +109,15 @@ class SinkRetention:
         segments = read_manifest(self._store, self._log, *place).segments
         known = newest_expired(self._store, *place)
         before = 0 if known is None else min(known.upto, len(segments))
-        upto = max(before, _upto(segments[before:], topic.retention, now_us))
+        trusted_us = newest_supported([one.sealed_us for one in segments[-_STAMPS:]], now_us, self._jump_max_us)
+        upto = max(before, _upto(segments[before:], topic.retention, trusted_us))
+        if _upto(segments[before:], topic.retention, now_us) > upto:
+            logger.warning(
+                "the clock is %.0f s ahead of the newest segment of topic=%s partition=%d: what only its age makes old"
+                " stays until something newer is written. If the clock is right, say so by a higher"
+                " journal.clock_jump_max_ms", (now_us - trusted_us) / 1e6, *place,
+                extra={"action": "clock_jump", "seconds": (now_us - trusted_us) / 1e6},
+            )  # fmt: skip
         if upto > before and not dry_run:
             self._retire(place, upto, segments[upto - 1].end, now_us)
         gone = segments[before:upto]

@@ -2,6 +2,7 @@
 
     log.json                                                which log this is
     epochs/<20 digits>.json                                 claims of ownership, dense, never removed
+    frontiers/<epoch>/<20 digits>.json                      how far all partitions are settled; the newest one counts
     tail/<epoch>/<first seq>-<last seq>.arrow               one object per commit batch
     tail/<epoch>/<seq>.floor                                everything up to here is settled: batches below may be gone
     tail/<epoch>/<seq>.adopted                              a takeover adopted older batches up to here, and no more
@@ -95,6 +96,7 @@ def parse_temporary_name(name: str) -> int | None:
 
 LOG = "log.json"
 EPOCHS = "epochs/"
+FRONTIERS = "frontiers/"
 TAIL = "tail/"
 TOPICS = "topics/"
 LEASES = "leases/"
@@ -102,10 +104,11 @@ LEASES = "leases/"
 _NUMBERED = re.compile(r"([0-9]{20})\.(json|parquet|floor)\Z")
 _BATCH = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.arrow\Z")
 _FLOOR = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.floor\Z")
+_FRONTIER = re.compile(r"frontiers/([0-9]{20})/([0-9]{20})\.json\Z")
 _ADOPTED = re.compile(r"tail/([0-9]{20})/([0-9]{20})\.adopted\Z")
 _KEYS = re.compile(r"tail/([0-9]{20})/([0-9]{20})-([0-9]{20})\.keys\Z")
 _DOCUMENT = re.compile(
-    r"(?:topics/([^/]+)/(?:_topic|_sink|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|leases/[^/]+)"
+    r"(?:topics/([^/]+)/(?:_topic|_sink|[0-9]+/(?:_manifest|_checkpoints|_expired|_rewrites|_intents))|epochs|frontiers/[0-9]{20}|leases/[^/]+)"
     r"/[0-9]{20}(?:-[0-9a-f]{16})?\.(?:json|parquet)\Z"
 )
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
@@ -126,6 +129,17 @@ class BatchName(NamedTuple):
 def epoch_key(epoch: int) -> str:
     """The claim of one ownership of the store."""
     return f"{EPOCHS}{epoch:020d}.json"
+
+
+def frontier_key(epoch: int, number: int) -> str:
+    """Says how far all partitions are settled."""
+    return f"{FRONTIERS}{epoch:020d}/{number:020d}.json"
+
+
+def parse_frontier_key(key: str) -> tuple[int, int] | None:
+    """Epoch and number of a frontier's key, or None; frontiers are ordered by these."""
+    found = _FRONTIER.match(key)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def batch_key(epoch: int, first_seq: int, last_seq: int) -> str:

@@ -17,6 +17,8 @@ REWRITE = 32 * 2**20
 """Ten thousand files that took the place of segments."""
 SINK = 32 * 2**20
 """A batch of ten thousand files, and the marks of a hundred thousand queries."""
+FRONTIER = 32 * 2**20
+"""One number for every partition of every topic."""
 LEASE = 4 * 2**20
 """One number for every partition of every topic that a stream reads."""
 CHECKPOINT = 256 * 2**20
@@ -36,6 +38,8 @@ def largest(key: str) -> int:
     folder, _, name = key.rpartition("/")
     room = folder.rpartition("/")[2].removeprefix("_")
     if name.endswith(".json"):
+        if key.startswith("frontiers/"):
+            return FRONTIER
         return LEASE if key.startswith("leases/") else _LARGE_DOCUMENTS.get(room, DOCUMENT)
     if name.endswith((".floor", ".adopted")):
         return DOCUMENT

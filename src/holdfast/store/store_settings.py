@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.store.address import problem_with
+from holdfast.store.address import parse_url, problem_with
 
 _REFERENCE = re.compile(r"(|profile:[\w.@+ -]{1,128}|env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:.{1,4096})\Z")
 _ACCESS_KEY = re.compile(r"\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b")
@@ -84,6 +85,12 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_path_style(self) -> bool:
         """Whether the bucket stands in the path."""
         return bool(self.endpoint) if self.path_style == "auto" else self.path_style == "yes"
+
+    @property
+    def directory(self) -> Path | None:
+        """The store's root where it is a directory of this machine."""
+        address = parse_url(self.url) if self.url else None
+        return Path(address.place) if address is not None and address.scheme == "file" else None
 
     def with_environment(self, environment: Mapping[str, str]) -> StoreSettings:
         """With the endpoint that other tools for S3 take from the environment, where none is set."""

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.clock import Clock, SystemClock
@@ -28,7 +27,7 @@ from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store.port import CHUNK_BYTES, AlreadyExists, Body, Store
 from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_layout
-from holdfast.tables.file_stats import stats_text
+from holdfast.tables.file_stats import floating, stats_text
 from holdfast.tables.table_schema import normal
 from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, HINT, WeighedFile, parquet_settings
 
@@ -167,8 +166,7 @@ class _OpenFile:
         settings = parquet_settings(schema)
         self._stream = pa.OSFile(name, "wb")
         self._writer = pq.ParquetWriter(self._stream, schema, metadata_collector=self._collected, **settings)
-        self._floats = [column.name for column in schema if pa.types.is_floating(column.type)]
-        self._unordered: set[str] = set()
+        self._floats = floating(schema)
         self.rows = 0
 
     @property
@@ -176,9 +174,8 @@ class _OpenFile:
         return int(self._stream.tell())
 
     def write(self, group: pa.Table) -> None:
-        for name in self._floats:
-            if name not in self._unordered and pc.any(pc.is_nan(group.column(name))).as_py():
-                self._unordered.add(name)
+        for name, bounds in self._floats.items():
+            bounds.add(group.column(name))
         self._writer.write_table(group, row_group_size=group.num_rows)
         self.rows += group.num_rows
 
@@ -188,7 +185,7 @@ class _OpenFile:
         self._writer.close()
         self._stream.close()
         metadata = self._collected[0] if self._collected else pq.read_metadata(self._local)
-        return stats_text(metadata, self._schema, self._unordered)
+        return stats_text(metadata, self._schema, self._floats)
 
     def body(self) -> Body:
         digest = hashlib.sha256()

@@ -1,21 +1,24 @@
 """The statistics of a data file, as Delta's log has them: rows, and per column nulls, the least and the greatest value.
 
 Engines skip files by them, so a wrong bound loses rows for their users, and a missing one only costs time. They come
-from what Parquet's writer gathered in row groups. Left out are bounds that cannot be told exactly in JSON, or that
+from what Parquet's writer gathered in row groups; for floating columns it gathers nothing (`parquet.footer_bounds`), so
+`FloatBounds` does. Left out are bounds that cannot be told exactly in JSON, or that
 engines understand differently: columns with NaN (greatest for one engine, nothing for another), infinite values, years
-that have no four digits, decimals of more digits than a double holds, booleans, bytes, and all that is nested. Long
-texts are cut, and the greatest one gets the highest letter behind the cut, so that it is a bound still. Pure.
+that have no four digits, decimals of more digits than a double holds, booleans, bytes, and all that is nested. Zero is
+-0.0 as a lower bound and 0.0 as an upper one, since some engines put one before the other. Long texts are cut, and the
+greatest one gets the highest letter behind the cut, so that it is a bound still.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.publish.delta.actions import moment
 
@@ -34,11 +37,45 @@ Bound = Callable[[Any, bool], Any]
 """A value of Parquet as JSON has it, as a lower or an upper bound; None where there is none."""
 
 
-def stats_text(metadata: pq.FileMetaData, schema: pa.Schema, unordered: Collection[str]) -> str:
-    """The statistics of a file that was just written; `unordered` are columns whose values have no order for all."""
+class FloatBounds:
+    """What the rows of one floating column have, gathered piece by piece."""
+
+    def __init__(self) -> None:
+        self.nulls = 0
+        self.least: float | None = None
+        self.most: float | None = None
+        self.has_nan = False
+
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Take values."""
+        self.nulls += values.null_count
+        self.has_nan = self.has_nan or bool(pc.any(pc.is_nan(values)).as_py())
+        found = pc.min_max(values).as_py()
+        if self.has_nan or found["min"] is None:
+            return
+        self.least = found["min"] if self.least is None else min(self.least, found["min"])
+        self.most = found["max"] if self.most is None else max(self.most, found["max"])
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The least and the greatest value; None where there is none, or no order that all engines share."""
+        if self.has_nan or self.least is None or self.most is None:
+            return None
+        return self.least or -0.0, self.most or 0.0
+
+
+def floating(schema: pa.Schema) -> dict[str, FloatBounds]:
+    """Nothing yet, for each floating column that has statistics."""
+    some = list(schema)[:COLUMNS_MAX]
+    return {column.name: FloatBounds() for column in some if _is.is_floating(column.type) and "." not in column.name}
+
+
+def stats_text(metadata: pq.FileMetaData, schema: pa.Schema, floats: Mapping[str, FloatBounds]) -> str:
+    """The statistics of a file that was just written; `floats` are what its floating columns have."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
+    nulls = {name: found.nulls for name, found in floats.items()}
+    bounds = {name: found.bounds for name, found in floats.items()}
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     for at, name in _leaves(metadata, schema):
         found = [group.column(at).statistics for group in groups]
@@ -46,11 +83,13 @@ def stats_text(metadata: pq.FileMetaData, schema: pa.Schema, unordered: Collecti
             continue
         nulls[name] = sum(one.null_count for one in found)
         filled = [one for one in found if one.num_values]
-        bound = None if name in unordered else _bound(schema.field(name).type)
-        if bound is None or not filled or not all(one.has_min_max for one in filled):
+        if filled and all(one.has_min_max for one in filled):
+            bounds[name] = min(_value(one, "min") for one in filled), max(_value(one, "max") for one in filled)
+    for name, pair in bounds.items():
+        bound = _bound(schema.field(name).type)
+        if pair is None or bound is None:
             continue
-        low = bound(min(_value(one, "min") for one in filled), False)
-        high = bound(max(_value(one, "max") for one in filled), True)
+        low, high = bound(pair[0], False), bound(pair[1], True)
         if low is not None and high is not None:
             least[name], most[name] = low, high
     found_text = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
+from holdfast.model.trusted_time import newest_supported
 from holdfast.publish.delta import actions, checkpoint_file
 from holdfast.publish.delta.actions import Metadata, Provider, Txn
 from holdfast.publish.delta.delta_log import ForeignCommit, is_checkpoint_due, version_of
@@ -36,6 +37,8 @@ from holdfast.tables.table_run import Run
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
+_STAMPS = 100
+"""Commits that are asked when they were written."""
 _CONFIGURATION = {
     RETENTION: f"interval {RETENTION_MS // 1000} seconds",
     "delta.enableExpiredLogCleanup": "false",  # our own cleaning removes commits that nobody needs
@@ -236,7 +239,7 @@ class TableLog:
         """Write a checkpoint; a failure is told and does no harm."""
         try:
             replay = self._reading.replay(version)
-            kept = replay.kept(self._clock.now_us() // 1000 - replay.retention_ms)
+            kept = replay.kept(self._trusted_ms() - replay.retention_ms)
             data = checkpoint_file.encode(kept)
             self._log.create_checkpoint(version, data, checkpoint_file.hint(version, kept, len(data)))
         except HoldfastError as error:
@@ -254,8 +257,13 @@ class TableLog:
 
         Raises ForeignCommit, Corrupt.
         """
-        cleaning = Cleaning(self._store, self._reading, self._name, self._clock.now_us() // 1000)
+        cleaning = Cleaning(self._store, self._reading, self._name, self._trusted_ms())
         return cleaning.clean(keep_ms)
+
+    def _trusted_ms(self) -> int:
+        """The time by which things are old: of a clock that jumped, as far as the last commits support it."""
+        written = [info.modified_us for info in self._log.listing().commits[-_STAMPS:]]
+        return newest_supported(written, self._clock.now_us()) // 1000
 
 
 def retention(keep_ms: int) -> dict[str, str]:

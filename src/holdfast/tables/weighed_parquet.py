@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import Corrupt
 from holdfast.model import ipc_message
 from holdfast.model.schema import require_bounded, row_bytes
+from holdfast.parquet.footer_bounds import bounded_columns
 from holdfast.parquet.outline import MAGIC, TAIL_BYTES, ZSTD, Model, Outline, RowGroup, outline, rewritten
 from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
@@ -55,6 +56,7 @@ def parquet_settings(schema: pa.Schema) -> dict[str, Any]:
         "version": "2.6", "data_page_version": "1.0", "store_schema": True, "compression": "zstd",
         "compression_level": 1, "write_page_checksum": True, "use_dictionary": texts or False,
         "dictionary_pagesize_limit": _DICTIONARY_BYTES, "column_encoding": whole or None,
+        "write_statistics": bounded_columns(schema),
     }  # fmt: skip
 
 

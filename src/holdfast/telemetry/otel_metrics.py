@@ -11,11 +11,12 @@ Instruments are made once; until a MeterProvider is set up they are OpenTelemetr
 from __future__ import annotations
 
 import sys
+from _thread import RLock
 from collections.abc import Callable, Iterable
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from holdfast.caller import once
 from holdfast.clock import SystemClock
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import Metric, Point
@@ -37,7 +38,7 @@ class _Instruments:
     def __init__(self) -> None:
         from opentelemetry import metrics
 
-        self._lock = Lock()
+        self._lock = RLock()
         self._seen: dict[Metric, list[Point]] = {}
         self._told: set[Metric] = set(METRICS)
         """Metrics that were told of what was seen. A reader asks all instruments one after the other: as soon as one is
@@ -61,7 +62,7 @@ class _Instruments:
         return [Observation(point.value, point.attributes) for point in self._next(metric)]  # type: ignore[arg-type]  # no histogram
 
     def _next(self, metric: Metric) -> list[Point]:
-        with self._lock:
+        with once(self._lock):
             if metric in self._told:
                 self._seen, self._told = collecting.collect(), set()
             self._told.add(metric)
@@ -69,7 +70,7 @@ class _Instruments:
 
 
 _made: list[_Instruments] = []
-_lock = Lock()
+_lock = RLock()
 
 
 def is_loaded() -> bool:

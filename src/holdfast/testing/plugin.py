@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 if TYPE_CHECKING:
@@ -29,5 +30,6 @@ def holdfast_log(tmp_path: Path, holdfast_clock: ManualClock) -> Iterator[Log]:
     """An open log in a temporary directory, closed after the test."""
     import holdfast
 
-    with holdfast.open(tmp_path / "log", clock=holdfast_clock, settings=holdfast.Settings()) as log:
+    defaults = msgspec.to_builtins(holdfast.Settings())  # every key by name: neither file nor environment add any
+    with holdfast.open(tmp_path / "log", clock=holdfast_clock, settings=defaults) as log:
         yield log

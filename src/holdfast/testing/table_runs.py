@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.record import NOW, Record
 from holdfast.suggestions import listed, meant
@@ -59,8 +61,9 @@ def _run(
     from pyspark_holdfast.pipeline import Pipeline, read_table
 
     raised: list[Exception] = []
-    with holdfast.open(directory / "log", settings=holdfast.Settings()) as log:
-        log.topic("_begun").append(b"")  # a log in which nothing was sealed yet is no root
+    defaults = msgspec.to_builtins(holdfast.Settings())  # every key by name: neither file nor environment add any
+    with holdfast.open(directory / "log", settings=defaults) as log:
+        log.topic("begun").append(b"")  # a log in which nothing was sealed yet is no root
         for name, schema in columns.items():
             log.topic(name, partitions=1) if schema is None else log.topic(name, schema=schema)
         of = [_watched(one, raised) for one in tables]

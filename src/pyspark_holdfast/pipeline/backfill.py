@@ -26,6 +26,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Invalid, NotFound
+from holdfast.reader.offsets import require_log
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableSnapshot
 from holdfast.tables.table_run import Position, Run
@@ -69,7 +70,12 @@ _RUNS_MAX = 1_000_000
 
 
 def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
-    """Compute a range of a table again."""
+    """Compute a range of a table again; offsets that were taken of another log are refused."""
+    for marks in filter(None, range_.offsets or ()):
+        require_log(
+            marks, here.inputs.topics.root.log, what="these marks belong to",
+            hint="give a range of offsets, times or runs of this one",
+        )  # fmt: skip
     if isinstance(planned.table.kind, Snapshot):
         return update(planned, here, is_forced=True)
     for _ in range(ATTEMPTS):

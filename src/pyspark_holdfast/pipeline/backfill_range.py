@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Invalid
 from holdfast.model.record import microseconds
-from holdfast.reader.offsets import Where, parse_offsets
+from holdfast.reader.offsets import Marks, parse_offsets
 from holdfast.reader.read_options import parse_time
 from holdfast.tables.table_run import Position, Run
 from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
@@ -37,7 +37,7 @@ class Range:
     """First and last run, both included."""
     times: tuple[int | None, int | None] | None = None
     """Microseconds since 1970: the first, and the one behind the last."""
-    offsets: tuple[dict[Where, int] | None, dict[Where, int] | None] | None = None
+    offsets: tuple[Marks | None, Marks | None] | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -66,7 +66,7 @@ def parse_range(begin: Bound, end: Bound) -> Range:
         times = (first.us if isinstance(first, _Time) else None, last.us if isinstance(last, _Time) else None)
         _require_order(times[0] is None or times[1] is None or times[0] < times[1])
         return Range(times=times)
-    return Range(offsets=(first if isinstance(first, dict) else None, last if isinstance(last, dict) else None))
+    return Range(offsets=(first if isinstance(first, Marks) else None, last if isinstance(last, Marks) else None))
 
 
 class _Run(NamedTuple):
@@ -77,7 +77,7 @@ class _Time(NamedTuple):
     us: int
 
 
-def _bound(given: Bound) -> _Run | _Time | dict[Where, int] | None:
+def _bound(given: Bound) -> _Run | _Time | Marks | None:
     if given is None or (isinstance(given, str) and not given.strip()):
         return None
     if isinstance(given, datetime):
@@ -191,7 +191,7 @@ def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict
     if range_.times is not None:
         return {name: between(name, *range_.times) for name in topics}
     assert range_.offsets is not None
-    begins, ends = (part or {} for part in range_.offsets)
+    begins, ends = ({} if part is None else part.ends for part in range_.offsets)
     others = sorted({topic for topic, _ in {**begins, **ends}} - set(topics))
     if others:
         raise Invalid(

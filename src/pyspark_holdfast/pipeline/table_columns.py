@@ -136,8 +136,17 @@ def _aggregates(frame: DataFrame, name: str, value: Aggregate) -> list[Column]:
         # The mean itself is made where windows are merged, always in the same way.
         kind = frame.select(f.avg(column).alias("mean")).schema["mean"].dataType
         none = f.max(f.lit(None).cast(kind)).alias(name)
-        return [none, f.sum(column).alias(f"{name}_sum"), f.count(column).alias(f"{name}_count")]
-    return [{"sum": f.sum, "min": f.min, "max": f.max, "count": f.count}[value.function](column).alias(name)]
+        return [none, _sum(column, f"{name}_sum"), f.count(column).alias(f"{name}_count")]
+    if value.function == "sum":
+        return [_sum(column, name)]
+    return [{"min": f.min, "max": f.max, "count": f.count}[value.function](column).alias(name)]
+
+
+def _sum(column: Column, name: str) -> Column:
+    """A sum, or an error. In a session without ANSI Spark's own `sum` wraps around, and gives null for decimals."""
+    message = f"a sum does not fit its column column={name}: cast what is added up to a decimal or a double"
+    found = f.try_sum(column)
+    return f.when(found.isNull() & (f.count(column) > 0), f.raise_error(f.lit(message))).otherwise(found).alias(name)
 
 
 def quoted(name: str) -> str:

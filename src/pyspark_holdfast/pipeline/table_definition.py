@@ -171,6 +171,8 @@ class Table:
     inputs: tuple[Input, ...]
     kind: Kind
     description: str = ""
+    per_run: bool = False
+    """Its rows may depend on which rows come in the same run: the author says so, and nothing is checked."""
 
     def __call__(self, *frames: DataFrame) -> DataFrame:
         """The function itself, on DataFrames of your own."""
@@ -183,15 +185,19 @@ def table(function: Function, /) -> Table: ...
 
 @overload
 def table(
-    *, inputs: str | Input | Sequence[str | Input] = (), kind: Kind | None = None, name: str = "", description: str = ""
-) -> Callable[[Function], Table]: ...
+    *, inputs: str | Input | Sequence[str | Input] = (), kind: Kind | None = None, name: str = "",
+    description: str = "", per_run: bool = False,
+) -> Callable[[Function], Table]: ...  # fmt: skip
 
 
 def table(
     function: Function | None = None, /, *, inputs: str | Input | Sequence[str | Input] = (), kind: Kind | None = None,
-    name: str = "", description: str = "",
+    name: str = "", description: str = "", per_run: bool = False,
 ) -> Any:  # fmt: skip
-    """Make a table of a function of DataFrames. Without `inputs`, the names of its arguments are the inputs."""
+    """Make a table of a function of DataFrames. Without `inputs`, the names of its arguments are the inputs.
+
+    `per_run`: the function may look at all rows of a run together, and what comes out depends on how runs were cut.
+    """
 
     def made(function: Function) -> Table:
         given = [inputs] if isinstance(inputs, str | Input) else list(inputs)
@@ -201,8 +207,10 @@ def table(
             raise Invalid(f"a table cannot be called this name={called!r}", hint="letters, digits, '_', '-' and '.'")
         if not found:
             raise Invalid(f"a table needs an input table={called}", hint='inputs="orders", or an argument of that name')
+        if per_run and isinstance(kind, Snapshot):
+            raise Invalid(f"a snapshot is always made of all rows table={called}", hint="leave per_run out")
         text = description or inspect.getdoc(function) or ""
-        return Table(called, function, found, kind or Append(), text)
+        return Table(called, function, found, kind or Append(), text, per_run)
 
     return made if function is None else made(function)
 

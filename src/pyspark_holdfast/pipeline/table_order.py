@@ -12,7 +12,7 @@ from typing import Literal
 
 from holdfast.errors import Invalid
 from holdfast.suggestions import listed, meant
-from pyspark_holdfast.pipeline.table_definition import Append, Input, Snapshot, Table
+from pyspark_holdfast.pipeline.table_definition import Append, Input, Keyed, Snapshot, Table
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,11 @@ def _check(planned: PlannedTable, by_name: Mapping[str, Table]) -> None:
                 f"rows of table {source.name!r} change, so there are no new ones to go on with table={planned.name}",
                 hint=f'read all of them: inputs=whole("{source.name}")',
             )
-    if not planned.new and planned.table.kind.name in ("append", "windowed"):
+    kind = planned.table.kind
+    if not planned.new and not isinstance(kind, Snapshot) and not (isinstance(kind, Keyed) and planned.table.per_run):
+        again = "keep keys that are gone" if isinstance(kind, Keyed) else "add all rows again"
         raise Invalid(
-            f"each run would add all rows again table={planned.name} kind={planned.table.kind.name}",
+            f"each run would {again} table={planned.name} kind={kind.name}",
             hint="one input must be read by what is new, without whole(…); or make it a snapshot()",
         )
 

@@ -28,6 +28,7 @@ from holdfast.tables.table_log import TableChange, TableSnapshot, retention
 from holdfast.tables.table_run import Position, Reason, Run
 from holdfast.tables.table_schema import grown
 from pyspark_holdfast.pipeline.inputs import Inputs, NotYet, Tables, Taken
+from pyspark_holdfast.pipeline.row_dependence import is_checked, named, require_single_rows
 from pyspark_holdfast.pipeline.table_columns import configuration_of, require_same_rule, stored_columns
 from pyspark_holdfast.pipeline.table_definition import Append, Keyed, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable
@@ -181,13 +182,20 @@ def spans_of(taken: Sequence[Taken]) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def frame_of(planned: PlannedTable, frames: Sequence[DataFrame]) -> DataFrame:
-    """What the user's function makes of its inputs."""
-    made = planned.table.function(*frames)
+    """What the user's function makes of its inputs; raises Invalid where that is not what the kind promises."""
+    given = list(frames)
+    if is_checked(planned):
+        given = [
+            named(source, number, one) for number, (source, one) in enumerate(zip(planned.sources, given, strict=True))
+        ]
+    made = planned.table.function(*given)
     if not isinstance(made, DataFrame):
         raise Invalid(
             f"the function of table {planned.name!r} returned {type(made).__name__}, not a DataFrame",
             hint="return the DataFrame, as in `return orders.select(…)`",
         )
+    if is_checked(planned):
+        require_single_rows(planned, made, given)
     return made
 
 

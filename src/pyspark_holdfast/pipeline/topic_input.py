@@ -1,7 +1,7 @@
 """Topics as inputs: what is settled when a run begins, what of it is new to a table, and its rows.
 
-The marks of a topic are read once per run, so all tables of a run see the same of it. The root stays open between runs:
-then looking again costs one request per partition, however long the history is.
+The marks of a topic are read once per run, so all tables of a run see the same of it. The root stays open between runs,
+while it is that of the same log: then looking again costs one request per partition, however long the history is.
 
 A table begins with the first record that is left of a topic. From then on nothing is passed over: if retention has
 removed what the table has not read, reading it fails (unless `failOnDataLoss` says otherwise). While rows are read, a
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.reader.lease import Lease, segment_number
-from holdfast.reader.offsets import Mark, format_marks
+from holdfast.reader.offsets import Mark, Marks, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import earliest_offset, shape_of
@@ -90,8 +90,10 @@ class Topics:
         return [topic.topic for topic in self.root.topics(self._options)]
 
     def look_again(self) -> None:
-        """Forget the marks: the next question is about what is settled then."""
+        """Forget the marks: the next question is about what is settled then, at the log that is there then."""
         self._marks.clear()
+        if self._root is not None and not _is_same_log(self._root):
+            self._root = None
 
     def is_there(self, name: str) -> bool:
         """Whether there is such a topic."""
@@ -154,7 +156,7 @@ class Topics:
         """The rows of these spans; or, with the option emit, what manifests tell of them."""
         from pyspark_holdfast.native import read
 
-        marks = format_marks({(name, part): Mark(*span) for part, span in spans.items()})
+        marks = format_marks(Marks(self.root.log, {(name, part): Mark(*span) for part, span in spans.items()}))
         given = {**self._given, **options, "asOf": marks}
         if "emit" in {option.lower() for option in given}:
             return spark.read.format("holdfast").options(**given, topic=name).load(self.place)
@@ -222,6 +224,14 @@ class Topics:
         found = [info.key for info in store.list(layout.LEASES) if info.modified_us < limit]
         readers = {key: (layout.parse_lease_key(key) or ("", 0))[0].rpartition(".") for key in found}
         store.delete([key for key, (name, _, id_) in readers.items() if name == pipeline and len(id_) == _ID_CHARS])
+
+
+def _is_same_log(root: SettledRoot) -> bool:
+    try:
+        root.require_same_log()
+    except (Invalid, NotFound):
+        return False
+    return True
 
 
 def _renew(lease: Lease, numbers: Mapping[tuple[str, int], int], done: Event) -> None:

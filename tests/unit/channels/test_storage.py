@@ -281,6 +281,12 @@ def test_a_channel_comes_back_with_its_history_in_order(version):
     assert decode_data(encode_data(ChannelData(meta, history), version)) == ChannelData(meta, history)
 
 
+def test_hints_come_back_with_the_channel():
+    """Of messages in history: whoever keeps a channel elsewhere does not lose where their causes can be had."""
+    data = ChannelData(ChannelMeta(3), (sample_message("h1"),), {"h1": b"at s3://x", "\udcff": b""})
+    assert decode_data(encode_data(data)) == data
+
+
 def test_an_empty_change_says_so_and_is_not_stored():
     """Whoever asks first makes no call."""
     assert HistoryUpdate().is_empty

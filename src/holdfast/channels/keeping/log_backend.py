@@ -13,15 +13,16 @@ has the topic's records and starts its channels anew.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from threading import Lock
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.channels.keeping.channel_records import Noted, Read, columns, find_messages, note_size, noted
 from holdfast.channels.keeping.known_blocks import KnownBlocks
 from holdfast.channels.keeping.persistence import Commit, Persistence
@@ -96,7 +97,7 @@ class LogPersistence(Persistence):
         self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
         self._part_bytes_max = min(journal.settings.batch_bytes_max, journal.settings.queue_bytes_max // 4)
         self._places: dict[str, _Places] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def load_channel(self, channel_id: str) -> ChannelData:
         """All that is kept of a channel, proved."""
@@ -131,7 +132,7 @@ class LogPersistence(Persistence):
             blocks.append(decode_newest(snapshot))
             for known in blocks[-1]:
                 places.known.add(known)
-        with self._lock:
+        with once(self._lock):
             self._places[channel_id] = places
         return ChannelData(meta, tuple(history.values()), hints, tuple(known for block in blocks for known in block))
 
@@ -248,7 +249,7 @@ class LogPersistence(Persistence):
             timeout=self._timeout,
         )
         ticket.result(self._timeout)
-        with self._lock:
+        with once(self._lock):
             self._places.pop(channel_id, None)
 
     def _settle(self, ticket: Commit | None) -> None:

@@ -14,8 +14,8 @@ channel along, and returns the same `Commit` for each.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Generator, Iterable, Sequence
-from threading import Lock
 from typing import Any, Protocol
 
 from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
@@ -137,7 +137,7 @@ class MemoryPersistence(Persistence):
         self.calls: list[tuple[str, str]] = []
         """Method and channel of every call."""
         self._channels: dict[str, _Kept] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def save_channel_meta(self, channel_id: str, meta: ChannelMeta) -> None:
         """Replace the snapshot."""
@@ -185,7 +185,7 @@ class MemoryPersistence(Persistence):
             for note in found
         ]
 
-    def _calling(self, channel_id: str, name: str, *parts: str) -> Lock:
+    def _calling(self, channel_id: str, name: str, *parts: str) -> RLock:
         self.calls.append((name, channel_id))
         failing = next((one for one in (name, *parts) if one in self.failing_ops), None)
         if failing is not None:

@@ -267,7 +267,8 @@ def encode_data(data: ChannelData, version: Version = VERSION) -> bytes:
     stored = store_message if version > 1 else NIM.encode
     history = b"".join(delimited(_F2, stored(message)) for message in data.history)
     known = b"".join(map(encode_known, data.known)) if version > 2 else b""
-    return delimited(_F1, encode_meta(data.meta, version)) + history + (delimited(_F3, known) if known else b"")
+    hints = b"".join(_keyed(_F4, *hint) for hint in data.hints.items()) if version > 2 else b""
+    return delimited(_F1, encode_meta(data.meta, version)) + history + (delimited(_F3, known) if known else b"") + hints
 
 
 def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) -> ChannelData:
@@ -277,7 +278,8 @@ def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) 
         raise Corrupt("a channel has no snapshot", hint="it is damaged, or no channel")
     history = _whole(lambda: tuple(NIM.decode(body) for body in _delimited(data, 2)))
     known = [one for body in _delimited(data, 3) for one in decode_known(body)]
-    return ChannelData(decode_meta(metas[-1], migrations), history, known=tuple(known))
+    hints = _whole(lambda: dict(_read_keyed(body, 0, len(body)) for body in _delimited(data, 4)))
+    return ChannelData(decode_meta(metas[-1], migrations), history, hints, tuple(known))
 
 
 def encode_update(update: HistoryUpdate, version: Version = VERSION) -> bytes:

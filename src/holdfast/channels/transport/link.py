@@ -14,11 +14,12 @@ transport that fails is a network that loses: `send` has succeeded all the same.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable
-from threading import Lock
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.channels.participant import Channels
 from holdfast.channels.protocol.steps import Received
 from holdfast.errors import HoldfastError, Invalid
@@ -57,7 +58,7 @@ class Link:
         self.channels = channels
         self._transport = broadcast
         self._bytes_max = bytes_max
-        self._lock = Lock()
+        self._lock = RLock()
         self._sent = self._failed = self._received = self._refused = 0
         channels.set_transport(self.broadcast, bytes_max=bytes_max)
 
@@ -90,7 +91,7 @@ class Link:
         except HoldfastError as error:
             self._refuse(error)
             return None
-        with self._lock:
+        with once(self._lock):
             self._received += 1
         return received
 
@@ -101,13 +102,13 @@ class Link:
         except HoldfastError as error:
             self._refuse(error)
             return None
-        with self._lock:
+        with once(self._lock):
             self._received += 1
         return received
 
     def _refuse(self, error: HoldfastError) -> None:
         logger.debug("a packet was refused: %s", error.message, extra={"action": "channel_packet_refused"})
-        with self._lock:
+        with once(self._lock):
             self._refused += 1
 
     def broadcast(self, data: bytes) -> None:
@@ -119,10 +120,10 @@ class Link:
                 "a message was not taken by its transport bytes=%d: %s: %s", len(data), type(error).__name__, error,
                 extra={"action": "channel_broadcast_failed"},
             )  # fmt: skip
-            with self._lock:
+            with once(self._lock):
                 self._failed += 1
             return
-        with self._lock:
+        with once(self._lock):
             self._sent += 1
 
     def close(self) -> None:
@@ -131,5 +132,5 @@ class Link:
 
     def stats(self) -> LinkStats:
         """Counters."""
-        with self._lock:
+        with once(self._lock):
             return LinkStats(self._sent, self._failed, self._received, self._refused)

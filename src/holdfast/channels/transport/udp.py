@@ -20,13 +20,15 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
+from _thread import RLock
 from collections.abc import Iterable
-from threading import Lock, Thread, current_thread
+from threading import Thread, current_thread
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.channels.participant import Channels
 from holdfast.channels.transport.link import Link
 from holdfast.errors import Closed, Invalid, Unavailable
@@ -75,7 +77,7 @@ class UdpTransport:
             raise
         self._wake, self._woken = socket.socketpair()
         self._closed = False
-        self._lock = Lock()
+        self._lock = RLock()
         self._sent = self._failed = self._received = self._refused = self._strangers = 0
         self.link = Link(channels, self._broadcast, bytes_max=DATAGRAM_BYTES_MAX)
         self._thread = Thread(target=self._work, name="holdfast-udp", daemon=True)
@@ -90,7 +92,7 @@ class UdpTransport:
         """Send to one more, and listen to it; adding it again changes nothing."""
         self._check_open()
         resolved = self._resolved(address)
-        with self._lock:
+        with once(self._lock):
             self._peers = {**self._peers, _key(resolved): resolved}
 
     def _resolved(self, address: Address) -> tuple[str | int, ...]:
@@ -167,13 +169,13 @@ class UdpTransport:
 
     def stats(self) -> UdpStats:
         """Counters."""
-        with self._lock:
+        with once(self._lock):
             return UdpStats(self._sent, self._failed, self._received, self._refused, self._strangers)
 
     def _count(
         self, *, sent: int = 0, failed: int = 0, received: int = 0, refused: int = 0, strangers: int = 0
     ) -> None:
-        with self._lock:
+        with once(self._lock):
             self._sent += sent
             self._failed += failed
             self._received += received
@@ -182,7 +184,7 @@ class UdpTransport:
 
     def close(self) -> None:
         """Stop receiving, when the datagram at hand is done with, and sending; closing again does nothing."""
-        with self._lock:
+        with once(self._lock):
             if self._closed:
                 return
             self._closed = True

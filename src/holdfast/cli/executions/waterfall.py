@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.cli.executions.durations import spoken
-from holdfast.cli.text import printable
+from holdfast.errors import printable
 from holdfast.execution.work.execution_views import ExecutionDetails, StepDetails
 
 _BARS = {"done": "█", "failed": "▒"}

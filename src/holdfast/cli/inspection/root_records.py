@@ -19,7 +19,7 @@ from holdfast.cli.options import asking_for_key
 from holdfast.cli.output import flush
 from holdfast.cli.printing import ARROW, Item, write_arrow, writer_for
 from holdfast.errors import Invalid
-from holdfast.reader.offsets import EARLIEST
+from holdfast.reader.offsets import EARLIEST, Mark, Marks, Where
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import SettledReading
@@ -86,7 +86,7 @@ def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Want
                 hint=f"its partitions are 0 to {topic.partitions - 1}",
             )
     ends = {(topic.topic, number): EARLIEST for number in range(topic.partitions) if number not in chosen}
-    options = msgspec.structs.replace(options, ending_offsets=ends or "latest")
+    options = msgspec.structs.replace(options, ending_offsets=_marks(ends) if ends else "latest")
     if wanted.start is None and wanted.end is None:
         return options
     there = SettledReading(root.url, options).ends
@@ -98,7 +98,14 @@ def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Want
             starts[where] = max(first, last + wanted.start) if wanted.start < 0 else min(wanted.start, last)
         if wanted.end is not None:
             ends[where] = max(first, last + wanted.end) if wanted.end < 0 else min(wanted.end, last)
-    return msgspec.structs.replace(options, starting_offsets=starts or "earliest", ending_offsets=ends or "latest")
+    return msgspec.structs.replace(
+        options, starting_offsets=_marks(starts) if starts else "earliest",
+        ending_offsets=_marks(ends) if ends else "latest",
+    )  # fmt: skip
+
+
+def _marks(offsets: dict[Where, int]) -> Marks:
+    return Marks("", {where: Mark(None, offset) for where, offset in offsets.items()})
 
 
 def _items(reading: SettledReading, *, is_typed: bool) -> Iterator[Item]:

@@ -154,10 +154,11 @@ def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
 
 def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], set[str]]:
     """All topics, and the names of the keys that their segments are encrypted with."""
-    ends = ends_on_store(root, options.store.read_bytes_max) if root.is_shipped_to() else {}
+    is_shipped_to, topics = root.is_shipped_to(), root.topics(options)
+    ends = ends_on_store(root, options.store.read_bytes_max) if is_shipped_to else root.marks(topics)
     keys: set[str] = set()
     found = []
-    for topic in root.topics(options):
+    for topic in topics:
         own = [_partition(root, topic, number, ends, keys) for number in range(topic.partitions)]
         found.append(
             RootTopic(

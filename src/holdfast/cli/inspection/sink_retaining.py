@@ -40,7 +40,7 @@ def retain_sinks(
     try:
         _require_signer(store)
         grace = Grace(int(settings.shipping.delete_after_ms * 1000), int(settings.shipping.lease_delay_max_ms * 1000))
-        retention = SinkRetention(store, SystemClock(), grace)
+        retention = SinkRetention(store, SystemClock(), grace, int(settings.journal.clock_jump_max_ms * 1000))
         if topic is not None:
             retention.set_policy(topic, None if policy == _NO_LIMITS else policy)
             say(f"{topic} {'is kept as a whole' if policy == _NO_LIMITS else 'has a retention policy of its own'} now")

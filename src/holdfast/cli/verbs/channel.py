@@ -21,9 +21,9 @@ from holdfast.channels.wire.message import HistoryEntry
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_holdfast_error, say_problems
-from holdfast.cli.text import printable, shown
+from holdfast.cli.text import shown
 from holdfast.clock import SystemClock
-from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.errors import Corrupt, Invalid, NotFound, printable
 from holdfast.model.record_json import Encoding, encoded, iso
 
 LIST, SHOW, HISTORY = "list", "show", "history"

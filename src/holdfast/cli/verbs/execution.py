@@ -39,9 +39,9 @@ from holdfast.cli.executions.waterfall import waterfall
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
-from holdfast.cli.text import printable, printable_json
+from holdfast.cli.text import printable_json
 from holdfast.clock import SystemClock
-from holdfast.errors import ExecutionError
+from holdfast.errors import ExecutionError, printable
 from holdfast.execution.journal.entries import STATUSES
 from holdfast.execution.journal.execution_id import fresh_id, given_id
 from holdfast.execution.work.calls import encode_call, encode_outcome

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast import Keyring, disk
+from holdfast import Keyring
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.clock import SystemClock
@@ -100,14 +100,15 @@ def _made(path: Path, key_id: str | None, *, is_new: bool) -> Keyring:
         keyring = Keyring.generate(key_id or _free(()))
         keyring.save(path, replace=False)
         return keyring
-    if path.is_symlink():  # a mounted secret: replacing the link would leave the secret as it was
-        raise Invalid(f"this is a link path={path}", hint="give the file that it leads to")
-    keyring = Keyring.from_file(path)  # whatever is wrong with it is raised here
-    with disk.alone_with(path):  # of two that rotate at once, one would lose a key that a log may already use
-        keyring = Keyring.from_file(path)
-        keyring = keyring.rotated(key_id or _free(keyring.ids))
-        keyring.save(path)
-    return keyring
+    while True:
+        present = Keyring.from_file(path)
+        keyring = present.rotated(key_id or _free(present.ids))
+        try:
+            keyring.save(path)
+            return keyring
+        except Invalid:
+            if Keyring.from_file(path).ids == present.ids:
+                raise  # else another process put its key in front meanwhile: ours goes in front of that one
 
 
 def _uses(directory: Path) -> dict[str, _Use]:

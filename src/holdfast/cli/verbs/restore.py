@@ -110,6 +110,10 @@ def _show(report: RestoreReport) -> None:
         facts.append(("left out", f"{report.cut_batches} commit batches behind a hole with {records}; {told}"))
     if report.lost_commits:
         facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
+    facts += [
+        ("LOST", f"{lost.topic}/{lost.partition}: {lost.records} records that were settled, from offset {lost.first}")
+        for lost in report.lost_settled
+    ]
     facts += [("will be deleted", _policy(policy)) for policy in report.policies]
     facts += [
         ("expired", f"{gone.topic}/{gone.partition}: {gone.records} records below offset {gone.first}")

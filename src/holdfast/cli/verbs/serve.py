@@ -35,6 +35,9 @@ class ServingLine(msgspec.Struct, frozen=True):
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [env: HOLDFAST_SERVER__LISTEN]")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that requests may use for this server.")
 @click.option("--tokens", type=click.Path(path_type=Path), help="The file of tokens; default: TOKENS in DIR.")
+@click.option(
+    "--no-tokens", is_flag=True, help="Serve without tokens a log that had some, to everybody on this machine."
+)
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
@@ -43,8 +46,8 @@ class ServingLine(msgspec.Struct, frozen=True):
 @keyring_option
 @json_option
 def serve_command(
-    directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, token: str | None,
-    tls_certificate: Path | None, tls_key: Path | None, console: bool | None, share: bool,
+    directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, no_tokens: bool,
+    token: str | None, tls_certificate: Path | None, tls_key: Path | None, console: bool | None, share: bool,
     reference: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve the log in DIR over HTTP."""
@@ -65,9 +68,10 @@ def serve_command(
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
     own = msgspec.structs.replace(settings.server, **chosen)
+    settings = msgspec.structs.replace(settings, server=own)
     with open_served(directory, reference, settings, share=share) as opened:
         log = owned(opened)
-        server = HttpServer(log, own)
+        server = HttpServer(log, own, no_tokens=no_tokens)
 
         def started() -> None:
             if as_json:

@@ -41,6 +41,10 @@ Without a store nothing is shipped, and what is sealed is settled. Readable from
 Unshipped records are on this machine only; of a log that was taken over they are stranded.
 The store itself is not asked."""
 
+_DAMAGE = ("missing", "size_mismatch")
+_UNITS_MAX = 100
+"""Of `reconcile.unit_segments` segments each: 100 000 files."""
+
 
 class KeyName(msgspec.Struct, frozen=True):
     """A key that something in the log is encrypted with, by name."""
@@ -117,10 +121,12 @@ def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> i
             sizes = database.bytes_of(control)
     except Corrupt as error:
         problems.append(error)
-    verified = control.log is not None and not keyless and not control.damage
+    consumers = _opened(place, keyring, control, files := list[Corrupt]())
+    verified = control.log is not None and not keyless and not control.damage and not files
+    problems += [] if problems else files
     topics = list(summary.topics(control, sizes).values())
     shipping = _shipping(control, sizes, [partition for topic in topics for partition in topic.partitions], place)
-    status = _status(place, log_id, control, topics, shipping, problems, verified, _consumers(place, keyring, control))
+    status = _status(place, log_id, control, topics, shipping, problems, verified, consumers)
     if as_json:
         emit_json(status)
     else:
@@ -184,15 +190,30 @@ def _status(
     )
 
 
-def _consumers(place: Directory, keyring: Keyring | None, control: ControlRows) -> dict[str, int] | None:
-    """How far consumers lag behind. Positions are proved and decrypted, so the log is opened, to read it."""
-    if POSITIONS not in control.topic_names.values():
-        return {}
+def _opened(
+    place: Directory, keyring: Keyring | None, control: ControlRows, problems: list[Corrupt]
+) -> dict[str, int] | None:
+    """How far consumers lag behind, and what is wrong with the files: the log is opened for it, to read it.
+
+    Positions are proved and decrypted. Of each file its size is looked at, up to so many; where rows are damaged, they
+    say nothing about files.
+    """
     try:
         with holdfast.open(place.path, settings=Settings(), keyring=keyring, read_only=True) as log:
+            report = log.reconcile(limit=_UNITS_MAX)  # looks, and changes nothing
+            for one in report.findings:
+                if one.kind in _DAMAGE:
+                    path = str(place.segments / (one.name or ""))
+                    what = f"a segment's file: {one.kind.replace('_', ' ')}"
+                    at = None if one.partition < 0 else one.partition
+                    problems.append(Corrupt(what, path=path, topic=one.topic, partition=at, offset=one.first))
+            if not report.complete:
+                say("note: there are too many segments to look at each; 'holdfast reconcile' looks at all")
+            if POSITIONS not in control.topic_names.values():
+                return {}
             return {f"{one.consumer}/{one.topic}": one.lag for one in log.consumers()}
     except HoldfastError:  # what is wrong is among the problems
-        return None
+        return None if POSITIONS in control.topic_names.values() else {}
 
 
 def _size(path: Path) -> int:

@@ -63,6 +63,8 @@ class ExecutionStore:
         self._partition = partition
         self.settings = settings
         self.clock: Clock = journal.clock
+        self.trusted_time = journal.trusted_time
+        """By which executions are old."""
         self.timeout = settings.ack_timeout_ms / 1000
         self._entry_bytes_max = settings.payload_bytes_max + 8 * 1024
         given = journal.settings

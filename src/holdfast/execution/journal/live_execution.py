@@ -1,24 +1,24 @@
 """One execution that is being run here: what both kinds of context, promises, timers and signals stand on.
 
 It says where a step stands (`place`), what was recorded there (`look`), and takes what happens (`write`). It knows
-nothing of functions, effects or waiting. One lives at a time for each execution: `LiveExecutions` hands them out. A
-process that has the log open is its only owner, so an execution that is not in this register, and was opened under an
-earlier ownership of the log, is proved to have no program running: that, and not its age, makes it an orphan.
+nothing of functions, effects or waiting. One lives at a time for each execution: `LiveExecutions` hands them out. One
+that is not in that register, and was opened under an earlier ownership of the log, has no program: it is an orphan.
 """
 
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from asyncio import current_task
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, Thread, current_thread
 
 import msgspec
 
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once
 from holdfast.errors import (
     Closed,
     ExecutionCanceled,
@@ -69,7 +69,7 @@ class Suspended(BaseException):
 
 
 class LiveExecution:
-    """One execution, open."""
+    """One execution, open. Its program may have several threads: `_lock` guards places, `pending` and the folding."""
 
     def __init__(
         self, store: ExecutionStore, journal: LiveJournal, recorded: Recorded, row: ExecutionRow, *, resumed: bool
@@ -98,12 +98,12 @@ class LiveExecution:
         """Where the program goes on without a journal (`continue_undurable`): whether it has to."""
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
-        self.exchange = Lock()
+        self.exchange = RLock()
         """Held by whoever brings something from outside, or takes it: each thing counts once."""
         self.brought: dict[bytes, UnitTicket] = {}
         """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
-        self._lock = Lock()
+        self._lock = RLock()
         self._steps = 0
         self._folding: Thread | None = None
         self._fold_again = 0
@@ -119,7 +119,7 @@ class LiveExecution:
     def place(self, name: str, parent: str = "", what: str = "step") -> str:
         """The path of the next step of this name in this scope; called in program order, before anything is awaited."""
         checked_name(name, what)
-        with self._lock:
+        with once(self._lock):
             number = self._occurrences[parent, name] = self._occurrences.get((parent, name), 0) + 1
             self._steps += 1
             steps = self._steps
@@ -132,11 +132,8 @@ class LiveExecution:
         return path
 
     def _fold_soon(self, steps: int, most: int) -> None:
-        """Near the limit: have what is finished folded, by another thread; beyond it, refuse what that does not help.
-
-        Who comes to the limit while it goes on waits for it, but for coroutines, which go on.
-        """
-        with self._lock:
+        """Near the limit: have what is finished folded, and wait for it at the limit (coroutines go on), or refuse."""
+        with once(self._lock):
             begin = self._folding is None or (not self._folding.is_alive() and steps >= self._fold_again)
             if begin:
                 self._fold_again = steps + most // 10
@@ -187,7 +184,8 @@ class LiveExecution:
         try:
             self.hand_over(entry, acked=False)
         except Full:
-            self.pending.append(entry)
+            with once(self._lock):
+                self.pending.append(entry)
 
     def hand_over_result(self, result: StepResult) -> None:
         """What `hand_over` does with one result that nobody waits for."""
@@ -200,21 +198,21 @@ class LiveExecution:
         self, *parts: Part, acked: bool = True, alone: bool = False, size: int = 0, timeout: float | None = None
     ) -> UnitTicket:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
-        pending = tuple(self.pending)  # another thread may add to it meanwhile
-        loss = (
-            None if parts and isinstance(parts[0], _FROM_OUTSIDE) else self.loss
-        )  # others are told if it was not stored
+        with once(self._lock):  # each goes with one of those who write at the same time
+            pending, self.pending = self.pending, []
+        is_from_outside = parts and isinstance(parts[0], _FROM_OUTSIDE)  # others are told if it was not stored
+        loss = None if is_from_outside else self.loss
         try:
             ticket = self.store.write(
                 self.journal, *pending, *parts, acked=acked, alone=alone, size=size, timeout=timeout
             )
-        except LOSSES as error:
-            if loss is None or _may_wait(error):
+        except BaseException as error:
+            if loss is None or not isinstance(error, LOSSES) or _may_wait(error):
+                with once(self._lock):
+                    self.pending = pending + self.pending
                 raise
             loss.note(error)
             return ForgivingTicket.lost(loss)
-        if pending:
-            self.pending = self.pending[len(pending) :]
         return ticket if loss is None else ForgivingTicket.of(ticket, loss, self.store.timeout)
 
     # -- loss of its journal ----------------------------------------------------------------------------------
@@ -250,7 +248,7 @@ class LiveExecution:
         return ticket
 
     def _finish(self, status: Status, payload: bytes, note: str) -> UnitTicket | None:
-        now = self.clock.now_us()
+        now = self.store.trusted_time.range_us()[1]
         with self.store.lock:
             row = self.row
             if row.status in ENDED or self._has_no_end(status):
@@ -260,14 +258,14 @@ class LiveExecution:
             return self.ending
 
     def _has_no_end(self, status: Status) -> bool:
-        """Whether it was asked to leave off, and did: even a program that went on after that has missed a step."""
+        """Whether it was asked to leave off, and did: a program that went on after that has missed a step."""
         return self.is_suspended and status != "canceled" and (status != "completed" or self.has_left_off)
 
     def requeue(self, due_us: int, note: str) -> UnitTicket | None:
         """Queue it again, to be run as a whole from this time on, instead of ending it; None if it has ended."""
         note = note[:NOTE_CHARS_MAX]
-        return self.store.with_room(lambda: self._change(Administered("retried", note, self.clock.now_us()),
-                                                         status="queued", due_us=due_us, note=note))  # fmt: skip
+        entry = Administered("retried", note, self.clock.now_us())
+        return self.store.with_room(lambda: self._change(entry, status="queued", due_us=due_us, note=note))
 
     def leave_off(self) -> UnitTicket | None:
         """It leaves off because it was asked to: that does not count as an attempt."""
@@ -302,7 +300,7 @@ class LiveExecution:
 
 
 class LiveExecutions:
-    """The executions that are open in this process."""
+    """The executions that are open in this process; the store's lock guards which they are, and whether it is over."""
 
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
@@ -320,11 +318,12 @@ class LiveExecutions:
     def get(self, execution: ExecutionId) -> LiveExecution | None:
         """The one that is being run here."""
         held = self._live.get(execution)
-        return None if held is None else held[0]
+        return held and held[0]
 
     def all(self) -> list[LiveExecution]:
         """All that are being run here."""
-        return [live for live, _ in self._live.copy().values()]
+        with self.store.lock:
+            return [live for live, _ in self._live.values()]
 
     def open(
         self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None, is_work: bool = False
@@ -366,7 +365,7 @@ class LiveExecutions:
         may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
         """
         store = self.store
-        with store.lock:
+        with once(store.lock):
             if not self._is_free.wait_for(lambda: self._is_settled(execution), store.timeout):
                 raise Unavailable(f"this execution is busy execution={execution}", hint="try again")
             if execution not in store.rows:
@@ -374,7 +373,7 @@ class LiveExecutions:
             live = self.get(execution)
             if live is None:
                 self._visited.add(execution)
-        if live is not None:
+        if live:
             yield live
             return
         try:
@@ -412,14 +411,15 @@ class LiveExecutions:
 
     def close(self) -> None:
         """Open none any more, and ask those that run to leave off."""
-        self.closed = Closed("the log is being closed")
-        for live in self.all():
+        with self.store.lock:  # whoever opens one is among them, or is refused
+            self.closed, running = Closed("the log is being closed"), self.all()
+        for live in running:
             live.suspend(self.closed.message)
 
     @contextmanager
     def _claimed(self, execution: ExecutionId, kind: str | None) -> Iterator[None]:
         """Be the only one who opens an execution of this kind, or (None) changes it by hand."""
-        with self.store.lock:
+        with once(self.store.lock):  # the writer takes it, too
             self._is_free.wait_for(lambda: execution not in self._visited, self.store.timeout)
             if self.is_held(execution):
                 held = self._live.get(execution)

@@ -4,7 +4,8 @@ How long is a matter of status (`keep_completed_ms`, `keep_failed_ms`); how many
 are together is bounded (`executions_max`, `journal_bytes_max`): at a bound the oldest that have ended go first, and
 where none has, whatever is new is refused. An execution goes whole, in one commit with its row, so that an id that is
 used again begins a fresh execution. One that somebody runs, opens or changes is never touched. Nobody who runs a
-program waits for any of this, but for a small piece of it at a bound.
+program waits for any of this, but for a small piece of it at a bound. Whether something is over is no matter of the
+wall clock alone (`trusted_time`): what is gone would run again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Pruning:
 
     def prunable(self) -> list[ExecutionRow]:
         """The executions whose time is over, those that ended first first."""
-        settings, now = self._store.settings, self._store.clock.now_us()
+        settings, now = self._store.settings, self._store.trusted_time.now_us()
         return [row for row in self._ended() if is_over(row, settings, now)]
 
     def prune(self) -> int:

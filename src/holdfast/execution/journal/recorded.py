@@ -8,12 +8,13 @@ What a path has is the last word on it: a result beats an intent. An error that 
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from threading import Lock
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.execution.journal.entries import (
     Administered,
     AmbiguityResolved,
@@ -74,7 +75,7 @@ class Recorded:
     def __init__(self, blocks: Sequence[Block] = ()) -> None:
         self._blocks = deque(blocks)
         """Those that were not taken apart yet."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._paths: dict[str, StepRecord] = {}
         self.results_by_key: dict[bytes, StepResult] = {}
         """Results by the keys of their steps: a guarded one holds whatever path the program takes."""
@@ -94,7 +95,7 @@ class Recorded:
         """What is known of a path; None if nothing was recorded of it."""
         found = self._paths.get(path)
         if self._blocks and (found is None or not found.is_final):
-            with self._lock:
+            with once(self._lock):
                 found = self._paths.get(path)
                 while (found is None or not found.is_final) and self._decode_next():
                     found = self._paths.get(path)
@@ -108,14 +109,14 @@ class Recorded:
 
     def all(self) -> dict[str, StepRecord]:
         """Everything at this moment, by path, in the order of first mention."""
-        with self._lock:
+        with once(self._lock):
             while self._decode_next():
                 pass
             return self._paths.copy()
 
     def add(self, entry: Entry) -> None:
         """One more entry; those of a folded stretch one by one."""
-        with self._lock:
+        with once(self._lock):
             self._add(entry)
 
     def _add(self, entry: Entry) -> None:

@@ -5,7 +5,8 @@ It returns from its beginning when the execution is durable, and from its end wh
     normally                         completed
     with an exception                failed; the step that raised it is tried again when the execution is opened again
     canceled                         canceled, for good
-    suspended, diverged              as it is: whoever opens it next, with the right program, goes on
+    suspended, diverged              as it is: whoever opens it next, with the right program, goes on; where no worker
+                                     runs it, being suspended ends in Closed: the log is being closed
     cancelled task, Ctrl-C, exit     as it is
     the journal failed               as it is
 """
@@ -25,7 +26,7 @@ from holdfast.errors import Closed, Diverged, Full, HoldfastError, OutcomeUnknow
 from holdfast.execution.journal.entries import AttemptFailed, Status
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
 from holdfast.execution.journal.journal_loss import checked_policy
-from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.journal.live_execution import LiveExecution, Suspended
 from holdfast.execution.steps.async_context import AsyncContext
 from holdfast.execution.steps.context import Context
 from holdfast.execution.steps.program_run import ProgramRun, steps_behind
@@ -88,6 +89,7 @@ class ExecutionBlock:
             self._not_stored(run, error, failure)
         finally:
             self._room.live.release(run.live)
+        self._leave_off(error)
 
     # -- async with -------------------------------------------------------------------------------------------
 
@@ -117,6 +119,12 @@ class ExecutionBlock:
             self._not_stored(run, error, failure)
         finally:
             self._room.live.release(run.live)
+        self._leave_off(error)
+
+    def _leave_off(self, error: BaseException | None) -> None:
+        """What makes a program leave off goes no further than its block: only a worker knows what it is."""
+        if isinstance(error, Suspended) and self._retry is None:
+            raise Closed(str(error), hint="the execution is as it was: open the log again, and go on with it") from None
 
     async def _opened_async(self) -> LiveExecution:
         """Open it on the loop if nothing of it is stored; else in a thread, which waits for the disk."""

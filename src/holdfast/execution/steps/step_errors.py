@@ -2,15 +2,18 @@
 
 An exception is stored as the place of its class, what it is made of, and its text; no stack. It comes back as the same
 type if the class can be made again of these, which is tried before it is stored: what could not be raised again on a
-later run is `StepFailed` on the first one already. A class is looked for in packages that the program has imported;
-nothing that a journal says makes this process import another one, or call anything but an exception's class.
+later run is `StepFailed` on the first one already.
+
+A class is looked for in modules that the program has loaded, by looking things up in their dictionaries, under the name
+that it gives itself. So nothing that a journal says imports a module or runs code of one, and nothing is called but the
+class of an exception. What is not found there is `StepFailed`, with the name and the text.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import msgspec
 
@@ -114,21 +117,22 @@ def _made(stored: StoredError) -> BaseException | None:
         return None
     named = {} if stored.hint is None else {"hint": stored.hint}
     error = kind(*stored.args, **named)
-    if stored.state:
-        error.__dict__.update(stored.state)
+    error.__dict__.update((name, value) for name, value in stored.state.items() if not name.startswith("_"))
     return error
 
 
 def _class_at(module: str, name: str) -> type[Exception] | None:
-    found: Any = sys.modules.get(module)
-    if found is None and module.partition(".")[0] in sys.modules:
-        try:
-            found = import_module(module)
-        except ImportError:
-            return None
+    """A loaded exception that says itself that it is there: no alias, and never by `getattr`, which may run code."""
+    found: object = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+        if not isinstance(found, ModuleType | type):
+            return None
+        home = type if isinstance(found, type) else ModuleType  # not a class of somebody's own, with its own lookup
+        found = home.__getattribute__(found, "__dict__").get(part)
+    if not (isinstance(found, type) and Exception in type.__getattribute__(found, "__mro__")):
+        return None
+    kind = cast("type[Exception]", found)
+    return kind if (kind.__module__, kind.__qualname__) == (module, name) else None
 
 
 def _step_failed(stored: StoredError, path: str) -> StepFailed:

@@ -12,6 +12,7 @@ are no data (a connection, a client) count by their type alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from inspect import CO_COROUTINE
@@ -149,12 +150,16 @@ def codec_of(wanted: Any) -> Codec:
     return known
 
 
+_TOKEN = re.compile(rb"(hfp1_[A-Za-z0-9_-]{42})[A-Za-z0-9_-]{44}")
+"""A promise's token: what follows execution and promise is a secret of its own for each run."""
+
+
 def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> bytes:
-    """The bytes of what a step is called with."""
+    """The bytes of what a step is called with; of a promise's token only whose it is, since each run has another."""
     if not args and not kwargs:
         return b""
     try:
-        return _encode_arguments((args, kwargs))
+        return _TOKEN.sub(rb"\1", _encode_arguments((args, kwargs)))
     except Exception as error:
         raise Invalid(
             f"the arguments of this step have no fingerprint: {_reason(error)} step={path}",

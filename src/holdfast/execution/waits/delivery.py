@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from holdfast.caller import once
 from holdfast.errors import ExecutionCanceled, Full, HoldfastError, Invalid, NotFound, PromiseRejected
 from holdfast.execution.journal.entries import Entry, PromiseResolved, SignalSent
 from holdfast.execution.journal.execution_id import ExecutionId
@@ -98,7 +99,7 @@ class _Written(NamedTuple):
 
 def _written(live: LiveExecution, key: bytes, bring: Bring) -> _Written:
     """Write what there is to write, if nobody did so before."""
-    with live.exchange:
+    with once(live.exchange):
         try:
             entry = bring(live)
         except Full as refusal:

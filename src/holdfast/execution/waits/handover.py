@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from _thread import RLock
 
+from holdfast.caller import once
 from holdfast.errors import Full
 from holdfast.execution.journal.entries import Entry
 from holdfast.execution.journal.live_execution import LiveExecution
@@ -17,7 +18,7 @@ class Handover:
         self._live = live
         self._entry = entry
         self._handed_over: UnitTicket | None = None
-        self._lock = Lock()
+        self._lock = RLock()
 
     def settle(self) -> None:
         """Block until it is durable."""
@@ -32,7 +33,7 @@ class Handover:
         await ticket
 
     def _ticket(self) -> UnitTicket:
-        with self._lock:
+        with once(self._lock):
             if self._handed_over is None:
                 self._handed_over = self._live.write(self._entry)
             return self._handed_over

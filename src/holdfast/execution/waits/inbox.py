@@ -13,12 +13,13 @@ than that, or older than a day, is refused, so that nobody can have one applied 
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable, Mapping
-from threading import Lock
 from typing import Any
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.waits.inbox_folder import Folder
 from holdfast.execution.waits.inbox_message import (
@@ -64,7 +65,7 @@ class Inbox:
         """Time and answer of messages that were applied, the oldest first."""
         self._forgotten_us = 0
         self._problem: str | None = None
-        self._lock = Lock()
+        self._lock = RLock()
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Inbox:
         if problem is None:
             for name in self._folder.messages(_AT_ONCE):
                 self._take(name)
-            self._folder.sweep(self._clock.now_us() - _ANSWER_AGE_MAX_US)
+            self._folder.sweep(self._journal.trusted_time.now_us() - _ANSWER_AGE_MAX_US)
 
     def _take(self, name: str) -> None:
         try:
@@ -104,7 +105,7 @@ class Inbox:
 
         Raises Closed and OutcomeUnknown: then it is not known what becomes of it, and it must be applied again.
         """
-        with self._lock:
+        with once(self._lock):
             applied = self._load()
             known = applied.get(message.id)
             if known is not None:

@@ -17,13 +17,14 @@ declares them again, which is what programs do when they start.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable
 from itertools import islice
-from threading import Lock
 from typing import Literal
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Closed, Corrupt, Full, HoldfastError, Invalid
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, derived_id
@@ -80,14 +81,14 @@ class Schedules:
         self._clock = journal.clock
         self._begin = begin
         self._timeout = timeout
-        self._lock = Lock()
+        self._lock = RLock()
         self._known: dict[str, Schedule] | None = None
         self._next: dict[Schedule, int | None] = {}
         """When each has its next point: most of the time there is nothing to see to."""
 
     def all(self) -> list[Schedule]:
         """All of them, by name."""
-        with self._lock:
+        with once(self._lock):
             return sorted(self._load().values(), key=lambda schedule: schedule.name)
 
     def declare(self, asked: Schedule) -> Schedule:
@@ -95,7 +96,7 @@ class Schedules:
         parse_timing(asked.when)
         zone_of(asked.zone)
         check_missed(asked.missed)
-        with self._lock:
+        with once(self._lock):
             known = self._load()
             before = known.get(asked.name)
             if before is not None and before.says_the_same(asked):
@@ -108,7 +109,7 @@ class Schedules:
 
     def remove(self, name: str) -> bool:
         """Take a schedule away, durably; what it has begun goes on. False if there is none."""
-        with self._lock:
+        with once(self._lock):
             known = self._load()
             if name not in known:
                 return False
@@ -118,7 +119,7 @@ class Schedules:
 
     def tick(self) -> None:
         """Begin what is due."""
-        with self._lock:
+        with once(self._lock):
             known = self._load()
             for schedule in list(known.values()):
                 try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.arguments import text
+from holdfast.caller import once
 from holdfast.errors import WaitTimedOut
 from holdfast.execution.journal.entries import SignalSent, SignalTaken
 from holdfast.execution.journal.execution_id import checked_name
@@ -41,7 +42,7 @@ def wait_for_signal(
 
 def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> Done | None:
     what = f"signal {path!r}"
-    with live.exchange:
+    with once(live.exchange):
         record = live.look(path)
         if record is not None and record.signal is not None:
             return _given(live, record.signal, returns, what)

@@ -11,12 +11,13 @@ what it had recorded by then (a timer that is armed) is found again.
 
 from __future__ import annotations
 
+from _thread import RLock
 from asyncio import get_running_loop
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from holdfast.caller import once
 from holdfast.clock import Clock
 from holdfast.errors import Full
 from holdfast.execution.journal.live_execution import LiveExecution
@@ -56,12 +57,12 @@ class Waiters:
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: set[Wait[Any]] = set()
-        self._lock = Lock()
+        self._lock = RLock()
 
     @contextmanager
     def counted(self, wait: Wait[Any]) -> Iterator[None]:
         """One of them, while it waits."""
-        with self._lock:
+        with once(self._lock):
             if len(self._waiting) >= self._most:
                 raise Full(
                     f"{self._most} promises, signals and timers are waited for already",

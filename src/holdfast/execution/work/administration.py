@@ -138,7 +138,7 @@ class Administration:
         before = self._row(execution)
         if before.status in ENDED:
             return before.status
-        now = self._now()
+        now = self._store.trusted_time.range_us()[1]
         row = msgspec.structs.replace(before, status=status, updated_us=now, ended_us=now, note=note)
         self._commit(journal, row, Ended(status, b"", now), Administered(status, note, now))
         self._live.changed.notify()

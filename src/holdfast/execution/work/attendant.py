@@ -10,9 +10,11 @@ Pauses are real time, whatever clock the log was given: a clock that is set by h
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable
-from threading import Event, Lock, Thread, current_thread
+from threading import Event, Thread, current_thread
 
+from holdfast.caller import once
 from holdfast.clock import SystemClock
 
 Task = Callable[[], None]
@@ -42,14 +44,14 @@ class Attendant:
     def __init__(self) -> None:
         self._monotonic = SystemClock().monotonic
         self._duties: list[_Duty] = []
-        self._lock = Lock()
+        self._lock = RLock()
         self._wake = Event()
         self._is_over = False
         self._thread: Thread | None = None
 
     def every(self, interval_ms: int, name: str, task: Task) -> None:
         """Run a task at this interval, the first time at once."""
-        with self._lock:
+        with once(self._lock):
             self._duties.append(_Duty(name, task, interval_ms / 1000, self._monotonic()))
             if self._thread is None and not self._is_over:
                 self._thread = Thread(target=self._work, name="holdfast-executions", daemon=True)
@@ -58,12 +60,12 @@ class Attendant:
 
     def drop(self, name: str) -> None:
         """Look after this no more."""
-        with self._lock:
+        with once(self._lock):
             self._duties = [duty for duty in self._duties if duty.name != name]
 
     def soon(self, name: str) -> None:
         """Have the task of this name run next, whenever it would have been due."""
-        with self._lock:
+        with once(self._lock):
             for duty in self._duties:
                 if duty.name == name:
                     duty.due = self._monotonic()
@@ -71,7 +73,7 @@ class Attendant:
 
     def stop(self) -> None:
         """Returns when the task that is running has ended; nothing runs afterwards."""
-        with self._lock:
+        with once(self._lock):
             self._is_over = True
         self._wake.set()
         if self._thread is not None and self._thread is not current_thread():
@@ -79,7 +81,7 @@ class Attendant:
 
     def forget(self) -> None:
         """In a forked child, where the thread is not."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._is_over = True
         self._thread = None
 
@@ -101,7 +103,7 @@ class Attendant:
     def _due(self) -> list[_Duty]:
         """Those whose time has come; their next interval begins now."""
         now = self._monotonic()
-        with self._lock:
+        with once(self._lock):
             found = [duty for duty in self._duties if duty.due <= now]
             for duty in found:
                 duty.due = now + duty.interval
@@ -111,6 +113,6 @@ class Attendant:
         return self._is_over
 
     def _pause(self) -> float:
-        with self._lock:
+        with once(self._lock):
             first = min((duty.due for duty in self._duties), default=_LONGEST_S + self._monotonic())
         return min(_LONGEST_S, max(_SHORTEST_S, first - self._monotonic()))

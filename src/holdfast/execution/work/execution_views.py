@@ -30,7 +30,8 @@ from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.recorded import Recorded, StepRecord
 
 StepKind = Literal["step", "promise", "timer", "signal", "version"]
-StepState = Literal["done", "failed", "begun", "retrying", "waiting", "running"]
+StepState = Literal["done", "failed", "begun", "retrying", "waiting", "running", "left"]
+"""What has ended waits for nothing and tries nothing again: what it was still at is `left`, or has `failed`."""
 
 
 class ExecutionSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,8 @@ def summary(row: ExecutionRow) -> ExecutionSummary:
     """A row, to be looked at."""
     return ExecutionSummary(
         id=row.execution, kind=row.kind, status=row.status, created_us=row.created_us, updated_us=row.updated_us,
-        ended_us=row.ended_us, queue=row.queue, priority=row.priority, due_us=row.due_us, attempts=row.attempts,
+        ended_us=row.ended_us, queue=row.queue, priority=row.priority,
+        due_us=0 if row.status in ENDED else row.due_us, attempts=row.attempts,
         generation=row.generation, entries=row.entries, size=row.size, note=row.note,
         parent=ExecutionId(bytes=row.parent) if row.parent else None,
     )  # fmt: skip
@@ -113,6 +115,8 @@ def details(row: ExecutionRow, entries: Iterable[Entry], *, reveal: bool) -> Exe
     recorded = Recorded([lambda: flat])
     running = row.status not in ENDED
     steps = [_step(path, record, recorded, reveal) for path, record in recorded.all().items()]
+    if not running:
+        steps = [_over(step, row.ended_us) for step in steps]
     ended = last_end(flat)
     return ExecutionDetails(
         summary=msgspec.structs.replace(summary(row), entries=len(flat)),
@@ -206,6 +210,12 @@ def _own_step(path: str, record: StepRecord, reveal: bool) -> StepDetails:
         attempts=len(tried) + (record.intent is not None), due_us=tried[-1].retry_us if tried else 0,
         ambiguous=policies, value=tried[-1].error if tried and reveal else msgspec.UNSET,
     )  # fmt: skip
+
+
+def _over(step: StepDetails, ended_us: int) -> StepDetails:
+    """The same in an execution that has ended. An effect that was begun stays so: nobody knows what came of it."""
+    state = {"waiting": "left", "running": "left", "retrying": "failed"}.get(step.state)
+    return step if state is None else msgspec.structs.replace(step, state=state, ended_us=ended_us, due_us=0)
 
 
 def _promise(path: str, record: StepRecord, recorded: Recorded, reveal: bool) -> StepDetails:

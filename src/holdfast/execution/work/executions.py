@@ -105,7 +105,7 @@ class Executions:
         """
         if flag(dry_run, "dry_run"):
             store = self._stored()
-            now = store.clock.now_us()
+            now = store.trusted_time.now_us()
             return sum(is_over(row, store.settings, now) for row in store.rows.copy().values())
         return self.journal.prune() if self._ask is None else int(self._ask("prune", {}))
 

@@ -6,10 +6,11 @@ first. What is taken out here may have been canceled or taken meanwhile: whoever
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable, Collection
 from heapq import heappop, heappush
-from threading import Lock
 
+from holdfast.caller import once
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.signals import Signal
@@ -39,14 +40,14 @@ class WorkQueue:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._number = 0
         """Of the last one that was added: those of one microsecond keep their order."""
-        self._lock = Lock()
+        self._lock = RLock()
         self.changed = Signal()
         """Notified when something was added."""
 
     def add(self, row: ExecutionRow) -> None:
         """One more; a row that is not queued, or waits for nobody's worker, is left out."""
         if row.status == "queued" and row.queue:
-            with self._lock:
+            with once(self._lock):
                 lane = self._lanes.setdefault((row.queue, row.kind), _Lane())
                 self._number += 1
                 heappush(lane.later, (row.due_us, self._number, row.id))
@@ -54,7 +55,7 @@ class WorkQueue:
 
     def take(self, queues: Collection[str], kinds: Collection[str], now_us: int) -> ExecutionRow | None:
         """The next one for a worker of these queues that has functions of these kinds."""
-        with self._lock:
+        with once(self._lock):
             while True:
                 lanes = [lane for lane in self._chosen(queues, kinds) if self._ripen(lane, now_us)]
                 if not lanes:
@@ -66,7 +67,7 @@ class WorkQueue:
 
     def due_us(self, queues: Collection[str], kinds: Collection[str]) -> int | None:
         """When the next one that has to wait may run; None if none waits."""
-        with self._lock:
+        with once(self._lock):
             return min((lane.later[0][0] for lane in self._chosen(queues, kinds) if lane.later), default=None)
 
     def _chosen(self, queues: Collection[str], kinds: Collection[str]) -> list[_Lane]:

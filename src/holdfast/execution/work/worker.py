@@ -23,16 +23,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from _thread import RLock
 from asyncio.events import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from threading import Event, Lock, Thread, current_thread, main_thread
+from threading import Event, Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.arguments import seconds, texts, whole
+from holdfast.caller import once
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     Closed,
@@ -93,7 +95,7 @@ class Worker:
         self.drain_timeout = seconds(drain_timeout, "drain_timeout")
         self._monotonic = SystemClock().monotonic
         """Pauses are real time, whatever clock the log was given."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._is_serving = False
         self._is_stopping = False
         self._is_hurried = False
@@ -179,7 +181,7 @@ class Worker:
             logger.error("a worker ended: %s", error.message, extra={"action": "worker_ended"})
 
     def _begin(self) -> None:
-        with self._lock:
+        with once(self._lock):
             if self._is_serving:
                 raise Invalid("this worker is running already", hint="make another one with log.worker(…)")
             self._is_serving = True

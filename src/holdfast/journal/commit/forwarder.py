@@ -17,11 +17,12 @@ and begins anew with what is on its way: the owner knows each group by its numbe
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from threading import Lock, Thread
+from threading import Thread
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -30,8 +31,9 @@ from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
-from holdfast.journal.queue.forwarded import ForwardedRows, Item, fill, forwarded_unit
+from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, Item, fill, forwarded_unit
 from holdfast.journal.queue.group import Group, Run, Unit
+from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
 from holdfast.journal.state.operations import ChangeSpace
@@ -76,8 +78,11 @@ class Link(Protocol):
     def durable(self) -> SharedNumber | None:
         """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
-    def begin(self, turn: Turn, turns: Lock) -> None:
-        """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile."""
+    def begin(self, turn: Turn, turns: RLock, refuse_second: Callable[[], None]) -> None:
+        """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile.
+
+        `refuse_second` raises in a thread that was interrupted with what a turn needs, and must not wait for one.
+        """
 
     def sleep(self, timeout: float | None) -> bool:
         """Wait for the owner, or until there may be something to forward; whether the owner may have sent something.
@@ -139,8 +144,9 @@ class Forwarder:
         self._partitions = partitions
         self._clock = clock
         self._on_the_way: deque[_OnTheWay] = deque()
-        self._turns = Lock()
-        """Held by whoever has the turn."""
+        self._turns = RLock()
+        """Held by whoever has the turn; it knows which thread that is, for a signal handler may come in between."""
+        queue.refuse_within(self._turns._is_owned)  # type: ignore[attr-defined]
         self._is_turning = False
         """Within a turn; else true only if a signal ended one."""
         self._loop: AbstractEventLoop | None = None
@@ -149,8 +155,7 @@ class Forwarder:
         """When what is in no hurry is due."""
         self.counters = Counters()
         self.poison: Closed | None = None
-        self.failure: HoldfastError | None = None
-        """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self.offered_failure = OfferedFailure()
         self._thread = Thread(target=self._work, name="holdfast-forwarder", daemon=True)
 
     def start(self) -> None:
@@ -164,7 +169,7 @@ class Forwarder:
 
     def _work(self) -> None:
         try:
-            self._link.begin(self.turn, self._turns)
+            self._link.begin(self.turn, self._turns, self._queue.refuse_second)
             self.turn(False)
             while not (self._queue.is_finished and not self._on_the_way):
                 self.turn(self._link.sleep(self._patience()))
@@ -236,9 +241,9 @@ class Forwarder:
 
     def _item(self, one: Run | Unit) -> Item | None:
         """What is forwarded of an item; None where it has failed here already, or there is nothing to it."""
-        if isinstance(one, Run):
-            return ForwardedRows(one.partition, one.rows, 0) if one.rows else None
         try:
+            if isinstance(one, Run):
+                return _forwarded_run(one)
             if one.make is not None:
                 one.operations, one.make = one.make(one), None
             _refuse_own(one)
@@ -271,7 +276,7 @@ class Forwarder:
         if error is not None:
             self.counters.failed_groups += 1
             if group.offered:
-                self.failure = error
+                self.offered_failure.note(error)
         elif way.taken:
             now = self._clock.monotonic()
             queued = now - group.since if group.records else None
@@ -286,12 +291,9 @@ class Forwarder:
         for one, outcome in zip(way.taken, outcomes, strict=True):
             if outcome.error is not None:
                 error = outcome.error.error()
-                if isinstance(one, Unit):
-                    one.fail(error)
-                else:
-                    one.error = error
-                if way.group.offered:
-                    self.failure = error
+                one.fail(error)
+                if way.group.offered and isinstance(one, Run):
+                    self.offered_failure.note(error)
                 continue
             runs = one.runs() if isinstance(one, Unit) else [one]
             if isinstance(one, Unit) and one.produced is not None and not self._is_about(runs, outcome.runs):
@@ -299,6 +301,7 @@ class Forwarder:
                 continue
             for run, found in zip(runs, outcome.runs, strict=False):
                 fill(run, found, self._partitions)
+                self.offered_failure.note_refused(run)
         return None
 
     def _is_about(self, runs: Sequence[Run], found: Sequence[RunOutcome]) -> bool:
@@ -315,7 +318,7 @@ class Forwarder:
             else Closed(f"this process can no longer share the log: {reason}", reason="poisoned")
         )
         poison.__cause__ = error if poison is not error else error.__cause__
-        self.poison = self.failure = poison
+        self.poison = poison
         logger.critical("forwarding ended: %s", reason, extra={"action": "poisoned"}, exc_info=error)
         with self._turns:
             self._queue.put_back([way.group for way in self._on_the_way])
@@ -330,6 +333,14 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     unknown = OutcomeUnknown("the owner was lost before it answered, and may have written it", hint=poison.hint)
     unknown.__cause__ = poison
     return unknown
+
+
+def _forwarded_run(run: Run) -> Item | None:
+    """Records as they are; single rows of a typed topic are encoded here, once for all."""
+    run.encode()
+    if run.columns is None:
+        return ForwardedRows(run.partition, run.rows, 0) if run.rows else None
+    return ForwardedUnit([run], len(run), _size(run), alone=True)
 
 
 def _forwarded(unit: Unit) -> Item:

@@ -6,24 +6,24 @@ What is true of them once the group is durable, or refused, stands here, too. Ho
 
 from __future__ import annotations
 
-from _thread import LockType
+from _thread import RLock
 
-from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.queue.forwarded import Forwarded
 from holdfast.journal.queue.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.sessions.session_state import Session
 from holdfast.journal.sessions.session_table import SessionChanges, SessionTable
+from holdfast.model.trusted_time import TrustedTime
 
 
 class SessionCommits:
     """The sessions of a group, for the writer's thread."""
 
-    def __init__(self, table: SessionTable, lock: LockType, clock: Clock) -> None:
+    def __init__(self, table: SessionTable, lock: RLock, trusted_time: TrustedTime) -> None:
         self._table = table
         self._lock = lock
-        self._clock = clock
+        self._time = trusted_time
 
     def prepare(self, group: Group) -> None:
         """Before a group is staged: of a producer nothing is stored behind something that was not."""
@@ -45,7 +45,7 @@ class SessionCommits:
             if not one.session.is_producer or one.is_whole
         ]
         with self._lock:
-            return self._table.stage(settled, self._clock.now_us())
+            return self._table.stage(settled, self._time.range_us()[1])
 
     def accept(self, group: Group, changes: SessionChanges) -> None:
         """The group is durable."""

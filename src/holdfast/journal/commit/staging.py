@@ -137,6 +137,7 @@ class Staging:
 
     def add(self, run: Run) -> None:
         """Stage a run; raises if it cannot be packed or encrypted, leaving nothing staged."""
+        run.encode()
         if run.keyed or run.columns is not None:
             self._add_any(run)
         elif len(run.rows) == 1 and not run.extras:
@@ -240,7 +241,7 @@ class Staging:
                 fresh[key] = (run.partition, first + len(kept), self.next_seq, digest)
                 kept.append(index)
             else:
-                run.repeats[index] = known[:3] if _is_same(known, digest) else _misused(known)
+                run.repeats[index] = _refusal(known, run.partition.topic, digest) or known[:3]
         if run.repeats:
             run.slots = slots
             self.repeats += sum(not isinstance(repeat, HoldfastError) for repeat in run.repeats.values())
@@ -251,8 +252,9 @@ class Staging:
         known = self.keys.get(key) or self._remembered(key)
         if known is None:
             return False
-        if not _is_same(known, digest):
-            raise _misused(known)
+        refusal = _refusal(known, run.partition.topic, digest)
+        if refusal is not None:
+            raise refusal
         run.partition, run.first, run.seq, _ = known
         run.repeated = True
         self.repeats += 1
@@ -277,16 +279,21 @@ class Staging:
         return rows
 
 
-def _is_same(known: Keyed, digest: bytes) -> bool:
-    """Whether a repeat has the same content; where an older version remembered no digest, it is taken to have."""
-    return not known[3] or known[3] == digest
+def _refusal(known: Keyed, topic: str, digest: bytes) -> Invalid | None:
+    """Why an append whose key is known is no repeat; None where it is one.
 
-
-def _misused(known: Keyed) -> Invalid:
-    partition, offset, _, _ = known
+    A hash covers the topic's name. One that is known from another topic was not made of a key of this topic: whoever
+    forwarded it learns nothing of the other one.
+    """
+    partition, offset, _, stored = known
+    if partition.topic != topic:
+        where = ""
+    elif not stored or stored == digest:
+        return None
+    else:
+        where = f" topic={topic} partition={partition.number} offset={offset}"
     return Invalid(
-        "the idempotency key stands for something else already;"
-        f" nothing was written topic={partition.topic} partition={partition.number} offset={offset}",
+        f"the idempotency key stands for something else already; nothing was written{where}",
         hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
     )
 

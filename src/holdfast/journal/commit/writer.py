@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 from threading import Thread
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
-from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import manifest_changes
 from holdfast.journal.commit.commit_alarms import CommitAlarms
@@ -34,7 +35,9 @@ from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import Counters
 from holdfast.journal.queue.group import Group, Make, Operation, Run, Unit
+from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
+from holdfast.journal.queue.unsealed_tail import UnsealedTail
 from holdfast.journal.state.commit_counts import Commits
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (
@@ -54,12 +57,15 @@ from holdfast.journal.state.stamped_heads import stamp_late
 from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import LogRow, stamped
 from holdfast.model.record_columns import Encoded
+from holdfast.model.trusted_time import TrustedTime
 from holdfast.signals import Signal
 
 _KEYS_TRIMMED_PER_GROUP = 1000
 _NEVER = 2**63
 _LATE_ENTRIES_MAX = 256
 """So many entries may be in files alone: the more, the cheaper the groups, and the longer an open after a crash."""
+_FOLD_S = 1.0
+"""For so long: what the database does not name, it cannot miss where somebody cuts off the end of the files."""
 _FRAME_BYTES, _ITEM_BYTES, _RECORD_BYTES = 2048, 1024, 32
 """More than a frame needs beside payloads: for itself, for each entry with its head, for each record."""
 
@@ -70,8 +76,9 @@ class Writer:
     """The thread that commits."""
 
     def __init__(
-        self, backend: Backend, state: JournalState, queue: Queue, settings: JournalSettings, clock: Clock
-    ) -> None:
+        self, backend: Backend, state: JournalState, queue: Queue, settings: JournalSettings, clock: Clock,
+        trusted_time: TrustedTime,
+    ) -> None:  # fmt: skip
         self._backend = backend
         self._state = state
         self._vault = state.vault
@@ -80,23 +87,33 @@ class Writer:
         self._digest = StateDigest(state.vault, state.topics.stamps)
         self._settings = settings
         self._clock = clock
-        self._sessions = SessionCommits(state.sessions, queue.lock, clock)
+        self._sessions = SessionCommits(state.sessions, queue.lock, trusted_time)
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
         self.counters = Counters()
         self._alarms = CommitAlarms(clock, settings.tail_bytes_max)
         self.poison: Closed | None = None
-        self.failure: HoldfastError | None = None
-        """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self.offered_failure = OfferedFailure()
         self._fold_at = _LATE_ENTRIES_MAX
-        """When so many entries are in files alone, their rows are brought into the database."""
+        """When so many entries are in files alone, their rows are brought into the database …"""
+        self._fold_due = clock.monotonic() + _FOLD_S
+        """… or when it is so late, and there is one."""
         self._in_doubt = False
         """A commit was asked for and has not answered."""
         self.due = Signal()
         """Notified when a tail begins, and while one has reached these sizes:"""
         self.due_records = self.due_bytes = _NEVER
         self.commits = Commits(state.row.next_seq - 1)
+        self.on_stored: Callable[[int], None] | None = None
+        """Called with the bytes of each group that was stored: by whoever keeps room on the disk."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
+
+    def keep_free(self, size: int, on_stored: Callable[[int], None]) -> UnsealedTail:
+        """Prepare no file that leaves less than this free, and say of each group how many bytes it has."""
+        if self._backend.filed.writer is not None:
+            self._backend.filed.writer.keep_free = size
+        self.on_stored = on_stored
+        return self._queue.tail
 
     def start(self) -> None:
         """Begin to commit."""
@@ -110,7 +127,7 @@ class Writer:
     def _work(self) -> None:
         group: Group | None = None
         try:
-            while (group := self._queue.take(group)) is not None:
+            while (group := self._queue.take(group, self._idle())) is not None:
                 self._commit(group)
                 # From here to the next `take` those who were woken wait for the interpreter: little may happen.
                 if self._has_chores():
@@ -121,18 +138,22 @@ class Writer:
         except BaseException as error:
             self._die(error, group)
 
+    def _idle(self) -> tuple[float, Callable[[], None]] | None:
+        """What is to be done when no group comes for a while: what is in files alone is known to the database then."""
+        return (_FOLD_S, self._do_chores) if self._backend.filed.late.entries else None
+
+    def _must_fold(self) -> bool:
+        late = len(self._backend.filed.late.entries)
+        return late >= self._fold_at or (late > 0 and self._clock.monotonic() >= self._fold_due)
+
     def _has_chores(self) -> bool:
-        filed = self._backend.filed
-        return (
-            len(filed.late.entries) >= self._fold_at
-            or filed.remains is not None
-            or self._backend.wal_bytes >= self._settings.checkpoint_bytes
-        )
+        is_large = self._backend.wal_bytes >= self._settings.checkpoint_bytes
+        return is_large or self._must_fold() or self._backend.filed.remains is not None
 
     def _do_chores(self) -> None:
         """What keeps files and database in shape; nobody waits for it but the next group."""
         filed = self._backend.filed
-        if len(filed.late.entries) >= self._fold_at:
+        if self._must_fold():
             self._tidy(filed.fold)
         if filed.remains is not None:
             self._tidy(filed.move_remains)
@@ -144,13 +165,14 @@ class Writer:
         row = self._folded_row()
         try:
             work(row)  # type: ignore[arg-type]  # whoever folds has something to fold
-            self._fold_at = _LATE_ENTRIES_MAX
+            self._fold_at, self._fold_due = _LATE_ENTRIES_MAX, self._clock.monotonic() + _FOLD_S
             if row is not None:
                 self._state.row = row
                 self._digest.accept()
         except Unavailable as error:
             self._backend.rollback()
             self._fold_at = len(self._backend.filed.late.entries) + _LATE_ENTRIES_MAX
+            self._fold_due = inf
             self._alarms.stay_in_files(error)
 
     def _folded_row(self) -> LogRow | None:
@@ -281,6 +303,8 @@ class Writer:
             self.due.notify()
         if is_long or self._alarms.is_tail_long:
             self._alarms.tail(self._queue.tail.size)
+        if self.on_stored is not None:
+            self.on_stored(added)
 
     def _stage(self, item: Run | Unit, staging: Staging) -> None:
         if isinstance(item, Run):
@@ -290,12 +314,9 @@ class Writer:
             except HoldfastError as error:
                 item.error = error
                 if item.group.offered:
-                    self.failure = error
+                    self.offered_failure.note(error)
             else:
-                if item.repeats and item.group.offered:
-                    self.failure = next(
-                        (one for one in item.repeats.values() if isinstance(one, Invalid)), self.failure
-                    )
+                self.offered_failure.note_refused(item)
         elif item.error is not None:  # it was withdrawn
             pass
         elif item.scope is not None and item.scope in self._broken and not item.reissue:
@@ -433,7 +454,7 @@ class Writer:
         """The disk would not take this group: nothing of it was written."""
         self._backend.rollback()
         if group.offered:
-            self.failure = error
+            self.offered_failure.note(error)
         self.counters.failed_groups += 1
         for item in group.items:
             if isinstance(item, Unit) and item.scope is not None:
@@ -449,7 +470,7 @@ class Writer:
             error if isinstance(error, Closed) else Closed(f"the journal stopped writing: {reason}", reason="poisoned")
         )
         poison.__cause__ = error if poison is not error else error.__cause__
-        self.poison = self.failure = poison
+        self.poison = poison
         self._backend.abandon()
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:

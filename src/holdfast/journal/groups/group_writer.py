@@ -13,6 +13,7 @@ somewhere, about to write into it.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
@@ -82,6 +83,8 @@ class GroupWriter:
         """Numbers under which this owner made files: those of another owner are none of its business."""
         self._is_over = not bytes_max
         self._pause = 0
+        self.keep_free = 0
+        """No file is prepared that would leave less than this on the disk: its zeros must not pass the disk guard."""
 
     @property
     def number(self) -> int:
@@ -128,9 +131,16 @@ class GroupWriter:
         return 0 if self._current is None else self._current.room
 
     def check_owned(self) -> None:
-        """Raise if somebody else has taken the log over."""
-        if self._current is not None and self._current.is_fenced():
+        """Raise if somebody else has taken the log over, or has removed the file, as all of the directory may be."""
+        if self._current is None:
+            return
+        if self._current.is_fenced():
             raise Closed("another process has taken this log over", reason="fenced")
+        if not self._current.is_linked():
+            raise Closed(
+                f"the log's directory, or its file of groups, was removed path={self._current.path}", reason="fenced",
+                hint="end this process; restore the log from its store, or bring the directory back from a copy",
+            )  # fmt: skip
 
     def write(self, frame: Sequence[bytes | memoryview], size: int) -> None:
         """Make a frame durable; raises Unavailable where nothing of it was written."""
@@ -215,6 +225,8 @@ class GroupWriter:
             path = self._files.path(number)
             if kept is not None:
                 kept.give_away(path, number)
+            if kept is None and self.keep_free and disk.free_bytes(self._files.folder) - size < self.keep_free:
+                raise OSError(errno.ENOSPC, "it would leave less free than disk.free_bytes_min")
             spare = kept or GroupFile.create(path, number, size, self._hurry)
             self._made.add(number)
             self._spare = spare

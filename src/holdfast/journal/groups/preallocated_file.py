@@ -161,6 +161,10 @@ class GroupFile:
         """Whether somebody else has taken the log over."""
         return os.pread(self._descriptor, FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
 
+    def is_linked(self) -> bool:
+        """Whether it has a name still: what is written to a file without one is gone with this process."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
     # -- readers ------------------------------------------------------------------------------------------
 
     def read(self, position: int, size: int) -> bytes:
@@ -172,7 +176,7 @@ class GroupFile:
 
         One that was removed is not: an owner that finds no file begins to count anew, and another one has its number.
         """
-        return self._identity(log_id) == self.salt and os.fstat(self._descriptor).st_nlink > 0
+        return self._identity(log_id) == self.salt and self.is_linked()
 
 
 def _write_slowly(descriptor: int, size: int, hurry: Event) -> int:

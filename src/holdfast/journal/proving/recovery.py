@@ -14,6 +14,7 @@ log's row. It is durable before the writer encrypts or acknowledges anything.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
@@ -41,6 +42,7 @@ from holdfast.model.control_rows import (
     TopicRow,
     stamped,
 )
+from holdfast.model.entry import Entry, is_whole
 
 _OFFSETS_MAX = 2**62
 """A number beyond this is damage, not an offset."""
@@ -71,7 +73,10 @@ def recover(
     *,
     sessions: bool = False,
 ) -> Recovered:
-    """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created."""
+    """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created.
+
+    Whoever means to own the log asks for `sessions`: then nobody writes meanwhile, and files of groups are proved, too.
+    """
     is_keyed = keyring is not None or cipher is not None
     with backend.tables() as tables:
         control = tables.control_rows(newest=1)
@@ -94,8 +99,29 @@ def recover(
                 recovered.sessions = proved(tables.sessions(), row, recovered.vault, str(backend.path))
             except Corrupt as damage:
                 recovered.problems.append(damage)
+            recovered.problems += _lost_bodies(backend, recovered)
     recovered.spaces = {space.name: space for space in control.spaces}
     return recovered
+
+
+def _lost_bodies(backend: Backend, recovered: Recovered) -> Iterator[Corrupt]:
+    """Files of groups that lack what the database has last of them.
+
+    A file is written from its beginning to its end: so it has what comes before that, unless it was damaged there,
+    which is found by whoever reads it.
+    """
+    with backend.reading() as rows:
+        for number, partition_id, entry in rows.last_in_files():
+            partition = recovered.topics.by_id.get(partition_id)
+            if isinstance(entry, Entry) and partition is not None and is_whole(partition.place, entry):
+                continue
+            yield Corrupt(
+                f"a file of groups ends before what the database has of it file={number}",
+                path=str(backend.filed.files.path(number)),
+                topic=None if partition is None else partition.topic,
+                hint="put the newest copy of the whole directory back; of what was copied piece by piece while its"
+                " owner wrote, holdfast rebuild takes in what is there",
+            )  # fmt: skip
 
 
 def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:

@@ -12,9 +12,10 @@ Marks of a partition never go back here, whichever of two threads looked first.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable
-from threading import Lock
 
+from holdfast.caller import refuse_second
 from holdfast.journal.backend import Backend, Tables
 from holdfast.journal.proving.proofs import Stamped
 from holdfast.journal.proving.proved_groups import ProvedGroups
@@ -32,7 +33,7 @@ class _Doubt(Exception):
 
 
 class TakingUp:
-    """Keeps the state of a journal that another process owns up to date."""
+    """Keeps the state of a journal that another process owns up to date; any thread may ask, one lock guards it all."""
 
     def __init__(
         self, backend: Backend, state: JournalState, recover: Callable[[], Recovered], *, is_damaged: bool,
@@ -49,18 +50,25 @@ class TakingUp:
         """At which group's end each topic was looked at."""
         self._groups = ProvedGroups()
         """Of groups that are in files alone: how far they were proved."""
-        self._lock = Lock()
+        self._lock = RLock()
 
     def refresh(self, topic: str | None = None) -> None:
         """Take up what was committed since: how far this topic got, or (None) all of them; and new topics."""
+        self._refuse_second()
         with self._lock:
             try:
                 self._take_up(_EVERYTHING if topic is None else topic)
             except _Doubt:
                 self._recover_all()
 
+    def _refuse_second(self) -> None:
+        """Refuse whoever was interrupted with what another thread may wait for that takes up something meanwhile."""
+        refuse_second(self._lock)
+        self._backend.refuse_second()
+
     def find_topics(self) -> None:
         """Take up new topics and versions of schemas, and nothing else."""
+        self._refuse_second()
         with self._lock:
             try:
                 with self._backend.tables() as tables:
@@ -203,11 +211,16 @@ class TakingUp:
                     self._prove_head(tables, head)
                 self._move(part, head, marks.get(part.id), shipments.get(part.id))
 
-    def _is_news(self, found: ShipmentRow, known: ShipmentRow | None) -> bool:
+    def _is_news(self, found: ShipmentRow | None, known: ShipmentRow | None) -> bool:
         """Whether a stored row says more than is known: an owner's word is newer than what it has written down."""
         if known is None or not self._hears_owner:
-            return True
-        return found.shipped_offset >= known.shipped_offset and found.settled_offset >= known.settled_offset
+            return found != known
+        return (
+            found is not None
+            and found != known
+            and found.shipped_offset >= known.shipped_offset
+            and found.settled_offset >= known.settled_offset
+        )
 
     def _move(self, part: Partition, head: HeadRow, mark: WatermarkRow | None, shipment: ShipmentRow | None) -> None:
         """Publish how far a partition is; its head is proved.
@@ -223,7 +236,7 @@ class TakingUp:
             self._prove(mark)
             if mark.sealed_offset >= part.sealed.sealed_offset:
                 part.sealed, has_moved = mark, True
-        if shipment != part.shipment:
+        if self._is_news(shipment, part.shipment):
             if shipment is not None:
                 self._prove(shipment)
             part.shipment = shipment

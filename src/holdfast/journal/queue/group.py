@@ -8,14 +8,15 @@ is it `done`, and never again changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable, refuse_to_travel
+from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.operations import ChangeSpace, Control
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
-from holdfast.model.record_columns import Columns, Encoded, Row
+from holdfast.model.record_columns import Cells, Columns, Encoded, Row, RowEncoder
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ class Run:
     """Consecutive records of one partition in one group; stored as one entry.
 
     Plain records gather as `rows`, each by one append that cannot be interrupted half-way (Ctrl-C may strike a
-    caller anywhere). A batch comes as `columns`.
+    caller anywhere); so do single rows of a typed topic, as `cells`, until `encode`. A batch comes as `columns`.
     """
 
     __slots__ = (
-        "columns", "count", "error", "extras", "first", "group", "keyed", "partition", "repeated", "repeats", "rows",
-        "seq", "slots",
+        "cell_bytes", "cells", "columns", "count", "encoder", "error", "extras", "first", "group", "keyed", "offered",
+        "partition", "repeated", "repeats", "rows", "seq", "slots",
     )  # fmt: skip
 
     def __init__(self, group: Group, partition: Partition, columns: Columns | Encoded | None = None) -> None:
@@ -41,10 +42,16 @@ class Run:
         self.partition = partition
         self.rows: list[Row] = []
         self.columns = columns
+        self.encoder: RowEncoder | None = None
+        """What makes `columns` of `cells`: rows of a typed topic, with their times."""
+        self.cells: list[tuple[Cells, int]] = []
+        self.cell_bytes = 0
         self.extras = False
         """Some of the rows have a key, a kind or headers."""
         self.keyed = False
         """Some of the rows have an idempotency key."""
+        self.offered: list[int] = []
+        """Positions with an idempotency key for which nobody holds a ticket."""
         self.count = 0
         self.first = -1
         self.seq = -1
@@ -65,11 +72,31 @@ class Run:
     def release(self) -> None:
         """Let go of the records; a ticket that is kept must not keep a whole group's payloads alive."""
         self.count = len(self)
-        self.rows = []
+        self.rows, self.cells = [], []
         self.columns = None
 
+    def takes(self, encoder: RowEncoder, size: int, settings: JournalSettings) -> bool:
+        """Whether such a row may join: one of the same schema, while all of them make a batch that may be appended."""
+        return (
+            self.encoder is encoder
+            and len(self.cells) < settings.batch_records_max
+            and self.cell_bytes + size <= settings.batch_bytes_max
+        )
+
+    def encode(self) -> None:
+        """Make one batch of single rows, if that is what was gathered; by whoever has taken the group, once."""
+        if self.encoder is None or self.columns is not None or not self.cells:
+            return
+        try:
+            self.columns = self.encoder.encode(self.cells)
+        except Exception as error:  # each was checked when it was appended
+            raise Unavailable(
+                f"rows could not be encoded; nothing of them was written topic={self.partition.topic}",
+                hint="see the cause; this is a defect in holdfast",
+            ) from error
+
     def __len__(self) -> int:
-        return len(self.rows) if self.columns is None else len(self.columns)
+        return len(self.rows or self.cells) if self.columns is None else len(self.columns)
 
     def receipt(self, index: int) -> Receipt:
         """The receipt of one position; the group is done."""
@@ -81,6 +108,20 @@ class Run:
             return Receipt(partition.topic, partition.number, self.first + index, self.seq)
         partition, offset, seq = self.place(index)
         return Receipt(partition.topic, partition.number, offset, seq, self.repeated or index in self.repeats)
+
+    def refused_offered(self) -> Iterator[HoldfastError]:
+        """Why some of it was refused that nobody holds a ticket for."""
+        return (why for at in self.offered if isinstance(why := self.repeats.get(at), HoldfastError))
+
+    def fail(self, error: HoldfastError) -> None:
+        """Nothing of it was stored."""
+        self.error = error
+
+    def check_stored(self) -> None:
+        """Raise what became of it, if it was not stored."""
+        error = self.error or self.group.error
+        if error is not None:
+            raise error.again()
 
     def place(self, index: int) -> tuple[Partition, int, int]:
         """Partition, offset and seq of one position; the run was stored."""
@@ -272,6 +313,8 @@ def _is_plain(operation: Operation) -> bool:
 class Group:
     """One group commit: open while it gathers, then committing, then done."""
 
+    __reduce__ = refuse_to_travel
+
     __slots__ = (
         "acked",
         "bytes",
@@ -313,7 +356,7 @@ class Group:
         """Why nothing of this group was stored, or is known to be."""
         self.signal = Signal()
         self.hurry = hurry
-        """Says that a thread is about to block until this is done, where that matters."""
+        """Says that a thread is about to block until this is done; raises where that must not be."""
 
     def wait(self, timeout: float) -> bool:
         """Block this thread until it is done or the time is up; whether it is done."""
@@ -329,6 +372,14 @@ class Group:
             # In this order: a caller interrupted in between leaves an empty run, not one that is never stored.
             self.items.append(run)
             self.runs[partition] = run
+        return run
+
+    def begin_rows(self, partition: Partition, encoder: RowEncoder) -> Run:
+        """A new run that takes this partition's next single rows."""
+        run = Run(self, partition)
+        run.encoder = encoder
+        self.items.append(run)  # in this order, as above
+        self.runs[partition] = run
         return run
 
     def add(self, item: Run | Unit) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from _thread import allocate_lock
+from _thread import RLock
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -14,7 +14,7 @@ class OfferedDrops:
     __slots__ = ("_lock", "burst", "total")
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()  # a signal handler may offer in the middle of this
         self.total = 0
         self.burst = 0
         """How many since there was room."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, interrupted
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
@@ -24,12 +24,15 @@ from holdfast.journal.queue.session_sending import Sending
 from holdfast.journal.queue.ticket import Ticket
 from holdfast.journal.queue.unsealed_tail import UnsealedTail
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Encoded, Extra
+from holdfast.model.record_columns import Cells, Columns, Encoded, Extra, RowEncoder
 from holdfast.signals import Wake
 
 
 class Queue(QueuedGroups):
-    """The bounded way from callers to the writer."""
+    """The bounded way from callers to the writer. One lock guards all of it, and the groups that are not taken.
+
+    But for the tail, whose length the writer alone moves, and what was found at open, which the roller adds once.
+    """
 
     def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
         """`wake` rouses whoever takes groups, where that is not somebody who sleeps here, in `take`."""
@@ -58,6 +61,9 @@ class Queue(QueuedGroups):
     ) -> Ticket:
         """Add one record; its ticket. `unique` is the hash of the idempotency key, and the digest of the record."""
         # What `_put` does, in place: of all verbs this one is called most, and each call costs a tenth of it.
+        is_inside = self._is_inside  # calling it by way of the queue would be slower
+        if is_inside():
+            raise interrupted()
         with self._lock:
             group = self._open
             if group.records >= group.records_cap or group.bytes + size > group.bytes_cap:
@@ -83,9 +89,12 @@ class Queue(QueuedGroups):
     ) -> bool:
         """Add one buffered record, or refuse it at once."""
         try:
+            self.refuse_second()
             with self._lock:
                 run = self._put(partition, payload, time, extra, unique, size, 0)
                 run.group.offered += 1
+                if unique is not None:
+                    run.offered.append(len(run.rows) - 1)
                 if self._asleep == IDLE:
                     self._rouse()
         except Unavailable:
@@ -95,12 +104,41 @@ class Queue(QueuedGroups):
             self.drops.end_burst()
         return True
 
+    def put_row(
+        self, partition: Partition, cells: Cells, time: int, encoder: RowEncoder, size: int, timeout: float
+    ) -> tuple[Run, int]:
+        """Add one row of a typed topic to those that are encoded together; where it is."""
+        if partition.refusal is not None:
+            raise partition.refusal.again()
+        if self._is_inside():
+            raise interrupted()
+        with self._lock:
+            group = self._open
+            run = group.runs.get(partition)
+            joins = run is not None and run.takes(encoder, size, self._settings)
+            needed = size if joins else size + encoder.overhead
+            if group.records >= group.records_cap or group.bytes + needed > group.bytes_cap:
+                needed = size + encoder.overhead
+                group = self._admit(1, needed, timeout)
+                joins = False
+            if run is None or not joins:
+                run = group.begin_rows(partition, encoder)
+            group.records += 1
+            group.bytes += needed
+            run.cell_bytes += needed
+            run.cells.append((cells, time))
+            group.acked = True
+            if self._asleep:
+                self._rouse()
+            return run, len(run.cells) - 1
+
     def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
         for partition, _ in runs:
             if partition.refusal is not None:
                 raise partition.refusal.again()
+        self.refuse_second()
         with self._lock:
             group = self._admit(records, size, timeout)
             unit = Unit.of(group, runs)
@@ -125,6 +163,7 @@ class Queue(QueuedGroups):
         runs = [operation for operation in operations if isinstance(operation, Run)]
         if runs:
             _check_taken(run.partition for run in runs)
+        self.refuse_second()
         with self._lock:
             group = self._admit(counted, size, timeout)
             unit = Unit(group, operations, scope=scope, reissue=reissue)
@@ -165,6 +204,7 @@ class Queue(QueuedGroups):
             counted += sum(others.values())
             _check_taken(others)
         gathering = join if isinstance(join, Gathering) else None
+        self.refuse_second()
         with self._lock:
             unit = join.joined(alone=alone) if isinstance(join, Gathering) else join
             group = self._open
@@ -198,6 +238,7 @@ class Queue(QueuedGroups):
 
     def put_forwarded(self, sending: Sending, timeout: float) -> Forwarded:
         """Add all that a session sends under one number to one group; or what is known about that number."""
+        self.refuse_second()
         with self._lock:
             known = sending.known()  # before it waits for room …
             if known is None:
@@ -229,9 +270,20 @@ class Queue(QueuedGroups):
 
     def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
         """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
+        self.refuse_second()
         with self._lock:
             gathering.end = gathering.end or reason
             return gathering.unit
+
+    def not_refused(self) -> None:
+        """What was counted as refused is tried again: by a coroutine that waits in line."""
+        with self._lock:
+            self.refused -= 1
+
+    def gave_up(self) -> None:
+        """It has waited too long."""
+        with self._lock:
+            self.refused += 1
 
     def wait_for_room(self, size: int, timeout: float) -> bool:
         """Wait until a record of this size would be taken, or refused for good; False when that takes longer."""
@@ -239,6 +291,7 @@ class Queue(QueuedGroups):
 
     def put_control(self, operations: list[Operation], *, scope: str | None = None, reissue: bool = False) -> Unit:
         """Add a control unit through the reserved lane: never refused for fullness."""
+        self.refuse_second()
         with self._lock:
             unit = self._control(operations, scope, reissue)
             self._place(self._open, unit)
@@ -246,6 +299,7 @@ class Queue(QueuedGroups):
 
     def put_lazily(self, operations: list[Operation]) -> Unit:
         """Add a control unit that is in no hurry: it goes with the next group, or after the flush interval."""
+        self.refuse_second()
         with self._lock:
             unit = self._control(operations, None, False)
             self._open.add(unit)
@@ -260,6 +314,7 @@ class Queue(QueuedGroups):
 
     def barrier(self) -> Group:
         """The group whose end means that all that was put so far is settled; wakes the writer."""
+        self.refuse_second()
         with self._lock:
             self._open.acked = True
             if self._asleep:
@@ -283,6 +338,7 @@ class Queue(QueuedGroups):
 
     def refuse(self, refusal: HoldfastError, *, finish: bool) -> None:
         """Take nothing more; with `finish` the writer drains what is there and ends."""
+        self.refuse_second()
         with self._lock:
             if self._refusal is None:
                 self._refusal = refusal
@@ -290,12 +346,13 @@ class Queue(QueuedGroups):
             self._finishing = self._finishing or finish
             if self._asleep:
                 self._rouse()
-        if self._hurry is not None:
-            self._hurry()
+        if self._hurry_wake is not None:
+            self._hurry_wake()
         self.room.notify()
 
     def hold(self, by: str, reason: HoldfastError | None) -> None:
         """Refuse records for this reason, or (None) withdraw it; control units pass."""
+        self.refuse_second()
         with self._lock:
             self._holds.pop(by, None)
             if reason is not None:

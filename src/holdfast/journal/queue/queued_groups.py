@@ -7,10 +7,11 @@ are there; an acknowledged one, a full group or closing wakes it, else the flush
 
 from __future__ import annotations
 
-from _thread import LockType, allocate_lock
+from _thread import LockType, RLock, allocate_lock
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from holdfast.caller import interrupted
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.group import Group
@@ -20,15 +21,22 @@ AWAKE, IDLE, LINGERING = 0, 1, 2
 
 
 class QueuedGroups:
-    """Groups that wait, the one that is open, and those that were taken and are not settled."""
+    """Groups that wait, the one that is open, and those that were taken and are not settled; one lock guards them.
+
+    Whoever takes the lock may be interrupted at any step by a signal handler, or by the collector (`__del__`), that
+    uses the log in the same thread. It would wait for ever for what only it can let go of, or change what is half
+    changed. So the lock knows its thread, in one step with being taken, and who comes a second time is refused.
+    """
 
     def __init__(self, settings: JournalSettings, wake: Wake | None) -> None:
         self._settings = settings
-        self.lock = self._lock = allocate_lock()
+        self.lock = self._lock = RLock()
+        self._is_inside: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        """Whether this thread has the lock already: then it was interrupted with it, and calls a second time."""
         self._sleep = allocate_lock()
         self._sleep.acquire()
         self._wake: Wake | LockType = self._sleep if wake is None else wake
-        self._hurry = None if wake is None else wake.hurry
+        self._hurry_wake = None if wake is None else wake.hurry
         self._asleep = AWAKE
         self._closed: deque[Group] = deque()
         self._open = Group(0, 0, self._hurry)
@@ -42,10 +50,11 @@ class QueuedGroups:
         self._refusal: HoldfastError | None = None
         self._finishing = False
 
-    def take(self, done: Group | None = None) -> Group | None:
+    def take(self, done: Group | None = None, idle: tuple[float, Callable[[], None]] | None = None) -> Group | None:
         """The next group to commit; waits for one. None when the queue is finished and empty.
 
-        `done` is the one before, if it was not said yet that it is settled: one lock for both.
+        `done` is the one before, if it was not said yet that it is settled: one lock for both. `idle` is what to do,
+        once, where nothing comes for so many seconds.
         """
         lingered = False
         while True:
@@ -56,10 +65,16 @@ class QueuedGroups:
                 group = self._next(lingered=lingered)
                 if group is not None or self._asleep == AWAKE:
                     return group
-                timeout = self._settings.flush_interval_ms / 1000 if self._asleep == LINGERING else -1
-            lingered = not self._sleep.acquire(timeout=timeout)
-            if lingered:
+                is_lingering = self._asleep == LINGERING
+                pause = -1 if idle is None else idle[0]
+                timeout = self._settings.flush_interval_ms / 1000 if is_lingering else pause
+            is_roused = self._sleep.acquire(timeout=timeout)
+            lingered = is_lingering and not is_roused
+            if not is_roused:
                 self._end_linger()
+            if idle is not None and not (is_roused or lingered):
+                idle[1]()
+                idle = None
 
     def poll(self, *, lingered: bool = False) -> Group | None:
         """The next group if one is due; for whoever is roused by the wake and sleeps elsewhere.
@@ -113,6 +128,22 @@ class QueuedGroups:
         self.room.notify()
         return groups
 
+    def refuse_second(self) -> None:
+        """Refuse this call, if its thread was interrupted in the middle of another one."""
+        if self._is_inside():
+            raise interrupted()
+
+    def _hurry(self) -> None:
+        """A thread is about to block until a group is done: not one that keeps it from being taken."""
+        self.refuse_second()
+        if self._hurry_wake is not None:
+            self._hurry_wake()
+
+    def refuse_within(self, is_turning: Callable[[], bool]) -> None:
+        """Refuse calls also where a thread was interrupted while it forwards: it would wait for itself."""
+        is_owned = self._is_inside
+        self._is_inside = lambda: is_owned() or is_turning()
+
     # -- with the lock held -------------------------------------------------------------------------------
 
     def _next(self, *, lingered: bool) -> Group | None:
@@ -140,7 +171,7 @@ class QueuedGroups:
         self._asleep = AWAKE
 
     def _end_linger(self) -> None:
-        """The flush interval is over; a caller may have woken us at that very moment."""
+        """The time is over; a caller may have woken us at that very moment."""
         with self._lock:
             self._asleep = AWAKE
             self._sleep.acquire(blocking=False)

@@ -28,7 +28,7 @@ class _Line:
 
 
 class RoomLines:
-    """Those who wait for one queue."""
+    """Those who wait for one queue. A line, and its place here, belong to the thread of its event loop."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -46,7 +46,7 @@ class RoomLines:
             try:
                 return put(timeout)
             except Full:
-                queue.refused -= 1  # not yet
+                queue.not_refused()  # yet
         loop = get_running_loop()
         deadline = loop.time() + timeout
         line = lines.setdefault(loop, _Line())
@@ -55,7 +55,7 @@ class RoomLines:
             async with asyncio_timeout(timeout), line.turn:
                 return await self._first_in_line(put, loop, deadline)
         except TimeoutError:
-            queue.refused += 1
+            queue.gave_up()
             raise queue.tail.full(
                 f"no room in the queue to the journal within {timeout:g} s; nothing was written"
             ) from None
@@ -71,5 +71,5 @@ class RoomLines:
             try:
                 return put(left)
             except Full:
-                self._queue.refused -= 1
+                self._queue.not_refused()
                 await future

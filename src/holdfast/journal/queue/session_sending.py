@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.clock import Clock
 from holdfast.errors import Full, HoldfastError, Invalid
 from holdfast.journal.queue.forwarded import Forwarded, ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.queue.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.sessions.session_state import PRODUCER, Session, refused_all
 from holdfast.journal.sessions.session_table import SessionTable
+from holdfast.model.trusted_time import TrustedTime
 
 
 class Sending:
@@ -22,7 +22,7 @@ class Sending:
     def __init__(
         self,
         table: SessionTable,
-        clock: Clock,
+        trusted_time: TrustedTime,
         name: bytes,
         sequence: int,
         floor: int,
@@ -30,7 +30,7 @@ class Sending:
         start: int = 1,
     ) -> None:
         self._table = table
-        self._clock = clock
+        self._time = trusted_time
         self._name = name
         self._start = start
         self._sequence = sequence
@@ -55,7 +55,7 @@ class Sending:
         """There are too many sessions: that is the answer to a new one, and nothing to wait for, as room is."""
         try:
             if self._name not in self._table.sessions:
-                self._table.require_place(self._clock.now_us())
+                self._table.require_place(self._time.range_us()[1])
         except Full as error:
             return Forwarded.known(session, self._sequence, refused_all(len(self._items), error))
         return None
@@ -73,7 +73,7 @@ class Sending:
 
     def place(self, group: Group) -> Forwarded:
         """Put all items into a group."""
-        now_us = self._clock.now_us()
+        now_us = self._time.range_us()[1]
         session = self._table.enter(self._name, now_us, self._start)
         forwarded = Forwarded(session, self._sequence, self._floor, len(self._items))
         session.note_put(self._sequence, forwarded)
@@ -93,7 +93,7 @@ class Sending:
         session = self._table.find(self._name, self._start)
         if session.is_producer:
             raise error
-        session = self._table.enter(self._name, self._clock.now_us(), self._start)
+        session = self._table.enter(self._name, self._time.range_us()[1], self._start)
         outcomes = refused_all(len(self._items), error)
         session.put = max(session.put, self._sequence)
         session.note_failed(self._sequence, outcomes)

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.queue.group import Run, Unit
+from holdfast.journal.queue.group import Group, Run, Unit
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
@@ -245,30 +245,36 @@ class UnitTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
         """
         seconds = self._timeout if timeout is None else timeout
         if not self.wait(seconds):
-            raise self._unknown(seconds)
+            raise _unknown(seconds, self._what, self)
         self.unit.check_stored()
 
     def __await__(self) -> Generator[Any, None, None]:
-        group = self.unit.group
-        if not group.done:
-            parked = group.signal.park(self._timeout, get_running_loop())
-            if not group.done:
-                yield parked
-            if not group.done:
-                raise self._unknown(self._timeout)
+        if not self.unit.group.done:
+            yield from _parked(self.unit.group, self._timeout, self._what, self)
         self.unit.check_stored()
 
     def __repr__(self) -> str:
         return f"UnitTicket(done={self.done})"
 
-    def _unknown(self, seconds: float) -> OutcomeUnknown:
-        return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {self._what}", ticket=self)
+
+def _parked(group: Group, timeout: float, what: str, ticket: UnitTicket | BatchTicket) -> Generator[Any, None, None]:
+    """Wait for a group, as a coroutine does."""
+    parked = group.signal.park(timeout, get_running_loop())
+    if not group.done:
+        yield parked
+    if not group.done:
+        raise _unknown(timeout, what, ticket)
+
+
+def _unknown(seconds: float, what: str, ticket: UnitTicket | BatchTicket) -> OutcomeUnknown:
+    return OutcomeUnknown(f"no acknowledgement within {seconds:g} s for {what}", ticket=ticket)
 
 
 class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The promise of a batch; `result()` or `await` gives the receipts of its records, in order."""
 
-    _unit: Unit
+    _unit: Unit | Run
+    """A single row stands in a run, with those of others."""
     _receipts: Receipts
     _timeout: float
 
@@ -279,11 +285,17 @@ class BatchTicket(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def result(self, timeout: float | None = None) -> Sequence[Receipt]:
         """Wait until the whole batch survives power loss, and return one receipt per record."""
-        UnitTicket(self._unit, self._timeout, "a batch").result(timeout)
+        group = self._unit.group
+        seconds = self._timeout if timeout is None else timeout
+        if not group.done and not group.wait(seconds):
+            raise _unknown(seconds, "a batch", self)
+        self._unit.check_stored()
         return self._receipts
 
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
-        yield from UnitTicket(self._unit, self._timeout, "a batch").__await__()
+        if not self._unit.group.done:
+            yield from _parked(self._unit.group, self._timeout, "a batch", self)
+        self._unit.check_stored()
         return self._receipts
 
     @property

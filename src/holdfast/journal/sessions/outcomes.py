@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, printable
 
 _TEXT_MAX = 2_048
 """Characters of a message or a hint that are kept."""
@@ -46,9 +46,9 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
             kind = HoldfastError
-        error: HoldfastError = kind.__new__(kind, self.message)
+        error: HoldfastError = kind.__new__(kind, printable(self.message))
         error.__dict__.update({**_MISSING.get(kind.__name__, {}), **self.fields})
-        error.message, error.hint = self.message, self.hint
+        error.message, error.hint = error.args[0], printable(self.hint)
         return error
 
 

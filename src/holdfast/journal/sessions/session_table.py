@@ -7,7 +7,8 @@ can be changed, lost, added or put back alone. A weight is never stored: whoever
 A session that is new when there are as many as there may be takes the place of the one that was used longest ago, if
 that has been idle for a while; else it is refused. One that expired leaves with the next group that has sessions in it.
 Where the clock was set back, nobody knows how long those were idle whose last use is yet to come: they are taken as
-used just now. Guarded by the queue's lock.
+used just now. How long one was idle is measured by a time that a wrong clock does not change (`trusted_time`). Guarded
+by the queue's lock.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ class SessionChanges(NamedTuple):
 class SessionTable:
     """The sessions of one log."""
 
-    def __init__(self, vault: Vault, limits: SessionLimits) -> None:
+    def __init__(self, vault: Vault, limits: SessionLimits, trusted_us: Callable[[], int]) -> None:
+        """`trusted_us` is the time by which sessions are idle; all others that are given are the latest it may be."""
         self._vault = vault
+        self._trusted_us = trusted_us
         self._limits = limits
         self._sessions: dict[bytes, Session] = {}
         """Those that were used longest ago come first."""
@@ -110,7 +113,7 @@ class SessionTable:
     def _make_room(self, now_us: int) -> None:
         oldest = next((one for one in self._sessions.values() if not one.pending), None)
         self._note_set_back(oldest, now_us)
-        if oldest is None or oldest.used_us > now_us - IDLE_MIN_US:
+        if oldest is None or oldest.used_us > min(now_us, self._trusted_us()) - IDLE_MIN_US:
             raise Full(
                 f"there are {self._limits.sessions_max} sessions already, all used within the last minute;"
                 " nothing was written",
@@ -165,8 +168,9 @@ class SessionTable:
     def _expired(self, now_us: int) -> list[Session]:
         found: list[Session] = []
         self._note_set_back(next(iter(self._sessions.values()), None), now_us)
+        oldest_us = min(now_us, self._trusted_us()) - self._limits.expiry_us
         for session in self._sessions.values():
-            if session.used_us > now_us - self._limits.expiry_us or len(found) >= _GONE_PER_GROUP:
+            if session.used_us > oldest_us or len(found) >= _GONE_PER_GROUP:
                 break
             if session.is_stored and not session.pending:
                 found.append(session)

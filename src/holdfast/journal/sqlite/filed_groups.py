@@ -14,13 +14,14 @@ whether it is still the owner. So a group that it acknowledged is always found.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import apsw
 
 from holdfast import disk
+from holdfast.caller import once, refuse_second
 from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
@@ -49,7 +50,7 @@ class FiledGroups:
     def __init__(self, backend: SqliteBackend) -> None:
         self._backend = backend
         self._scan = GroupScan(GroupFiles(backend.path))
-        self._scanning = Lock()
+        self._scanning = RLock()
         self.files = self._scan.files
         self.late = LateRows()
         """Of an owner: what the database does not have yet. Whoever only reads asks for what is `found`."""
@@ -60,7 +61,7 @@ class FiledGroups:
         """Of an owner: the newest group that is durable in a file, or was found when the log was opened."""
         self._told: SharedNumber | None = None
         """The same, for processes that share the log."""
-        self._telling = Lock()
+        self._telling = RLock()
         self.heard: Callable[[], SharedNumber | None] = lambda: None
         """Of whoever reads beside an owner: what that tells, if it does."""
         self._base = b""
@@ -97,6 +98,10 @@ class FiledGroups:
                 break
         return late
 
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted while it looked for what is in files alone."""
+        refuse_second(self._scanning)
+
     def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
@@ -104,7 +109,7 @@ class FiledGroups:
             return LateRows()
         if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
             return LateRows()
-        with self._scanning:
+        with once(self._scanning):
             self.files.log_id, epoch, groups, file, position = row
             # Groups that the database does not have are of the owner that it names: the next one begins with a commit.
             return self._scan.late(groups, file, position, durable[1] if durable[0] == epoch else None)
@@ -224,14 +229,14 @@ class FiledGroups:
 
     def _tell(self, groups: int) -> None:
         """So many groups are durable: before anybody is told anything about them."""
-        with self._telling:
+        with once(self._telling):
             self._durable = groups
             if self._told is not None:
                 self._told.raise_to(groups)
 
     def told(self) -> SharedNumber | None:
         """Of an owner: how many groups are durable, for other processes to read; None where the system has no way."""
-        with self._telling:
+        with once(self._telling):
             if self._told is None:
                 self._told = SharedNumber.create(self._epoch, self._durable)
             return self._told

@@ -9,14 +9,15 @@ have them, too.
 from __future__ import annotations
 
 import ctypes
+from _thread import RLock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 from time import sleep
 
 import apsw
 
+from holdfast.caller import refuse_second
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.sqlite.connection import close_quietly, meaning, open_reader, open_writer
 from holdfast.journal.sqlite.read_only import ReadOnlyAccess
@@ -34,7 +35,7 @@ class ReaderConnections:
         """The way to the files, of a handle that only reads."""
         self.own = open_writer(path) if self._access is None else self._access.connect()
         self._kept: list[apsw.Connection] = []
-        self._lock = Lock()
+        self._lock = RLock()
         self._lent = 0
         """Connections that somebody reads with at this moment."""
         self._is_suspended = False
@@ -63,12 +64,17 @@ class ReaderConnections:
         finally:
             self._give_back(connection, access)
 
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted while it took or gave back a connection."""
+        refuse_second(self._lock)
+
     def _begin(self) -> tuple[apsw.Connection, ReadOnlyAccess | None]:
         """A connection in a transaction, and the way to it.
 
         An owner that dies or starts leaves the write-ahead log's index unfinished for a moment, and a handle that only
         reads may not finish it. So such a handle reads something at once, and if it cannot, chooses its way again.
         """
+        refuse_second(self._lock)
         for is_last in (False, False, True):
             with self._lock:
                 self._wait_while_suspended()
@@ -123,6 +129,7 @@ class ReaderConnections:
 
     def version(self) -> tuple[int, int]:
         """What differs once another process has committed anything, as far as the database knows."""
+        refuse_second(self._lock)
         with self._lock:
             self._wait_while_suspended()
             if self._closed is None:
@@ -185,7 +192,7 @@ class ReaderConnections:
     def leak(self) -> None:
         """In a forked child: keep the parent's connections from ever being closed here."""
         self._closed = Closed("this log was opened before a fork", reason="forked")
-        self._lock = Lock()  # another thread may have held it when we were forked
+        self._lock = RLock()  # another thread may have held it when we were forked
         for connection in (self.own, *self._kept):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 

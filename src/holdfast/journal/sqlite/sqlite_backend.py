@@ -102,6 +102,11 @@ class SqliteBackend:
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted while it began to read."""
+        self._connections.refuse_second()
+        self.filed.refuse_second()
+
     @contextmanager
     def reading(self) -> Iterator[StoredRows]:
         """Rows as they are now: one short transaction on a read-only connection, during which nothing changes."""

@@ -90,6 +90,8 @@ Row = TypeVar(
 
 
 _SEQ, _FIRST = 0, 2
+_BODY_BYTES_MAX = 2**31
+"""More than any body has."""
 """Columns of an entry."""
 _NUMBERS = (
     "seq", "partition_id", "first_offset", "count", "group_number", "kind", "codec", "key_epoch", "time_min",
@@ -231,6 +233,17 @@ class StoredRows:
             if (entry := self._late_entry(late, late.seq, body_bytes_max)) is None:
                 return
             yield entry
+
+    def last_in_files(self) -> Iterator[tuple[int, int, Entry | int | None]]:
+        """Of each file of groups, the partition and the entry that the database has last of it.
+
+        The entry is None where its body is gone, or a number where it is too long to be one.
+        """
+        sql = f"{_ENTRIES} WHERE seq IN (SELECT max(seq) FROM entries WHERE file > 0 GROUP BY file)"
+        for values in self.connection.execute(sql, (0,)):
+            file, partition_id = values[-3], values[1]
+            if isinstance(file, int) and isinstance(partition_id, int):  # else the row itself is found to be damaged
+                yield file, partition_id, self._entry(values, _SEQ, _BODY_BYTES_MAX)
 
     def entries(
         self,

@@ -6,16 +6,20 @@ shipper replaces that row and notifies here, once for all that moved together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
 from holdfast.signals import Signal
+
+if TYPE_CHECKING:
+    from holdfast.journal.state.partition import Partition
 
 
 class ShippingState:
     """The way from one log to its store, as waiters see it."""
 
-    __slots__ = ("end", "expect", "is_known", "ships", "signal", "timeout", "trouble", "why")
+    __slots__ = ("end", "expect", "frontier", "is_known", "ships", "signal", "timeout", "trouble", "why")
 
     def __init__(self) -> None:
         self.signal = Signal()
@@ -27,6 +31,8 @@ class ShippingState:
         """Why nothing is acknowledged at the moment, if waiting would be in vain: the store has lost what it had."""
         self.is_known = False
         """Whether the store has been found intact since this handle was opened."""
+        self.frontier: Mapping[Partition, int] = {}
+        """How far each partition is settled by the store's own word; the shipper's thread replaces it as a whole."""
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
         self.expect: Callable[[], None] = lambda: None

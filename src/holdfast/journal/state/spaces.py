@@ -17,14 +17,15 @@ met, so that replacing an item needs no look at the old one. Changed only after 
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 
 from blake3 import blake3
 
+from holdfast.caller import once
 from holdfast.crypto import digests
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
@@ -235,12 +236,12 @@ class Spaces:
         self._known = 0
         self._learned: dict[int, tuple[SpaceRow, Weights]] = {}
         self._learned_items = 0
-        self._lock = Lock()
+        self._lock = RLock()
         """Guards what was learned: any thread may load a space."""
 
     def learn(self, row: SpaceRow, weights: Weights) -> None:
         """A space was loaded and proved: if it has not changed since, the writer need not prove it again."""
-        with self._lock:
+        with once(self._lock):
             known = row.id in self._weights or row.id in self._learned
             if not known and self._learned_items + len(weights) <= _KNOWN_MAX:
                 self._learned[row.id] = (row, weights)
@@ -300,7 +301,7 @@ class Spaces:
             return proved(self._vault, backend.path, row, items)
 
     def _recall(self, space_id: int) -> tuple[SpaceRow, Weights] | None:
-        with self._lock:
+        with once(self._lock):
             learned = self._learned.pop(space_id, None)
             if learned is not None:
                 self._learned_items -= len(learned[1])

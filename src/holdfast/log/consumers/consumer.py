@@ -16,16 +16,17 @@ one thread, or one task, at a time. What lies in a page was not given out yet: `
 from __future__ import annotations
 
 import warnings
+from _thread import RLock
 from asyncio import AbstractEventLoop, get_running_loop, to_thread
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from threading import Lock, Thread, current_thread
+from threading import Thread, current_thread
 from typing import Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once, refuse_second
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.queue.ticket import UnitTicket
@@ -35,8 +36,8 @@ from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer_status import lag_of
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Committing, Members, lost
-from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read
-from holdfast.log.consumers.stored_positions import Kept
+from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read, emptied
+from holdfast.log.consumers.stored_positions import Kept, merge
 from holdfast.log.topics.following import has_ended, wait_seconds
 from holdfast.log.topics.reading import position_text
 
@@ -75,25 +76,26 @@ class Consumer(AnyConsumer, Generic[Item]):
         self.named = None if named is None else tuple(named)
         self._patience = patience
         self._slots: dict[int, PartitionPages[Item]] = {}
-        self._lost: set[int] = set()
-        """Partitions of which something was given out that another member gives out again."""
+        self._lost: dict[int, int] = {}
+        """Partitions of which something was given out that is given out again, here or there, and how far that was."""
         self._page: deque[Item] = deque()
         self._page_records = PAGE_RECORDS
         self._paged: PartitionPages[Item] | None = None
         """Whose records are in the page."""
         self._filling: PartitionPages[Item] | None = None
         self._turn = 0
-        self._lock = Lock()
+        self._lock = RLock()
         """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
         self._newest: UnitTicket | None = None
         """The last commit, which the next one may join."""
         self._unmade: dict[int, Kept] | None = None
         """The positions of the last commit, as long as the writer has not come to it."""
-        self._making = Lock()
+        self._making = RLock()
         """Guards that: the writer takes it."""
         self._user: ReferenceType[Thread] | None = None
         self._loop: AbstractEventLoop | None = None
         self._closed = False
+        self._refuse_second()
         self._id = members.join(self, patience)
 
     # -- records ------------------------------------------------------------------------------------------
@@ -195,10 +197,16 @@ class Consumer(AnyConsumer, Generic[Item]):
             return True
         return any(slot.part.durable > slot.at and not self._is_handed_over(slot) for slot in [*self._slots.values()])
 
+    def _refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted in the middle of another one, perhaps of another member."""
+        refuse_second(self._lock)
+        refuse_second(self._members.lock)
+
     # -- pages --------------------------------------------------------------------------------------------
 
     def _fill(self) -> bool:
         """Read the next page of a partition that has something; False when none has."""
+        self._refuse_second()
         with self._lock:
             if self._page:  # a cancelled task left it
                 return True
@@ -217,6 +225,8 @@ class Consumer(AnyConsumer, Generic[Item]):
         if not members.has(self._id):  # taken for dead: come back
             self._id = members.join(self, self._patience)
         members.balance()
+        if not members.is_sure:  # nothing is given out that may have been consumed
+            return []
         with members.lock:
             slots = [slot for _, slot in sorted(self._slots.items()) if not self._is_handed_over(slot)]
             self._turn += 1
@@ -251,26 +261,33 @@ class Consumer(AnyConsumer, Generic[Item]):
     @property
     def partitions(self) -> tuple[int, ...]:
         """The partitions that this member has now."""
+        self._refuse_second()
+        return self._numbers()
+
+    def _numbers(self) -> tuple[int, ...]:
         self._members.balance()
         return tuple(sorted(self._slots))
 
     @property
     def position(self) -> str:
         """How far it has given out records of its partitions, as text: for `topic.read(position)` or `seek`."""
+        self._refuse_second()
         with self._members.lock:
-            return position_text({number: self.given(number) for number in self.partitions})
+            return position_text({number: self.given(number) for number in self._numbers()})
 
     @property
     def committed(self) -> str:
         """How far its partitions are consumed, durably."""
+        self._refuse_second()
         with self._members.lock:
-            return position_text({number: self._members.committed(number) for number in self.partitions})
+            return position_text({number: self._members.committed(number) for number in self._numbers()})
 
     @property
     def lag(self) -> int:
         """How many durable records of its partitions are not committed as consumed."""
+        self._refuse_second()
         with self._members.lock:
-            return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self.partitions)
+            return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self._numbers())
 
     def seek(self, to: int | str | datetime, *, partition: int | None = None) -> None:
         """Go on from somewhere else, in all partitions that this member has or in one; `commit()` makes it durable.
@@ -279,9 +296,10 @@ class Consumer(AnyConsumer, Generic[Item]):
         the last commit comes again; waits for commits that are on their way), a position such as `.position` gives, or
         a time: then the first record of that time or later.
         """
+        self._refuse_second()
         with self._lock:
             self._require_open()
-            numbers = self.partitions if partition is None else (whole(partition, "partition"),)
+            numbers = self._numbers() if partition is None else (whole(partition, "partition"),)
             for number in numbers:
                 if number not in self._slots:
                     raise Invalid(
@@ -337,6 +355,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         return self._submit(self._kept.timeout)
 
     def _submit(self, wait: float) -> CommitTicket:
+        self._refuse_second()
         with self._lock:
             if self._amended():
                 return CommitTicket(self._members, self._newest)
@@ -358,11 +377,11 @@ class Consumer(AnyConsumer, Generic[Item]):
             return CommitTicket(self._members, self._newest)
 
     def _made(self, unit: Unit) -> list[Operation]:
-        """By the writer: what commits that were gathered come to. Of each partition the last word counts."""
+        """By the writer: what commits that were gathered come to."""
         positions: dict[int, Kept] = {}
-        with self._making:
+        with once(self._making):
             for part in unit.parts:
-                positions.update(part)
+                merge(positions, part)
                 if part is self._unmade:
                     self._unmade = None
         return self._members.operations(positions)[0]
@@ -371,7 +390,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         """Put the position into the commit before, if the writer has not come to it: whoever is quick commits often."""
         if self._unmade is None or self._newest is None or self._newest.done or self._lost or self._closed:
             return False
-        with self._members.lock, self._making:
+        with self._members.lock, once(self._making):
             positions = self._unmade
             if positions is None or not self._members.is_even or len(positions) != len(self._slots):
                 return False
@@ -390,6 +409,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         return self._take_position(at)
 
     def _take_position(self, at: Mapping[int, int] | None) -> Committing | None:
+        self._refuse_second()
         with self._lock:
             committing = self._begin(at)
             if committing is not None:
@@ -402,9 +422,9 @@ class Consumer(AnyConsumer, Generic[Item]):
             self._used_by_thread()
         with self._members.lock:
             self._members.balance()
-            gone = self._lost | (set() if at is None else at.keys() - self._slots.keys())
+            gone = set(self._lost) | (set() if at is None else at.keys() - self._slots.keys())
             if gone:
-                refused, self._lost = sorted(gone), set()
+                refused, self._lost = sorted(gone), {}
                 # Nobody can tell apart what was made of these records and of others: all of it comes again.
                 for number, slot in self._slots.items():
                     self._put_back(slot, self._members.submitted(number))
@@ -442,16 +462,20 @@ class Consumer(AnyConsumer, Generic[Item]):
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more."""
         slot = self._slots.pop(number, None)
-        if refuse:
-            self._lost.add(number)
+        if slot is not None and refuse:
+            self._lost.setdefault(number, slot.at)
         if slot is not None and self._paged is slot:
             self._page.clear()
 
-    def begin_again(self) -> None:
-        """A commit was refused: all that was given out since the last one is given out again; the lock is held."""
-        self._lost.clear()
-        for number, slot in self._slots.items():
-            self._put_back(slot, self._members.submitted(number))
+    def begin_again(self, failed: Mapping[int, Kept]) -> None:
+        """A commit was refused: it comes again, and so does what was given out since, of which a commit is refused."""
+        for number, kept in failed.items():
+            slot = self._slots.get(number)
+            if slot is not None:
+                self._lost.setdefault(number, slot.at - (emptied(self._page) if self._paged is slot else 0))
+                self.take(slot.part, self._members.submitted(number))
+            if self._lost.get(number) == kept.next:
+                self._lost.pop(number)
 
     def _used_by_thread(self) -> None:
         thread = current_thread()
@@ -463,6 +487,7 @@ class Consumer(AnyConsumer, Generic[Item]):
     def close(self) -> None:
         """Give its partitions back, and end whoever iterates; commits nothing. Closing again does nothing."""
         if not self._closed:
+            self._refuse_second()
             self._closed = True
             self._members.leave(self._id)
             with self._members.lock:

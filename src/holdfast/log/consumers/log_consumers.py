@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.arguments import seconds, whole
+from holdfast.caller import once, refuse_second
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
@@ -55,7 +56,7 @@ class LogConsumers:
         self._kept = kept
         self._create_topic = create_topic
         self._members: dict[Place, Members] = {}
-        self._lock = Lock()
+        self._lock = RLock()
 
     def open(
         self, given: tuple[Any, ...], name: str, start: Start, partitions: int | Iterable[int] | None,
@@ -143,7 +144,7 @@ class LogConsumers:
         return members
 
     def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
-        with self._lock:
+        with once(self._lock):
             if self._journal.shared:
                 return self._shared_members(place, reader, begin)
             members = self._members.get(place)
@@ -184,7 +185,7 @@ class LogConsumers:
         if self._journal.shared:
             self._ask("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
             return
-        with self._lock:
+        with once(self._lock):
             members = self._members.get(place)
             if members is not None and members.count:
                 raise Invalid(f"this consumer is in use consumer={name!r} topic={topic!r}", hint="close() it first")
@@ -205,6 +206,7 @@ class LogConsumers:
 
     def _settle(self) -> None:
         for members in list(self._members.values()):
+            refuse_second(members.lock)
             members.settle()
 
     def _status(self, place: Place, positions: dict[int, Kept]) -> ConsumerStatus:
@@ -236,7 +238,7 @@ class LogConsumers:
 
     def forget(self) -> None:
         """In a forked child: the locks may have been held by threads that are not here."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._members = {}
 
 

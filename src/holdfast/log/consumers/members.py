@@ -57,8 +57,8 @@ class Member(Protocol):
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more; `refuse` its next commit, for it may have given out what is not committed."""
 
-    def begin_again(self) -> None:
-        """A commit of its was refused elsewhere: what it gave out since is given out again; the lock is held."""
+    def begin_again(self, failed: Mapping[int, Kept]) -> None:
+        """A commit of its was refused elsewhere: of these it gives out again what was in it; the lock is held."""
 
 
 class _Share:
@@ -84,6 +84,13 @@ class _Queued(NamedTuple):
 
     ticket: UnitTicket
     positions: Mapping[int, Kept]
+    member_id: int | None
+    moved: set[int]
+    """Partitions that were given to a member anew since: whatever comes of this says nothing of what that has."""
+
+    def own(self) -> Mapping[int, Kept]:
+        """The positions without those."""
+        return {number: kept for number, kept in self.positions.items() if number not in self.moved}
 
 
 class Members:
@@ -107,6 +114,11 @@ class Members:
         self._patience: dict[int, float] = {}
         self.is_even = False
         """One member has everything: there is nothing to balance until another one comes, or it goes."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known what is committed: an owner knows."""
+        return True
 
     # -- coming and going ---------------------------------------------------------------------------------
 
@@ -253,10 +265,10 @@ class Members:
                         hint="commit with the transaction, or by commit(), not both",
                     )
                 if at != share.submitted.next:
-                    positions[number] = Kept(at, self._positions.later(share.submitted.at))
+                    positions[number] = self._after(share.submitted, at)
             if not positions:
                 return None
-            committing = Committing(self, positions, self.scope(member_id))
+            committing = Committing(self, positions, member_id, self.scope(member_id))
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
@@ -264,19 +276,29 @@ class Members:
     def begin_forwarded(self, member_id: int | None, positions: dict[int, Kept]) -> Committing:
         """Take positions that a member in another process commits; raises where they are not its own any more.
 
-        None is a member that this owner has not met yet: it came before the log changed hands. Its commit counts, if
-        nobody else has the partitions meanwhile.
+        None is a member that this owner does not know: it came before the log changed hands, or its connection was cut.
+        Each position says which one it follows, and counts only behind that: of two that were given out the same
+        records one commits them, whoever else had the partition meanwhile, and whoever owned the log.
         """
         with self.lock:
             self.settle()
             for number, kept in positions.items():
                 share = self._shares.get(number)
-                if share is None or share.holder != member_id or kept.at <= share.submitted.at:
+                if share is None or share.holder != member_id or not kept.after == self._newest(share).at < kept.at:
                     raise lost(self.place, [number])
-            committing = Committing(self, positions)
+            committing = Committing(self, positions, member_id)
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
+
+    def _newest(self, share: _Share) -> Kept:
+        """What the next commit follows; that may have come with the one before it, which is not queued yet."""
+        committing = None if share.committing is None else share.committing()
+        return share.submitted if committing is None else committing.positions[share.part.number]
+
+    def _after(self, before: Kept, at: int) -> Kept:
+        """The position that follows one; in the owner's process none can come between."""
+        return Kept(at, self._positions.later(before.at))
 
     def kept(self, number: int) -> Kept:
         """What is committed of a partition, as far as it was looked at; the lock is held."""
@@ -299,9 +321,9 @@ class Members:
         for number, at in given.items():
             share = self._shares[number]
             if at != share.submitted.next:
-                share.submitted = positions[number] = Kept(at, self._positions.later(share.submitted.at))
+                share.submitted = positions[number] = self._after(share.submitted, at)
 
-    def end(self, positions: Mapping[int, Kept], ticket: UnitTicket | None) -> None:
+    def end(self, positions: Mapping[int, Kept], member_id: int | None, ticket: UnitTicket | None) -> None:
         """What was taken is queued; without a ticket it is not, and never will be."""
         with self.lock:
             for number, kept in positions.items():
@@ -310,17 +332,18 @@ class Members:
                 if ticket is not None:
                     share.submitted = kept
             if ticket is not None:
-                self._queued.append(_Queued(ticket, positions))
+                self._queued.append(_Queued(ticket, positions, member_id, set()))
 
     def settle(self) -> None:
         """Take up what became of commits."""
         with self.lock:
             while self._queued and self._queued[0].ticket.done:
-                ticket, positions = self._queued.popleft()
-                if ticket.is_stored:
-                    self._stored(positions)
+                queued = self._queued.popleft()
+                unit = queued.ticket.unit
+                if queued.ticket.is_stored:
+                    self._stored(queued.own())
                 else:
-                    self._failed(ticket.unit.error or ticket.unit.group.error)
+                    self._failed(unit.error or unit.group.error, queued.member_id, queued.own())
 
     def _stored(self, positions: Mapping[int, Kept]) -> None:
         for number, kept in positions.items():
@@ -329,10 +352,11 @@ class Members:
                 share.kept = kept
         self._positions.stored(self.place, positions)
 
-    def _failed(self, error: HoldfastError | None) -> None:
+    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, Kept]) -> None:
         """Whatever waits behind it may be stored all the same; what is not is submitted again by the next commit."""
+        on_the_way = [queued.own() for queued in self._queued]
         for number, share in self._shares.items():
-            waiting = [queued.positions[number] for queued in self._queued if number in queued.positions]
+            waiting = [own[number] for own in on_the_way if number in own]
             share.submitted = waiting[-1] if waiting else share.kept
 
     @property
@@ -355,8 +379,11 @@ class Committing:
 
     records = 1
 
-    def __init__(self, members: Members, positions: dict[int, Kept], scope: str | None = None) -> None:
+    def __init__(
+        self, members: Members, positions: dict[int, Kept], member_id: int | None, scope: str | None = None
+    ) -> None:
         self._members = members
+        self._member_id = member_id
         self.positions = positions
         self.scope = scope
         """What the unit says of whoever commits; None in the owner's process."""
@@ -383,7 +410,7 @@ class Committing:
 
     def queued(self, ticket: UnitTicket) -> None:
         """The unit is in the journal's queue."""
-        self._members.end(self.positions, ticket)
+        self._members.end(self.positions, self._member_id, ticket)
 
     def stored(self) -> None:
         """The unit is durable."""
@@ -391,7 +418,7 @@ class Committing:
 
     def failed(self) -> None:
         """There will be no such unit: nothing of it was queued."""
-        self._members.end(self.positions, None)
+        self._members.end(self.positions, self._member_id, None)
 
 
 def lost(place: Place, numbers: Sequence[int]) -> Invalid:

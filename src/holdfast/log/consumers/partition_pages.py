@@ -95,3 +95,14 @@ class PartitionPages(Generic[Item]):
             extra={"action": "consumer_skipped", "records": first - self.at},
         )  # fmt: skip
         self.at = first
+
+
+def emptied(page: deque[Item]) -> int:
+    """Empty a page; how many were in it, though another thread takes some at this very moment."""
+    count = 0
+    try:
+        while True:
+            page.pop()
+            count += 1
+    except IndexError:
+        return count

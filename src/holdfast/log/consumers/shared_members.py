@@ -139,7 +139,8 @@ class SharedMembers(Members):
             self._is_stale = False
             self._look_at = now + LOOK_FOR_DEAD_S
             for member_id, member in self._alive():
-                self._sync(member_id, member)
+                if not self._sync(member_id, member):
+                    return
                 self._bury_dead(member_id, member)
             self._is_refused = False
             if any(here.is_waiting for here in self._here.values()):
@@ -168,10 +169,16 @@ class SharedMembers(Members):
         holder = None if reference is None else reference()
         return holder is not None and not self._is_committing(share) and holder.is_idle(number)
 
-    def _sync(self, member_id: int, member: Member) -> None:
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known what is committed: not where a commit failed since the owner said so last."""
+        return not self._is_refused
+
+    def _sync(self, member_id: int, member: Member) -> bool:
+        """Ask the owner; False where there is none."""
         here = self._here.get(member_id)
         if here is None:
-            return
+            return True
         offered = tuple(
             number for number, share in self._shares.items()
             if share.holder == member_id and share.wanted_since is not None and self._is_idle(number)
@@ -187,8 +194,9 @@ class SharedMembers(Members):
         except Invalid:
             raise
         except HoldfastError:  # no owner at the moment: go on with what is there
-            return
+            return False
         self._take(member_id, member, told)
+        return True
 
     def _take(self, member_id: int, member: Member, told: Assignment) -> None:
         """Make it so, as the owner says; the lock is held."""
@@ -217,6 +225,8 @@ class SharedMembers(Members):
             return False
         if turn is None and held.kept.at not in (share.kept.at, share.submitted.at):
             return False  # another owner than before, and somebody has committed meanwhile
+        if held.kept.at > share.submitted.at:
+            return False  # a commit of ours is stored that we took for failed: what it consumed must not come again
         if held.kept.at > share.kept.at:
             share.kept = held.kept
         return True
@@ -229,11 +239,13 @@ class SharedMembers(Members):
             if before is not None:
                 self._let_go(number, before)
         share.holder, share.kept, share.submitted = member_id, held.kept, held.kept
+        for queued in self._queued:
+            queued.moved.add(number)
         member.take(share.part, held.kept.next)
 
     def _let_go(self, number: int, member: Member) -> None:
         share = self._shares[number]
-        member.lose(number, refuse=not self._is_refused and not member.is_idle(number))
+        member.lose(number, refuse=not member.is_idle(number))
         share.holder, share.wanted_since = None, None
 
     # -- commits ------------------------------------------------------------------------------------------
@@ -243,22 +255,28 @@ class SharedMembers(Members):
         here = self._here[member_id]
         return scope_of(here.token, here.turn)
 
+    def _after(self, before: Kept, at: int) -> Kept:
+        """The position that follows one, and says so: the owner looks whether another one came between."""
+        return Kept(at, self._positions.later(before.at), after=before.at)
+
     def _stored(self, positions: Mapping[int, Kept]) -> None:
         for number, kept in positions.items():
             share = self._shares[number]
             if kept.at > share.kept.at:
                 share.kept = kept
 
-    def _failed(self, error: HoldfastError | None) -> None:
+    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, Kept]) -> None:
         """Where a partition is somebody else's, or nobody knows: ask, and give out again what was not committed.
 
-        A commit that is refused for any other reason, with the transaction that it is part of, moves nothing.
+        Only whoever committed, as long as it had the partitions: what others here have in hand has not failed. A commit
+        that is refused for any other reason, with the transaction that it is part of, moves nothing.
         """
-        super()._failed(error)
+        super()._failed(error, member_id, own)
         if is_lost(error) or isinstance(error, OutcomeUnknown):
             self._is_refused = True
-            for _, member in self._alive():
-                member.begin_again()
+            member = dict(self._alive()).get(member_id or 0)
+            if member is not None:
+                member.begin_again(own)
 
     # -- how often to look --------------------------------------------------------------------------------
 

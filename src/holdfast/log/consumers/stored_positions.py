@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import Corrupt
 from holdfast.model.record import Record
@@ -38,10 +39,12 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     """When it was said, in microseconds; later than what was said before."""
     gone: bool = False
     """The consumer was forgotten: this is where it was."""
+    after: int = 0
+    """The time of the position that it follows; 0 where the owner said it itself, who lets nothing come between."""
 
     def is_sound(self) -> bool:
         """Whether these are numbers that a position can have."""
-        return 0 <= self.next < _INT64 and 0 < self.at < _INT64
+        return 0 <= self.next < _INT64 and 0 < self.at < _INT64 and 0 <= self.after < _INT64
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -84,6 +87,13 @@ class Known(msgspec.Struct):
         """Take up for whom a topic's retention waits, unless a later word is known."""
         if topic not in self.waits or self.waits[topic].at < wait.at:
             self.waits[topic] = wait
+
+
+def merge(positions: dict[int, Kept], later: Mapping[int, Kept]) -> None:
+    """Make one commit of two: the later word counts, and it follows what the first one followed."""
+    for number, kept in later.items():
+        first = positions.get(number)
+        positions[number] = kept if first is None else replace(kept, after=first.after)
 
 
 Item = tuple[bytes, int, bytes]

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal, Operation, Run, Unit
 from holdfast.journal.queue.ticket import Ticket, UnitTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Encoded, Extra, decode_headers, encode_headers
+from holdfast.model.record_columns import Cells, Columns, Encoded, Extra, RowEncoder, decode_headers, encode_headers
 from holdfast.telemetry import spans, trace_context
 from holdfast.telemetry.telemetry_settings import TelemetrySettings
 
@@ -66,6 +66,7 @@ class AppendSpans:
         journal.submit = told.submit(journal.submit)
         journal.offer = told.offer(journal.offer)
         journal.put_runs = told.put_runs(journal.put_runs)
+        journal.put_row = told.put_row(journal.put_row)
         journal.transact = told.transact(journal.transact)  # type: ignore[method-assign]
 
     def forget(self) -> None:
@@ -134,6 +135,21 @@ class _Told:
             return unit
 
         return put_runs
+
+    def put_row(self, plain: Callable[..., tuple[Run, int]]) -> Callable[..., tuple[Run, int]]:
+        """One row of a typed topic."""
+
+        def put_row(
+            partition: Partition, cells: Cells, time: int, encoder: RowEncoder, size: int, timeout: float
+        ) -> tuple[Run, int]:  # fmt: skip
+            if not self._always and not self._current().is_recording():
+                return plain(partition, cells, time, encoder, size, timeout)
+            span = self._begin(partition.topic, 1, partition.number)
+            run, index = self._held(span, lambda: plain(partition, cells, time, encoder, size, timeout))
+            self._open.end_with(span, _Appended(span, Ticket(run, index, timeout)))
+            return run, index
+
+        return put_row
 
     def transact(self, plain: Callable[..., UnitTicket]) -> Callable[..., UnitTicket]:
         """A transaction that appends something."""

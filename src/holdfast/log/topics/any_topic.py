@@ -27,12 +27,14 @@ from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
+from holdfast.process_lifetime import holding
 
 if TYPE_CHECKING:
     from holdfast.log.consumers.consumer import Consumer
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
+Kept = TypeVar("Kept", bound="AnyTopic[Any]")
 
 
 class _Queued(Protocol[Given]):
@@ -47,6 +49,9 @@ class _Queued(Protocol[Given]):
 
 class AnyTopic(Generic[Item]):
     """One topic of an open log."""
+
+    __slots__ = ("__dict__", "__weakref__", "_keeper")
+    _keeper: object
 
     def __init__(self, name: str, partitions: Partitions, clock: Clock, shape: Callable[[], Shape[Item]]) -> None:
         self.name = name
@@ -170,7 +175,7 @@ class AnyTopic(Generic[Item]):
         )
         # The shape comes last: no row of these spans can have a later version of the schema than there is now.
         most = None if limit is None else min(limit, sys.maxsize)
-        return Reading(shape(), spans, times, reverse, most, bytes_max, wanted)
+        return holding(Reading(shape(), spans, times, reverse, most, bytes_max, wanted), self)
 
     def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Item]:
         """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.
@@ -203,7 +208,7 @@ class AnyTopic(Generic[Item]):
         if self.open_consumer is None:
             raise Invalid("this topic has no consumers", hint="get it from an open log: log.topic(name)")
         reader = (self.name, self._partitions.parts, self._items, self._since)
-        return self.open_consumer(reader, name, start, partitions, on_expired, patience)
+        return holding(self.open_consumer(reader, name, start, partitions, on_expired, patience), self)
 
     def _since(self, partition: int, time: datetime) -> Reading[Item]:
         return self.read(partition=partition, since=time, limit=1)
@@ -237,3 +242,16 @@ class AnyTopic(Generic[Item]):
     def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
         """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
         return self.watch(partition).wait(offset, timeout)
+
+
+def keeping(topic: Kept, log: object) -> Kept:
+    """The same topic, as somebody has it who got it from this log: as long as it is there, the log stays open.
+
+    The log itself keeps its topics without that: else it would keep itself, and never end when it is forgotten.
+    """
+    handle = type(topic).__new__(type(topic))
+    # Attribute by attribute: to look into a dictionary that two objects share would cost every append a quarter more.
+    for name, value in vars(topic).items():
+        setattr(handle, name, value)
+    handle._keeper = log
+    return handle

@@ -32,9 +32,13 @@ class Ending(Protocol):
     def end(self) -> Closed | None:
         """Why nothing more will come; None as long as it may."""
 
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted in the middle of another one."""
+
 
 def has_ended(journal: Ending) -> bool:
-    """Whether nothing more will come; raises if that is because something broke."""
+    """Whether nothing more will come; raises if something broke, or this thread keeps it from coming."""
+    journal.refuse_second()
     end = journal.end
     if end is not None and end.reason != "clean":
         raise end.again()

@@ -93,7 +93,7 @@ class Reading(Generic[Item]):
         self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
         self._topic = spans[0].stream.partition.topic if spans and is_recorded() else None
         """Its topic, where whoever reads is in a span that is recorded: then this is one, too."""
-        self._items = self._told(self._iterate(self._positions), _one)
+        self._items: Iterator[Item] | None = None
         self._used_as: Literal["records", "async", "arrow"] | None = None
         self._ahead: _Ahead[Item] | None = None
 
@@ -101,11 +101,12 @@ class Reading(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         self._begin_records()
+        if self._items is None:
+            self._items = self._told(self._iterate(self._positions), _one)
         return self._items
 
     def __next__(self) -> Item:
-        self._begin_records()
-        return next(self._items)
+        return next(iter(self))
 
     def _begin_records(self, way: Literal["records", "async"] = "records") -> None:
         if self._used_as == "arrow":

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.arguments import seconds, several
 from holdfast.clock import Clock
@@ -28,6 +28,7 @@ from holdfast.log.topics.validation import Headers
 from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra, Row
+from holdfast.model.topic_name import check_users
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,10 +127,11 @@ class Topic(AnyTopic[Record]):
             extra, size = self._checks.extras(key, kind, headers, size)
         if idempotency_key is not None:
             idempotency_key, unique = self._checks.unique_record(idempotency_key, payload, extra)
-        return self._journal.submit(
+        submit, now = self._journal.submit, self._now  # calling them by way of their objects would be slower
+        return submit(
             self._only if partition is None and self._only is not None else self._choose(partition, extra),
             payload,
-            self._now() if time is None else self._checks.time(time),
+            now() if time is None else self._checks.time(time),
             extra,
             unique,
             size,
@@ -284,6 +286,23 @@ class Topic(AnyTopic[Record]):
 
     def _choose(self, partition: int | None, extra: Extra | None) -> Partition:
         return self._partitions.choose(partition, extra[0] if extra is not None else None)
+
+
+class Unwritten:
+    """What topics that holdfast alone writes have in place of the verbs that append, transactions and producers too."""
+
+    name: str
+
+    def submit(self, *_: Any, **__: Any) -> NoReturn:
+        """Denied: its writers are parts of holdfast, which do not come this way."""
+        check_users(self.name)
+        raise AssertionError(self.name)
+
+    offer = submit_batch = _prepared = _row = submit
+
+
+class OwnTopic(Unwritten, Topic):
+    """A topic that holdfast alone writes; it is read like any other."""
 
 
 class _Raw:

@@ -5,7 +5,7 @@ Offsets count per partition; negative ones count from what is durable now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from zlib import crc32
 
@@ -15,16 +15,29 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.partition_stream import Stream
 from holdfast.log.topics.reading import Span, parse_position
-from holdfast.model.topic_name import check_name
+from holdfast.model.topic_name import check_name, is_own
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.suggestions import listed, meant
 
 
-def no_topic(name: str, known: Iterable[str]) -> NotFound:
-    """The error for a topic that is not there, with the one that was probably meant."""
-    names = [one for one in known if not one.startswith("_")]
-    hint = f"{listed(names)}; a topic is created by whoever appends to it first"
-    return NotFound(f"there is no topic {check_name(name)!r}{meant(name, known)}", hint=hint)
+class NoTopic(NotFound):
+    """There is no such topic: it says which one was probably meant, and which there are."""
+
+    def __init__(self, name: str, known: Iterable[str], *, hint: str | None = None) -> None:
+        self._asked = check_name(name)
+        self._known = names = [one for one in known if not is_own(one)]
+        self._remedy = hint
+        listing = f"{listed(names)}; a topic is created by whoever appends to it first"
+        super().__init__(f"there is no topic {name!r}{meant(name, names)}", hint=hint or listing)
+
+    def shown_to(self, sees: Callable[[str], bool]) -> NoTopic:
+        """The same for somebody who may not know of all topics."""
+        return NoTopic(self._asked, filter(sees, self._known), hint=self._remedy)
+
+
+def no_topic(name: str, known: Iterable[str]) -> NoTopic:
+    """The error for a topic that is not there."""
+    return NoTopic(name, known)
 
 
 class Partitions:

@@ -3,7 +3,7 @@
 The verbs are those of a raw topic; what they take is different: record batches, tables, data frames, or dictionaries
 (one row, or many). Everything is checked against the schema before anything is queued. A batch is one journal
 entry, it becomes durable as a whole, and its rows have consecutive offsets. In a topic with a key column it is one
-entry in each partition that its keys belong to, all of them in one commit.
+entry in each partition that its keys belong to, all of them in one commit. Single rows that come together share one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.arguments import seconds, texts
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
+from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket
+from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.prepared_batch import PreparedBatch
@@ -26,17 +28,28 @@ from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
-from holdfast.model.record_columns import Encoded
+from holdfast.model.record_columns import Cells, Encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.model.schema import TopicSchema
+    from holdfast.segments.typed.single_rows import SingleRows
 
 Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 1024
 """Rows that are made dicts at once."""
+
+
+class _Single(NamedTuple):
+    """A row that is ready to be queued."""
+
+    partition: Partition
+    cells: Cells
+    time: int
+    encoder: SingleRows
+    size: int
 
 
 class TypedTopic(AnyTopic[Row]):
@@ -53,6 +66,8 @@ class TypedTopic(AnyTopic[Row]):
 
     def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
         super().__init__(name, partitions, clock, self._typed)
+        self._encodes: tuple[object, SingleRows | None] = (None, None)
+        """Versions of the schema, and what takes single rows of the newest: one value, so that threads may race."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -109,9 +124,13 @@ class TypedTopic(AnyTopic[Row]):
         durability: Durability = "durable",
     ) -> Sequence[Receipt]:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
-        _, batch = self._conformed(rows)  # once: rows may be an iterator, and there may be no room yet
+        # Once: rows may be an iterator, and there may be no room yet.
+        single = self._single(rows, time, partition) if idempotency_key is None else None
+        batch = self._conformed(rows)[1] if single is None else None
 
         def put(left: float) -> BatchTicket:
+            if single is not None:
+                return self._submit_single(single, left)
             return self.submit(
                 batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
             )  # fmt: skip
@@ -127,9 +146,56 @@ class TypedTopic(AnyTopic[Row]):
         idempotency_key: bytes | str | None = None,
         timeout: float | None = None,
     ) -> BatchTicket:
-        """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`."""
+        """Queue rows as one unit and return its ticket; `ticket.result()` or `await ticket`.
+
+        Single rows that are queued while a commit is under way are stored together, as one entry.
+        """
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        if idempotency_key is None and (single := self._single(rows, time, partition)) is not None:
+            return self._submit_single(single, wait_seconds)
         return self._submit_batch(self._prepared(rows, time, partition, idempotency_key), wait_seconds)
+
+    def _single(self, rows: object, time: int | datetime | str | None, partition: int | None) -> _Single | None:
+        """One row of plain values, which is stored with others; None: it goes as a batch, or is refused as one."""
+        if type(rows) is list and len(rows) == 1:
+            (rows,) = rows
+        if type(rows) is not dict:
+            return None
+        encoder = self._row_encoder()
+        taken = encoder.taken(rows)
+        if taken is None:
+            return None
+        cells, size = taken
+        if size + encoder.overhead > self._journal.settings.batch_bytes_max:
+            return None
+        if time is None:
+            moment = self._now()
+        elif not isinstance(time, str):
+            moment = self._checks.time(time)
+        else:
+            found = encoder.moment(cells, time)
+            if found is None:
+                return None
+            moment = found
+        key = None
+        if partition is None and self._partitions.only is None and self.key is not None:
+            key = _key_bytes(encoder.value(cells, self.key))
+        return _Single(self._partitions.choose(partition, key), cells, moment, encoder, size)
+
+    def _submit_single(self, single: _Single, wait_seconds: float) -> BatchTicket:
+        run, index = self._journal.put_row(*single, wait_seconds)
+        return BatchTicket(run, Receipts((run,), (index,)), wait_seconds)
+
+    def _row_encoder(self) -> SingleRows:
+        """What takes single rows of the newest version of the schema."""
+        versions = self._journal.schemas[self.name]
+        known, encoder = self._encodes
+        if encoder is None or known is not versions:
+            from holdfast.segments.typed.single_rows import single_rows
+
+            encoder = single_rows(self._schema())
+            self._encodes = (versions, encoder)
+        return encoder
 
     def _prepared(
         self,
@@ -141,15 +207,13 @@ class TypedTopic(AnyTopic[Row]):
     ) -> PreparedBatch:
         """Rows as one batch; for transactions and producers, too. Those without a key go where `keyless` belongs."""
         schema, batch = self._conformed(rows)
-        unique: bytes | None = None
+        if partition is None and self._partitions.only is None and self.key is not None:
+            return self._prepared_parts(schema, batch, time, idempotency_key, keyless)
+        encoded, size = self._encode(schema, batch, time)
         if idempotency_key is not None:
             from holdfast.segments.typed.row_times import content_of
 
-            _, unique = self._checks.unique(idempotency_key, content_of(batch))
-        if partition is None and self._partitions.only is None and self.key is not None:
-            return self._prepared_parts(schema, batch, time, unique, keyless)
-        encoded, size = self._encode(schema, batch, time)
-        encoded.key = unique
+            _, encoded.key = self._checks.unique(idempotency_key, content_of(batch))
         part = self._partitions.choose(partition, keyless)
         return PreparedBatch([(part, encoded)], size, range(encoded.count))
 
@@ -158,7 +222,7 @@ class TypedTopic(AnyTopic[Row]):
         schema: TopicSchema,
         batch: pa.RecordBatch,
         time: int | datetime | str | None,
-        unique: bytes | None,
+        idempotency_key: bytes | str | None,
         keyless: bytes | None,
     ) -> PreparedBatch:
         """Rows by their keys, as one unit. Those without a key stay together; a repeat sends them to the same place."""
@@ -166,18 +230,32 @@ class TypedTopic(AnyTopic[Row]):
 
         assert self.key is not None
         moment = self._now() if time is None else time
-        rest = self._partitions.choose(None, keyless if unique is None else unique[:16]).number
-        parts = split(batch, self.key, self.partitions, rest)
+        if idempotency_key is not None:
+            keyless = self._checks.key_hash(self._checks.unique_key(idempotency_key))
+        parts = split(batch, self.key, self.partitions, self._partitions.choose(None, keyless).number)
         runs, size = [], 0
-        for at, (number, rows) in enumerate(parts.parts):
+        for number, rows in parts.parts:
             encoded, weight = self._encode(schema, rows, moment)
-            if unique is not None:  # the first part has the key itself, so that a repeat always meets it
-                encoded.key = self._checks.unique_part(unique, number) if at else unique
-                encoded.batch = unique
             runs.append((self._partitions.explicit(number), encoded))
             size += weight
+        if idempotency_key is not None:
+            self._name_parts(idempotency_key, parts.parts, [one for _, one in runs])
         self._checks.batch_size(size)
         return PreparedBatch(runs, size, parts.positions, parts.starts)
+
+    def _name_parts(
+        self, idempotency_key: bytes | str, parts: Sequence[tuple[int, pa.RecordBatch]], encoded: Sequence[Encoded]
+    ) -> None:
+        """Give the parts of one batch, each with the number of its partition, what its idempotency key makes of it.
+
+        The first part has the key itself, so that a repeat always meets it.
+        """
+        from holdfast.segments.typed.row_times import content_of
+
+        _, unique = self._checks.unique(idempotency_key, *(content_of(rows) for _, rows in parts))
+        for at, ((number, _), one) in enumerate(zip(parts, encoded, strict=True)):
+            one.key = self._checks.unique_part(unique, number) if at else unique
+            one.batch = unique
 
     def offer(
         self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
@@ -263,6 +341,11 @@ class TypedTopic(AnyTopic[Row]):
         from holdfast.segments.manifest.schema_versions import versions
 
         return versions(self._journal, self.name)[-1]
+
+
+def _key_bytes(value: str | bytes | int | None) -> bytes | None:
+    """A value of the key column as what a raw record with this key has; see `key_column`."""
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -71,14 +71,23 @@ class Validation:
 
     def unique(self, idempotency_key: bytes | str, *parts: bytes | None) -> tuple[bytes, bytes]:
         """An idempotency key; and the hash under which the topic remembers it, with a digest of what it stands for."""
-        key = self.key(idempotency_key)
-        if not key:
-            raise Invalid("an idempotency key is empty", hint="leave it out, or give a unique one")
-        key_hash = blake3(self._key_context + key).digest(length=_HASH_BYTES)
+        key = self.unique_key(idempotency_key)
+        key_hash = self.key_hash(key)
         told = [_DIGEST_CONTEXT, key_hash]
         for part in parts:
             told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
         return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
+
+    def unique_key(self, idempotency_key: bytes | str) -> bytes:
+        """An idempotency key as bytes."""
+        key = self.key(idempotency_key)
+        if not key:
+            raise Invalid("an idempotency key is empty", hint="leave it out, or give a unique one")
+        return key
+
+    def key_hash(self, key: bytes) -> bytes:
+        """The hash under which the topic remembers an idempotency key: another one in every topic."""
+        return blake3(self._key_context + key).digest(length=_HASH_BYTES)
 
     def unique_part(self, unique: bytes, number: int) -> bytes:
         """The same for a part of what a key stands for: rows of one batch in several partitions."""
@@ -141,6 +150,25 @@ class Validation:
         if len(encoded) > self._settings.headers_bytes_max:
             raise Invalid(f"the headers are too large bytes={len(encoded)}", hint="see journal.headers_bytes_max")
         return encoded
+
+
+class SentKeys(Validation):
+    """The checks of a topic of a server's log: idempotency keys are sent as they are, and hashed there."""
+
+    def unique(self, idempotency_key: bytes | str, *parts: bytes | None) -> tuple[bytes, bytes]:
+        """An idempotency key; and the same as another object, which all parts of one batch share."""
+        key = self.unique_key(idempotency_key)
+        return key, bytes(bytearray(key))
+
+    def unique_part(self, unique: bytes, number: int) -> bytes:
+        """The server makes it."""
+        return unique
+
+    def unique_record(
+        self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
+    ) -> tuple[bytes, bytes]:  # fmt: skip
+        """As `unique`."""
+        return self.unique(idempotency_key)
 
 
 def time_of(time: int | datetime, taken: Callable[[int | datetime], int] = microseconds) -> int:

@@ -36,6 +36,7 @@ class Watch:
         clock = self._journal.clock
         offset, timeout = whole(offset, "offset"), seconds(timeout)
         deadline = clock.monotonic() + timeout
+        self._journal.refuse_second()
         self._journal.refresh(self._partition.topic)
         while self._known().offset < offset:
             left = deadline - clock.monotonic()

@@ -10,10 +10,11 @@ without keys does the same; there the salt can be read.
 
 from __future__ import annotations
 
-from threading import Lock
+from _thread import RLock
 
 from blake3 import blake3
 
+from holdfast.caller import once
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import ChangeSpace
@@ -36,8 +37,8 @@ class HiddenKeys:
         self._journal = journal
         self._salt: bytes | None = None
         self._is_durable = False
-        self._lock = Lock()
-        self._making = Lock()
+        self._lock = RLock()
+        self._making = RLock()
 
     def item(self, space: str, key: bytes, body: bytes) -> Item:
         """An item to put, in one unit with `change`."""
@@ -69,7 +70,7 @@ class HiddenKeys:
 
     def make(self) -> None:
         """By the owner, for all who share the log: have a salt, durably."""
-        with self._making:
+        with once(self._making):
             change = self.change()
             if change is not None:
                 timeout = self._journal.settings.ack_timeout_ms / 1000
@@ -83,7 +84,7 @@ class HiddenKeys:
         return salt is not None
 
     def _salt_now(self) -> bytes:
-        with self._lock:  # not two of them
+        with once(self._lock):  # not two of them
             if self._salt is None:
                 self._salt = self._journal.clock.random_bytes(_SALT_BYTES)
             return self._salt

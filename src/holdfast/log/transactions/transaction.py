@@ -20,14 +20,14 @@ One object is one transaction: it is entered once, and takes nothing before and 
 from __future__ import annotations
 
 import warnings
-from _thread import allocate_lock
+from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeAlias, overload
 
 from holdfast.arguments import seconds
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, refuse_second
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
@@ -43,6 +43,7 @@ from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space, item_body, item_key, stored_name
 from holdfast.log.transactions.transaction_changes import TransactionChanges
 from holdfast.model.record import Durability, Receipt, Record
+from holdfast.process_lifetime import let_go
 
 Content: TypeAlias = tuple[list[Operation], int, int]
 """Operations, how many records are among them, and their bytes."""
@@ -77,7 +78,7 @@ class Transaction:
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000 if timeout is None else seconds(timeout)
         self._durability = durability
         self._put = put or self._transact
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._state = _NEW
         self._changes = TransactionChanges(journal.settings)
         self._puts_items = False
@@ -137,6 +138,7 @@ class Transaction:
             return self._add_batch(topic._prepared(payload, time, partition, idempotency_key))
         raw = topic if type(topic) is Topic and topic._journal is self._journal else self._raw(topic)
         part, row, size = raw._row(payload, key, headers, kind, time, partition, idempotency_key)  # type: ignore[arg-type]
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             pending = Pending(self._check_stored, *self._changes.add_row(part, row, size))
@@ -165,6 +167,7 @@ class Transaction:
         What was read, what was made of it and how far it was read become durable together: after a crash nothing is
         read twice and nothing is left out.
         """
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             before = self._consumed.pop(id(consumer), None)
@@ -181,6 +184,7 @@ class Transaction:
     def _take_position(self, consumer: Consuming, committing: Committing) -> None:
         if not committing.is_of(self._journal):
             raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             self._consumed[id(consumer)] = (consumer, committing)
@@ -191,6 +195,7 @@ class Transaction:
         return self._topics.raw(topic)
 
     def _add_batch(self, batch: PreparedBatch) -> PendingBatch:
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             runs = self._changes.add_batch(batch.parts, batch.size)
@@ -200,6 +205,7 @@ class Transaction:
 
     def _change(self, name: str, puts: list[tuple[bytes, int, bytes]], deletes: list[bytes]) -> None:
         change, size = self._journal.spaces.checked(name, puts, deletes)
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             self._changes.add_change(change, size)
@@ -243,6 +249,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _log = let_go(self)  # open until the block has ended; what was given in it knows the transaction, and stays
         content = self._end(is_wanted=kind is None)
         if content is None:
             return
@@ -261,6 +268,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _log = let_go(self)  # open until the block has ended; what was given in it knows the transaction, and stays
         content = self._end(is_wanted=kind is None)
         if content is None:
             return
@@ -275,6 +283,7 @@ class Transaction:
             await ShippedTicket(ticket, self._ends)
 
     def _begin(self) -> Self:
+        refuse_second(self._lock)
         with self._lock:
             if self._state != _NEW:
                 raise Invalid("a transaction is used once", hint="begin another: log.transaction()")
@@ -283,6 +292,7 @@ class Transaction:
 
     def _end(self, *, is_wanted: bool) -> Content | None:
         """Take nothing more; what is to be committed, or None if that is nothing."""
+        refuse_second(self._lock)
         with self._lock:
             self._check_open()
             self._state = _OVER

@@ -12,11 +12,13 @@ not answer are told in the log and in `stats()`, and tried again later; appendin
 from __future__ import annotations
 
 import logging
-from threading import Event, Lock, Thread
+from _thread import RLock
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.log_context import LogContext
 from holdfast.store import layout
@@ -53,7 +55,7 @@ class KeptTables:
         self._own_root = context.manifest.root if context.journal.shipping is None else None
         self._store: Store | None = None
         self._opened: Publisher | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         self._stop = Event()
         self._seen: dict[str, object] = {}
         """What each topic had settled when its table was brought up to date."""
@@ -86,7 +88,7 @@ class KeptTables:
     def forget(self) -> None:
         """In a forked child: the thread and the connections are the parent's."""
         self._thread = self._store = self._opened = None
-        self._lock = Lock()
+        self._lock = RLock()
 
     def stats(self) -> TableStats:
         """Published tables at this moment."""
@@ -139,7 +141,7 @@ class KeptTables:
         from holdfast.publish.publication import failed
 
         try:
-            with self._lock:
+            with once(self._lock):
                 publisher = self._publisher()
                 publisher.require_publishable()
                 if not self._is_wanted(publisher, topic, may_look=may_look):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from _thread import RLock
 from collections.abc import Sequence
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast import disk
+from holdfast.caller import once
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
@@ -47,7 +48,7 @@ class LocalCompaction:
     def __init__(self, context: LogContext, retention: Retention) -> None:
         self._directory, self._settings, self._clock, self._journal, self._manifest = context
         self._retention = retention
-        self._lock = Lock()
+        self._lock = RLock()
         self._due = self._clock.monotonic() + _INTERVAL_S
         self._done: dict[Partition, int] = {}
 
@@ -61,7 +62,7 @@ class LocalCompaction:
         self._require_own()
         store, begun, done = self._manifest.as_store(), self._clock.monotonic(), []
         folder, log = self._directory.path / _FOLDER, self._journal.log_id.hex()
-        with self._lock:
+        with once(self._lock):
             try:
                 disk.make_directory(folder)
                 workers = ThreadWorkers(folder, _WORKERS, self._settings.store)
@@ -98,7 +99,7 @@ class LocalCompaction:
             return Swept(rewrites=done)
         if self._retention.before_removal is not None:
             self._retention.before_removal(partition.topic)
-        store, now_us = self._manifest.as_store(), self._clock.now_us()
+        store, now_us = self._manifest.as_store(), self._journal.trusted_time.now_us()
         log, place = self._journal.log_id.hex(), (partition.topic, partition.number)
         swept = sweep(store, log, *place, now_us, self._grace(), needed(store, now_us), done=done)
         self._done[partition] = swept.rewrites

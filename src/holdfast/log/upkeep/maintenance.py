@@ -16,6 +16,7 @@ from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
+from holdfast.journal.kept_time import KeptTime
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
@@ -34,6 +35,7 @@ from holdfast.segments.sealing import leftovers
 from holdfast.segments.sealing.disk_guard import Guard
 from holdfast.segments.sealing.roller import Roller
 from holdfast.segments.segment_stats import Counters, SegmentStats
+from holdfast.server_settings import AUDIT_TOPIC
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Maintenance:
         self._roller: Roller | None = None
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
+        self._time: KeptTime | None = None
         counters = Counters()
         if journal.owned:
             emptied = leftovers.clear(journal, manifest)
@@ -76,10 +79,11 @@ class Maintenance:
                 self._roller.chores.append(self._compaction.check)
                 self._retention.before_removal = before_removal
             self._retention.resume(emptied)
-            guard = Guard(journal, directory.path, settings.disk, counters)
             if settings.disk.free_bytes_min:
-                self._roller.chores.append(guard.check)
+                self._roller.chores.append(Guard(journal, directory.path, settings.disk, counters).check)
             self._roller.chores.append(self._retention.check)
+            self._time = KeptTime(journal)
+            self._roller.chores.append(self._time.check)
             self._roller.start()
         else:  # only to say what would be removed
             self._retention = self._make_retention(context, counters)
@@ -93,7 +97,7 @@ class Maintenance:
 
     def _make_retention(self, context: LogContext, counters: Counters) -> Retention:
         return Retention(
-            context.journal, context.manifest, context.settings.retention, context.clock, counters,
+            context.journal, context.manifest, context.settings.retention, counters,
             _topics(context.settings), self._waits,
         )  # fmt: skip
 
@@ -197,6 +201,7 @@ class Maintenance:
         if self._loop is not None:
             self._loop.stop()
         if self._roller is not None:
+            self._keep_time()
             self._finish(deadline, timeout)
 
     def close(self, timeout: float, *, seal: bool = True) -> None:
@@ -206,8 +211,13 @@ class Maintenance:
             self._loop.stop()
         if self._roller is None:
             return
+        self._keep_time()
         self._journal.stop_taking()
         self._finish(deadline, timeout, seal=seal)
+
+    def _keep_time(self) -> None:
+        if self._time is not None:
+            self._time.write()
 
     def _finish(self, deadline: float, timeout: float, *, seal: bool = True) -> None:
         assert self._roller is not None
@@ -219,10 +229,18 @@ class Maintenance:
 
     def _seal_all(self, timeout: float) -> None:
         assert self._roller is not None
+        partitions = list(self._journal.partitions.values())
+        left = sum(partition.tail_records for partition in partitions)
+        logger.info("closing: sealing what is left records=%d", left, extra={"action": "close_seals", "records": left})
         try:
-            self._roller.seal(list(self._journal.partitions.values()), timeout)
+            self._roller.seal(partitions, timeout)
         except HoldfastError as error:  # the records are durable in the journal: that is no reason to stay open
-            logger.warning("closed without sealing all: %s", error.message, extra={"action": "close_unsealed"})
+            left = sum(partition.tail_records for partition in partitions)
+            logger.warning(
+                "closed without sealing all: %s; the records that are left are durable in the journal and are sealed"
+                " after the next open records=%d",
+                error.message, left, extra={"action": "close_unsealed", "records": left},
+            )  # fmt: skip
 
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
@@ -281,6 +299,7 @@ def _topics(settings: Settings) -> dict[str, Policy]:
     return {
         TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None),
         POSITIONS: Policy(settings.retention.consumers_bytes_max or None),
+        AUDIT_TOPIC: Policy(settings.server.audit_bytes_max),
         EXECUTIONS: Policy(executions.topic_bytes_max or None, executions.topic_age_max_ms * 1000 or None),
     }
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-from threading import Lock
+from _thread import RLock
 from typing import TYPE_CHECKING
 
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.log.log_context import LogContext
@@ -50,7 +50,7 @@ class StoreBinding:
         self._context = context
         self._shipper = _shipper_for(context)
         self._reconciler: Reconciler | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         self._has_answered = True
         """Whether the first answer was waited for; a coroutine that opens a log does that in `async with`."""
 
@@ -123,7 +123,7 @@ class StoreBinding:
         _, settings, clock, journal, manifest = self._context
         shipper = self._shipper
         epoch = None if shipper is None else lambda: shipper.claim(_CLAIM_S)
-        with self._lock:
+        with once(self._lock):
             if self._reconciler is None:
                 side = StoreSide(journal, manifest, settings.store, clock, epoch, self.rebuild)
                 self._reconciler = Reconciler(side, settings.reconcile, clock)
@@ -142,7 +142,7 @@ class StoreBinding:
 
     def forget(self) -> None:
         """In a forked child: the connections and threads are the parent's."""
-        self._lock = Lock()
+        self._lock = RLock()
         if self._shipper is not None:
             self._shipper.forget()
 

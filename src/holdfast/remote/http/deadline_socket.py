@@ -6,7 +6,9 @@ Python's time-outs count for each receive: a server that sends a byte now and th
 from __future__ import annotations
 
 import io
+import select
 import socket
+import ssl
 from typing import Any
 
 from holdfast.clock import SystemClock
@@ -20,6 +22,8 @@ class DeadlineSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self.has_leftover = False
+        """Whether more has come than the answers that were read: nobody knows what that answers."""
         self.deadline = _monotonic()
 
     def arm(self) -> None:
@@ -37,11 +41,15 @@ class DeadlineSocket:
     def makefile(self, mode: str, *_: Any, **__: Any) -> io.BufferedReader:
         """The incoming bytes."""
         assert mode == "rb"
-        return io.BufferedReader(_Incoming(self, self._socket), 64 * 1024)
+        return _Reader(self, _Incoming(self, self._socket))
 
-    def fileno(self) -> int:
-        """The descriptor, to look whether something came."""
-        return self._socket.fileno()
+    def has_news(self) -> bool:
+        """Whether something came, or it was ended."""
+        if self.has_leftover or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return True
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def shutdown(self) -> None:
         """End it from another thread: whoever reads gets the end."""
@@ -61,10 +69,28 @@ class _Incoming(io.RawIOBase):
     def __init__(self, owner: DeadlineSocket, sock: socket.socket) -> None:
         self._owner = owner
         self._socket = sock
+        self.is_over = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
+        if self.is_over:
+            return 0
         self._owner.arm()
         return self._socket.recv_into(buffer)
+
+
+class _Reader(io.BufferedReader):
+    """The bytes of one answer; it looks, when that was read, whether there are more."""
+
+    def __init__(self, owner: DeadlineSocket, incoming: _Incoming) -> None:
+        super().__init__(incoming, 64 * 1024)
+        self._owner = owner
+        self._incoming = incoming
+
+    def close(self) -> None:
+        if not self.closed:
+            self._incoming.is_over = True  # what is buffered, and no more
+            self._owner.has_leftover = self._owner.has_leftover or bool(self.peek(1))
+        super().close()

@@ -5,7 +5,10 @@ that may pass: no connection, a lost answer, 408, 429, 502, 503, 504. One that m
 certainly was not carried out; else a lost answer is OutcomeUnknown. Pauses grow and are random, so that clients that
 lost a server together do not come back together; `Retry-After` is honoured. Everything ends at the caller's deadline.
 
-Answers are checked before they are believed: the version of the API, the size, and that it is no redirect.
+Answers are checked before they are believed: the version of the API, the size, that it is no redirect, and that it is
+the answer to this very request. Each attempt has a name of its own (`Holdfast-Question`), which the server repeats in
+its answer, once. An answer with another name, or none, is somebody else's, or was here before: the connection is given
+up, and what was asked counts as not answered. Only headers count: what follows a body is never looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
-from threading import Event
+from threading import Event, RLock
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -34,6 +37,8 @@ JSON, MSGPACK, ARROW = "application/json", "application/msgpack", "application/v
 Told = TypeVar("Told")
 
 _ANSWER_BYTES_MAX = 256 * 2**20
+_QUESTION = "Holdfast-Question"
+_QUESTION_BYTES = 12
 _PASSING = frozenset((408, 429, 502, 503, 504))
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 2.0
 _RETRY_AFTER_S_MAX = 60.0
@@ -93,12 +98,13 @@ class Attempt(NamedTuple):
 
 
 class Exchange:
-    """The way to one server; safe for threads."""
+    """The way to one server; safe for threads: `_lock` guards the token that is known, `log` is set once."""
 
     def __init__(self, address: ServerAddress, connections: Connections, token: Token | None) -> None:
         self.address = address
         self._connections = connections
         self._token = token
+        self._lock = RLock()
         self._bearer: str | None = None
         self.log: str | None = None
         """The log that is meant: a server that has another one by now refuses."""
@@ -142,26 +148,28 @@ class Exchange:
 
     def attempt(self, question: Question, deadline: float) -> Attempt:
         """Ask once; an unknown token is read again, once, before that counts."""
-        found = self._once(question, deadline)
-        if found.answer is not None and found.answer.status == 401 and self._token is not None:
-            known, self._bearer = self._bearer, None
-            if self._authorization() != known:
-                return self._once(question, deadline)
-        return found
-
-    def _once(self, question: Question, deadline: float) -> Attempt:
-        self.require_open()
         try:
-            headers = self._headers(question)
+            bearer = self._authorization()
         except HoldfastError as error:  # there is no token to be found
             return Attempt(None, was_sent=False, problem=error)
+        found = self._once(question, deadline, bearer)
+        if found.answer is not None and found.answer.status == 401 and self._token is not None:
+            again = self._authorization(instead_of=bearer)
+            if again != bearer:
+                return self._once(question, deadline, again)
+        return found
+
+    def _once(self, question: Question, deadline: float, bearer: str | None) -> Attempt:
+        self.require_open()
+        headers = self._headers(question, bearer)
+        headers[_QUESTION] = name = _clock.random_bytes(_QUESTION_BYTES).hex()
         connection = self._connections.take()
         is_read = False
         try:
             response = connection.request(
                 question.method, question.target(self.address.prefix), headers, question.body, deadline
             )
-            answer = self._read(response)
+            answer = self._read(response, name)
             is_read = not response.will_close
             return Attempt(answer)
         except HoldfastError as error:  # an answer that is not to be believed
@@ -175,7 +183,7 @@ class Exchange:
         finally:
             self._connections.give_back(connection, reusable=is_read)
 
-    def _read(self, response: HTTPResponse) -> Answer:
+    def _read(self, response: HTTPResponse, name: str) -> Answer:
         try:
             body = response.read(_ANSWER_BYTES_MAX + 1)
         except (OSError, HTTPException) as error:
@@ -187,6 +195,8 @@ class Exchange:
             raise Lost("the answer broke off")
         headers = {name.lower(): value for name, value in response.getheaders()}
         self._check(response.status, headers)
+        if response.msg.get_all(_QUESTION) != [name]:
+            raise Lost("an answer to something else came")
         return Answer(response.status, headers, body)
 
     def _check(self, status: int, headers: Mapping[str, str]) -> None:
@@ -207,19 +217,25 @@ class Exchange:
                 hint="give the address that `holdfast serve` printed",
             )
 
-    def _headers(self, question: Question) -> dict[str, str]:
+    def _headers(self, question: Question, bearer: str | None) -> dict[str, str]:
         headers = {"Host": self.address.authority, "User-Agent": "holdfast", "Accept": JSON, **question.headers}
-        authorization = self._authorization()
-        if authorization is not None:
-            headers["Authorization"] = authorization
+        if bearer is not None:
+            headers["Authorization"] = bearer
         if self.log is not None:
             headers["Holdfast-Log"] = self.log
         return headers
 
-    def _authorization(self) -> str | None:
-        if self._token is not None and self._bearer is None:
-            self._bearer = f"Bearer {self._token()}"
-        return self._bearer
+    def _authorization(self, instead_of: str | None = None) -> str | None:
+        """The token as it is sent; read again where the server did not take the one that is known."""
+        if self._token is None:
+            return None
+        with self._lock:
+            known = self._bearer
+        if known is None or known == instead_of:
+            known = f"Bearer {self._token()}"  # it may take its time, and use this client: without the lock
+            with self._lock:
+                self._bearer = known
+        return known
 
     # -- errors -------------------------------------------------------------------------------------------
 
@@ -266,6 +282,7 @@ class Exchange:
 
     def forget(self) -> None:
         """In a forked child."""
+        self._lock = RLock()
         self._is_over = Event()
         self._is_over.set()
         self._connections.forget()

@@ -4,21 +4,21 @@ HTTP/1.1 by Python's own client, over sockets with a deadline. Nothing is follow
 token and records must reach nobody but the server that was named. No proxy is taken from the environment, for the same
 reason. TLS verifies certificate and name, always.
 
-A connection that lay idle may have been closed by the server meanwhile; one whose socket has something to read before
-anything was asked is dropped, and so is one that is older than servers usually keep.
+A connection that lay idle may have been closed by the server meanwhile; one that has something to read before anything
+was asked is dropped, be it behind the last answer, and so is one that is older than servers usually keep.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
+from _thread import RLock
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from threading import Lock
 from typing import Any, cast
 
+from holdfast.caller import refuse_second
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.remote.http.deadline_socket import DeadlineSocket
@@ -43,13 +43,19 @@ class Lost(Exception):
     """The request may have reached the server; its answer did not come."""
 
 
+def harden(context: ssl.SSLContext) -> None:
+    """TLS 1.3, and of 1.2 the suites that authenticate what they encrypt and keep old sessions secret."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
+
+
 def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
     """What TLS trusts: the system's authorities, or those of a file."""
     try:
         context = ssl.create_default_context(cafile=None if ca is None else os.fspath(ca))
     except (OSError, ssl.SSLError, TypeError) as error:
         raise Invalid(f"the authorities cannot be read: {error}", hint="ca= names a file of PEM certificates") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    harden(context)
     return context
 
 
@@ -119,16 +125,15 @@ class Connection:
         if self._socket is None or monotonic() - self._idle_since > _IDLE_S:
             return False
         try:
-            poll = select.poll()
-            poll.register(self._socket.fileno(), select.POLLIN)
-            return not poll.poll(0)
+            return not self._socket.has_news()
         except (OSError, ValueError):
             return False
 
     def shutdown(self) -> None:
         """End it from another thread."""
-        if self._socket is not None:
-            self._socket.shutdown()
+        sock = self._socket  # whoever uses it may let go of it meanwhile
+        if sock is not None:
+            sock.shutdown()
 
     def close(self) -> None:
         """Let go of it; a later request opens it again."""
@@ -140,28 +145,27 @@ class Connection:
 
 
 class Connections:
-    """All connections of one client; safe for threads."""
+    """All connections of one client; safe for threads: one lock guards which are idle, which are used, and the end."""
 
     def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
         self._address = address
         self._context = context
         self._idle: list[Connection] = []
         self._used: set[Connection] = set()
-        self._lock = Lock()
+        self._is_over = False
+        self._lock = RLock()
 
     def take(self) -> Connection:
         """One that nobody uses."""
+        refuse_second(self._lock)
         while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                connection = Connection(self._address, self._context)
-            elif not connection.is_fresh:
-                connection.close()
-                continue
-            with self._lock:
+            with self._lock:  # from here on it is among the used, whom `interrupt` ends
+                is_new = not self._idle
+                connection = Connection(self._address, self._context) if is_new else self._idle.pop()
                 self._used.add(connection)
-            return connection
+            if is_new or connection.is_fresh:
+                return connection
+            self.give_back(connection, reusable=False)
 
     def give_back(self, connection: Connection, *, reusable: bool) -> None:
         """It is free again; unless its answer was read to the end, it is closed."""
@@ -169,7 +173,7 @@ class Connections:
             connection.rest()
         with self._lock:
             self._used.discard(connection)
-            if reusable and len(self._idle) < _IDLE_MAX:
+            if reusable and not self._is_over and len(self._idle) < _IDLE_MAX:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -177,6 +181,7 @@ class Connections:
     def interrupt(self) -> None:
         """End what is under way, from another thread, and what is idle."""
         with self._lock:
+            self._is_over = True
             used, idle, self._idle = list(self._used), self._idle, []
         for connection in used:
             connection.shutdown()
@@ -185,7 +190,7 @@ class Connections:
 
     def forget(self) -> None:
         """In a forked child: the sockets are the parent's; ours are closed without a word to the server."""
-        self._lock = Lock()
+        self._lock = RLock()
         for connection in [*self._idle, *self._used]:
             connection.close()
         self._idle, self._used = [], set()

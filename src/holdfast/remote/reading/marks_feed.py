@@ -8,8 +8,10 @@ them: whatever happens to a connection, nothing can be lost or come twice.
 
 from __future__ import annotations
 
-from threading import Lock, Thread
+from _thread import RLock
+from threading import Thread
 
+from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
@@ -38,7 +40,7 @@ class MarksFeed:
         self._wanted_until = 0.0
         self._is_over = False
         self._thread: Thread | None = None
-        self._lock = Lock()
+        self._lock = RLock()
 
     @property
     def _shipping_state(self) -> ShippingState:
@@ -55,7 +57,7 @@ class MarksFeed:
 
     def listen(self) -> None:
         """Somebody waits for news: see that they come, for a while from now on."""
-        with self._lock:
+        with once(self._lock):
             self._wanted_until = monotonic() + _IDLE_S
             if self._thread is None and not self._is_over:
                 self._thread = Thread(target=self._work, name=f"holdfast-marks-{self.topic}", daemon=True)
@@ -80,7 +82,7 @@ class MarksFeed:
             self._fail(Closed("the client is closed"))
 
     def _is_wanted(self) -> bool:
-        with self._lock:
+        with once(self._lock):
             if not self._is_over and monotonic() < self._wanted_until and self._journal.end is None:
                 return True
             self._thread = None
@@ -113,5 +115,5 @@ class MarksFeed:
 
     def forget(self) -> None:
         """In a forked child."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._thread = None

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from holdfast.caller import in_coroutine
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.reading import Reading, Shape
-from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic import Topic, Unwritten
 from holdfast.log.topics.typed_topic import Row, TypedTopic
+from holdfast.log.topics.validation import SentKeys
 from holdfast.log.topics.wanted_key import Key
 from holdfast.model.record import Marks, Record
 from holdfast.remote.reading.marks_feed import MarksFeed
@@ -117,10 +118,15 @@ class RemoteTopic(RemoteTopicVerbs[Record], Topic):
     def __init__(self, name: str, partitions: RemotePartitions, clock: Any, feed: MarksFeed) -> None:
         Topic.__init__(self, name, partitions, clock)
         self._shape = RemoteRaw
+        self._checks = SentKeys(name, self._journal.settings)
         self.feed = feed
 
     def __repr__(self) -> str:
         return f"RemoteTopic({self.name!r}, partitions={self.partitions})"
+
+
+class RemoteOwnTopic(Unwritten, RemoteTopic):
+    """A topic of a server's log that holdfast alone writes."""
 
 
 class RemoteTypedTopic(RemoteTopicVerbs[Row], TypedTopic):
@@ -128,6 +134,7 @@ class RemoteTypedTopic(RemoteTopicVerbs[Row], TypedTopic):
 
     def __init__(self, name: str, partitions: RemotePartitions, clock: Any, feed: MarksFeed) -> None:
         TypedTopic.__init__(self, name, partitions, clock)
+        self._checks = SentKeys(name, self._journal.settings)
         self.feed = feed
 
     def _typed(self, columns: Collection[str] | None = None) -> RemoteTyped:

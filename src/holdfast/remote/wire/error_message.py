@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable, printable
 
 _TEXT_MAX = 2_000
 _FIELDS = frozenset(
@@ -55,8 +55,8 @@ def raised(told: ErrorBody) -> HoldfastError | None:
     if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
         return None
     # Not by its constructor: that would add the values to the message a second time.
-    error: HoldfastError = kind.__new__(kind, told.message[:_TEXT_MAX])
-    error.message, error.hint = told.message[:_TEXT_MAX], told.hint[:_TEXT_MAX] or kind.default_hint
+    error: HoldfastError = kind.__new__(kind, printable(told.message[:_TEXT_MAX]))
+    error.message, error.hint = error.args[0], printable(told.hint[:_TEXT_MAX]) or kind.default_hint
     for name in ("idempotency_key", "ticket"):
         if kind is errors.OutcomeUnknown:
             setattr(error, name, None)

@@ -28,7 +28,7 @@ class RecordsRun(msgspec.Struct, array_like=True, tag="records", frozen=True):
     partition: int
     frame: bytes
     keys: list[bytes | None] | None = None
-    """For each record, where any has one: the hash of its idempotency key, followed by the digest of the record."""
+    """For each record, where any has one: its idempotency key. The server hashes it, with the name of the topic."""
 
 
 class RowsRun(msgspec.Struct, array_like=True, tag="rows", frozen=True):
@@ -40,8 +40,9 @@ class RowsRun(msgspec.Struct, array_like=True, tag="rows", frozen=True):
     schema: bytes
     """The fingerprint of the version of the schema that the message has."""
     key: bytes | None = None
-    batch: bytes | None = None
-    """Hash and digest, as above: of these rows, and of the whole batch, where this is a part of one."""
+    """The idempotency key, of these rows or of the whole batch …"""
+    batch: int | None = None
+    """… of which this is a part: the same number stands at all parts, which lie one behind the other in a unit."""
 
 
 class SpaceChange(msgspec.Struct, array_like=True, tag="space", frozen=True):

@@ -29,7 +29,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Pauses, Question, monotonic
 from holdfast.remote.wire.error_message import error_of
 from holdfast.remote.wire.group_message import decode_outcome, encode_group
-from holdfast.remote.writing.outgoing_groups import ends_of, fail, fill_in, first_failure, item_of
+from holdfast.remote.writing.outgoing_groups import ends_of, fill_in, first_failure, is_encoded, item_of
 
 _SESSION_BYTES = 16
 _ATTEMPT_S = 30.0
@@ -99,7 +99,7 @@ class GroupSender:
     # -- one group ----------------------------------------------------------------------------------------
 
     def _bring(self, group: Group) -> None:
-        items = list(group.items)
+        items = list(filter(is_encoded, group.items))
         if not items:  # a barrier
             group.finish()
             return
@@ -154,7 +154,7 @@ class GroupSender:
             logger.error("an answer of the server cannot be understood: %s", error, extra={"action": "bad_answer"})
             unknown = _unknown("the server's answer cannot be understood")
             for item in items:
-                fail(item, unknown)
+                item.fail(unknown)
 
     def _refused(self, items: Items, answer: Answer, *, in_doubt: bool) -> int | None:
         error = error_of(answer.status, answer.body, str(self._exchange.address))
@@ -163,7 +163,7 @@ class GroupSender:
         if in_doubt or not 0 <= index < len(items):
             self._fail_all(items, error, in_doubt=in_doubt)
             return None
-        fail(items[index], error)
+        items[index].fail(error)
         return index
 
     def _fail_all(self, items: Items, error: HoldfastError, *, in_doubt: bool) -> None:
@@ -172,7 +172,7 @@ class GroupSender:
             told, error = error, _unknown(f"it may have been written before this: {error.message}")
             error.__cause__ = told
         for item in items:
-            fail(item, error)
+            item.fail(error)
 
     def _note_trouble(self, why: str) -> None:
         """Say once that the server does not answer, and once that it does again."""

@@ -32,11 +32,25 @@ _SPACE = b"space/"
 _POSITIONS = "_consumers"
 
 
+def is_encoded(queued: Run | QueuedUnit) -> bool:
+    """Whether an item can be sent; single rows of a typed topic are made one batch."""
+    if isinstance(queued, Run):
+        try:
+            queued.encode()
+        except HoldfastError as error:
+            queued.fail(error)
+            return False
+    return True
+
+
 def item_of(queued: Run | QueuedUnit) -> Item:
     """An item of a group as it is sent."""
     if isinstance(queued, Run):
-        return _records(queued)
-    operations = [told for operation in queued.operations for told in _operations(operation)]
+        return (
+            Unit([_rows(queued, queued.columns, {})], True) if isinstance(queued.columns, Encoded) else _records(queued)
+        )
+    batches: dict[int, int] = {}
+    operations = [told for operation in queued.operations for told in _operations(operation, batches)]
     if queued.produced is None:
         return Unit(operations, queued.alone)
     runs = queued.runs()
@@ -45,9 +59,13 @@ def item_of(queued: Run | QueuedUnit) -> Item:
     return Produced(*queued.produced, Unit(operations, True))
 
 
-def _operations(operation: Operation) -> Sequence[RecordsRun | RowsRun | SpaceChange | Consumed]:
+def _operations(
+    operation: Operation, batches: dict[int, int]
+) -> Sequence[RecordsRun | RowsRun | SpaceChange | Consumed]:
+    """`batches` numbers the batches whose parts have an idempotency key in common."""
     if isinstance(operation, Run):
-        return [_rows(operation, operation.columns) if isinstance(operation.columns, Encoded) else _records(operation)]
+        rows = operation.columns
+        return [_rows(operation, rows, batches) if isinstance(rows, Encoded) else _records(operation)]
     assert isinstance(operation, ChangeSpace)  # a client has no others
     positions = positions_in(operation)
     if positions is not None:
@@ -65,9 +83,10 @@ def _records(run: Run) -> RecordsRun:
     return RecordsRun(run.partition.topic, run.partition.number, frame.encode(columns), keys)
 
 
-def _rows(run: Run, rows: Encoded) -> RowsRun:
+def _rows(run: Run, rows: Encoded, batches: dict[int, int]) -> RowsRun:
     place = run.partition
-    return RowsRun(place.topic, place.number, bytes(rows.body), rows.schema, rows.key, rows.batch)
+    batch = None if rows.batch is None else batches.setdefault(id(rows.batch), len(batches))
+    return RowsRun(place.topic, place.number, bytes(rows.body), rows.schema, rows.key, batch)
 
 
 # -- what became of it ------------------------------------------------------------------------------------
@@ -85,7 +104,7 @@ def fill_in(
 
 def _fill_item(item: Run | QueuedUnit, outcome: ItemOutcome, partitions: dict[str, tuple[Partition, ...]]) -> None:
     if outcome.error is not None:
-        fail(item, error_in(outcome.error))
+        item.fail(error_in(outcome.error))
         return
     runs = [item] if isinstance(item, Run) else item.runs()
     if isinstance(item, QueuedUnit):  # positions that were committed with it are records, too, behind all others
@@ -125,14 +144,6 @@ def _fill_run(run: Run, told: RunOutcome, parts: tuple[Partition, ...]) -> None:
         for index in range(count):
             run.slots.append(kept)
             kept += index not in indexes
-
-
-def fail(item: Run | QueuedUnit, error: HoldfastError) -> None:
-    """Nothing of this item was written, or is known to be."""
-    if isinstance(item, Run):
-        item.error = error
-    else:
-        item.fail(error)
 
 
 def error_in(told: ErrorBody) -> HoldfastError:

@@ -53,8 +53,9 @@ class RemoteJournal:
 
     def _use(self, queue: Queue) -> None:
         self._queue = queue
-        self.submit, self.offer, self.put_runs = queue.submit, queue.offer, queue.put_runs
+        self.submit, self.offer, self.put_runs, self.put_row = queue.submit, queue.offer, queue.put_runs, queue.put_row
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
+        self.refuse_second = queue.refuse_second
         self.spaces = RemoteSpaces(self._exchange, queue, self.settings.ack_timeout_ms / 1000)
         self.sessions = RemoteSessions(self._exchange, queue, self.settings.ack_timeout_ms / 1000)
 

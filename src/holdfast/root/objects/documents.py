@@ -191,6 +191,19 @@ class FloorDocument(Document, frozen=True, kw_only=True, tag="floor"):
     check: str = ""
 
 
+class FrontierDocument(Document, frozen=True, kw_only=True, tag="frontier"):
+    """So far the log was settled and shipped when this was written; the highest epoch and number counts."""
+
+    epoch: int
+    """The store's; 0 in a log's own directory."""
+    number: int
+    seq: int
+    """Commits up to this one had been acknowledged as shipped."""
+    settled: dict[str, dict[str, int]]
+    """Topic → partition → everything below is in segments; only partitions that have segments."""
+    check: str = ""
+
+
 class AdoptedDocument(Document, frozen=True, kw_only=True, tag="adopted"):
     """A takeover adopted commit batches of older epochs up to this sequence number; the rest is garbage."""
 
@@ -307,6 +320,7 @@ class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
 
 AnyDocument = (
     LogDocument | EpochDocument | TopicDocument | SegmentDocument | StartDocument | FloorDocument | AdoptedDocument
+    | FrontierDocument
     | ExpiredDocument | RewriteDocument | IntentDocument | LeaseDocument | SinkTopicDocument | SinkBatchDocument
 )  # fmt: skip
 

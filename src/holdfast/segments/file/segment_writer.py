@@ -25,6 +25,7 @@ from holdfast.errors import Invalid
 from holdfast.model.batch_sizing import Gathering, Piece
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
+from holdfast.parquet.footer_bounds import bounded_columns
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
@@ -231,6 +232,6 @@ def parquet_settings(schema: pa.Schema, *, is_encrypted: bool, compression_level
         # has none: its blocks are nothing to other readers, and decrypting finds more than a checksum does.
         "write_page_checksum": True,
         "use_dictionary": ["key", "kind"] if raw else False,
-        "write_statistics": ["offset", "time", "key", "kind"] if raw else True,
+        "write_statistics": ["offset", "time", "key", "kind"] if raw else bounded_columns(schema),
         "column_encoding": dict.fromkeys(schema.names[:2], "DELTA_BINARY_PACKED"),
     }

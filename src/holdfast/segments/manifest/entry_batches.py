@@ -1,6 +1,6 @@
 """Entries of the journal as record batches: what is sealed, what is salvaged, and what Arrow reads of the tail get.
 
-Raw entries are gathered into batches of about a mebibyte; a typed entry is one batch. An entry that does not hold what
+Entries are gathered into batches of about a mebibyte; a larger typed one is a batch. An entry that does not hold what
 it says is `Corrupt`, with its place.
 """
 
@@ -17,7 +17,7 @@ from holdfast.model.entry import Entry
 from holdfast.model.record_columns import BadFrame
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, typed_schema
 from holdfast.segments.manifest.schema_versions import version
-from holdfast.segments.typed.tail_batches import BATCH_BYTES, RawGathering, typed_batch
+from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedGathering
 
 
 class Opener(Protocol):
@@ -69,11 +69,22 @@ def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    gathering = TypedGathering(stored, target)
+    gathered: list[Entry] = []
     for entry in entries:
-        try:
-            batch = typed_batch(reader.body(entry), entry.first, stored, target)
-        except BadFrame as error:
-            raise reader.malformed(entry, error) from None
-        if batch.num_rows != entry.count:
-            raise reader.malformed(entry, "it does not hold as many rows as it says")
-        yield batch
+        body = reader.body(entry)
+        if gathered and (gathering.bytes + len(body) > BATCH_BYTES or gathering.end != entry.first):
+            yield _taken(reader, gathering, gathered)
+            gathered = []
+        gathering.add(entry.first, entry.count, body)
+        gathered.append(entry)
+    if gathered:
+        yield _taken(reader, gathering, gathered)
+
+
+def _taken(reader: Opener, gathering: TypedGathering, gathered: list[Entry]) -> pa.RecordBatch:
+    try:
+        return gathering.take()
+    except BadEntryRows as error:
+        entry = next(entry for entry in gathered if entry.first == error.first)
+        raise reader.malformed(entry, error) from None

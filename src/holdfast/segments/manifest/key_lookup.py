@@ -10,10 +10,11 @@ gone: whoever reads it learns why. Nothing is decided by an index that was not p
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Iterator
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.caller import once
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE
 
@@ -57,7 +58,7 @@ class KeyLookup:
         self._known: dict[Partition, dict[int, _Known]] = {}
         """By each of the segments that it is of."""
         self._size = 0
-        self._lock = Lock()
+        self._lock = RLock()
 
     def maybes(self, partition: Partition, start: int, stop: int, key: bytes, reverse: bool) -> Iterator[Maybe]:
         """Where segments start..stop (by number) may have a key, in order or backwards; raises Corrupt."""
@@ -102,7 +103,7 @@ class KeyLookup:
         return next(one for one in found if one.number <= number < one.upto)
 
     def _keep(self, partition: Partition, found: _Known) -> None:
-        with self._lock:
+        with once(self._lock):
             known = self._known.setdefault(partition, {})
             for number in range(found.number, found.upto):
                 if number in known:  # read by another thread, or of a shorter file

@@ -2,7 +2,8 @@
 
 Without another store the directory *is* the store, with the same layout. So right after each seal the segment's
 manifest object is written beside it, durably; a topic's document comes before the first of its segments, an `expired`
-object before files are removed. Used by the roller's thread, also to write what a crash left unwritten. A log that
+object before files are removed. The frontier follows, at most once a second, and when the log
+is closed. Used by the roller's thread, also to write what a crash left unwritten. A log that
 ships to another store publishes only there. What it published here before is withdrawn, so that nobody takes it for all
 there is.
 
@@ -14,14 +15,16 @@ from __future__ import annotations
 
 import logging
 import os
+from math import inf
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ROOT, LogDocument
+from holdfast.root.objects.documents import ROOT, FrontierDocument, LogDocument
+from holdfast.root.objects.frontiers import key_of, said_by
 from holdfast.root.old_layout import old_key
 from holdfast.root.root_format import RootForm
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -31,11 +34,13 @@ from holdfast.segments.manifest.manifest_documents import (
     segment_document,
     topic_state,
 )
-from holdfast.store import layout
+from holdfast.store import layout, object_limits
 from holdfast.store.port import Body
 
 _RETRY_S = 5.0
 _SLEEP_S = 3600.0
+_FRONTIER_S = 1.0
+"""The least between two frontiers, and the most that one lags behind."""
 
 logger = logging.getLogger("holdfast")
 
@@ -58,6 +63,9 @@ class Publishing:
         self._form, self._is_renewed = self._standing()
         """The root's form; renewed means that `log.json` does not say so yet."""
         self._has_log = False
+        self._frontier: dict[str, dict[str, int]] | None = None
+        """What the newest frontier says that this process wrote."""
+        self._frontier_due = 0.0
         self._published: dict[Partition, int] = {}
         """How many segments of each partition have their manifest objects."""
 
@@ -77,9 +85,46 @@ class Publishing:
                 return now + _RETRY_S
         try:
             self._finish_renewal()
+            return now + (_SLEEP_S if self.say_settled(now) else _FRONTIER_S)
         except OSError:
             return now + _RETRY_S
-        return now + _SLEEP_S
+
+    def finish(self) -> None:
+        """At the end: the frontier is exact, if the disk works."""
+        try:
+            self.say_settled()
+        except OSError as error:
+            logger.warning("the frontier cannot be written: %s", error, extra={"action": "frontier_late"})
+
+    def say_settled(self, now: float = inf) -> bool:
+        """Write the frontier, if there is news and it was not just written; False where it is to be done later."""
+        partitions = self._sealed()
+        if not all(self.reached(partition) == partition.sealed.sealed_offset for partition in partitions):
+            return False
+        settled = said_by((p.topic, p.number, p.sealed.sealed_offset) for p in partitions)
+        if settled == self._frontier or not self._has_log:
+            return True
+        if now < self._frontier_due:
+            return False
+        self._write_frontier(settled)
+        self._frontier_due = now + _FRONTIER_S
+        return True
+
+    def _sealed(self) -> list[Partition]:
+        return [partition for partition in self._journal.partitions.values() if partition.sealed.segments]
+
+    def _write_frontier(self, settled: dict[str, dict[str, int]]) -> None:
+        """The next one, and then the others go: whoever meets neither looks again."""
+        folder = self._root / layout.FRONTIERS / f"{0:020d}"
+        older = (
+            [name for name in os.listdir(folder) if layout.parse_number(name) is not None] if folder.is_dir() else []
+        )
+        number = max((layout.parse_number(name) or 0 for name in older), default=-1) + 1
+        document = FrontierDocument(log=self._journal.log_id.hex(), epoch=0, number=number, seq=0, settled=settled)
+        self._write(key_of(document), documents.encode(document))
+        self._frontier = settled
+        for name in older:
+            disk.discard(folder / name)
 
     def publish(self, partition: Partition) -> None:
         """Write the manifest objects of all sealed segments of a partition; raises Unavailable."""
@@ -125,6 +170,8 @@ class Publishing:
         journal, topic = self._journal, partition.topic
         if not self._has_log and not self._is_renewed:
             self._write(layout.LOG, self._log_document())
+            if not (self._root / layout.FRONTIERS).is_dir():  # one is there before the first manifest object
+                self._write_frontier({})
             self._has_log = True
         state = topic_state(journal, topic)
         if self._known.get(topic) != state:
@@ -150,7 +197,7 @@ class Publishing:
         signer, log = self._journal.signer, self._journal.log_id.hex()
         form = RootForm(signer, log=log)
         try:
-            form.proved(layout.LOG, (self._root / layout.LOG).read_bytes())
+            form.proved(layout.LOG, _content(self._root / layout.LOG, layout.LOG))
             return form, False
         except FileNotFoundError:
             is_renewed = False
@@ -175,6 +222,7 @@ class Publishing:
             for partition in self._journal.partitions.values():
                 if partition.sealed.first_segment:
                     self.expire(partition)
+            self._write_frontier(said_by((p.topic, p.number, p.sealed.sealed_offset) for p in self._sealed()))
             self._write(layout.LOG, self._log_document())
             self._is_renewed = False
             self._remove_old()
@@ -199,7 +247,7 @@ class Publishing:
     def _read(self, key: str) -> bytes | None:
         """A document that stands here; None if it is not ours, and will be written again."""
         try:
-            return self._form.proved(key, self._place(key).read_bytes())
+            return self._form.proved(key, _content(self._place(key), key))
         except HoldfastError:
             return None
 
@@ -209,3 +257,11 @@ class Publishing:
             disk.make_directory(path.parent, root=self._root)
             self._folders.add(path.parent)
         disk.write_file(path, data)
+
+
+def _content(path: Path, key: str) -> bytes:
+    """A document's file; Corrupt for what is none: a link leads elsewhere, a pipe would hang, a device never ends."""
+    try:
+        return disk.read_file(path, object_limits.largest(key))
+    except (disk.NotRegular, disk.TooLong):
+        raise Corrupt("this is no document's file", path=str(path), hint="it is written anew") from None

@@ -14,16 +14,16 @@ A file of compaction goes as a whole, and is planned as one: with the commit tha
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 
 import msgspec
 
 from holdfast import disk
-from holdfast.clock import Clock
+from holdfast.caller import once
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Expire, MarkSegments
@@ -76,7 +76,6 @@ class Retention:
         journal: Journal,
         manifest: Manifest,
         settings: RetentionSettings,
-        clock: Clock,
         counters: Counters,
         topics: Mapping[str, Policy] | None = None,
         waits: Callable[[Partition], Waiting | None] = lambda partition: None,
@@ -90,7 +89,6 @@ class Retention:
         self._topics = topics or {}
         self._manifest = manifest
         self._settings = settings
-        self._clock = clock
         self._counters = counters
         self._due = 0.0
         self._seals = 0
@@ -98,7 +96,7 @@ class Retention:
         self.publishing: Publishing | None = None
         self.before_removal: Callable[[str], None] | None = None
         """Told the topic whose files are about to go, when readers of the directory have been told."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""
 
@@ -116,7 +114,7 @@ class Retention:
 
     def run(self, *, dry_run: bool) -> RetentionReport:
         """Plan, and unless `dry_run` remove."""
-        with self._lock, _typed():
+        with once(self._lock), _typed():
             return self._run(dry_run)
 
     def _run(self, dry_run: bool) -> RetentionReport:
@@ -165,7 +163,8 @@ class Retention:
 
     def _due_of(self, partition: Partition, held: Held, policy: Policy) -> retention_plan.Planned:
         candidates = self._candidates(partition, 0)
-        return retention_plan.expire(candidates, held, policy, self._clock.now_us(), self._floor(partition))
+        now_us = self._journal.trusted_time.now_us() if policy.age_max_us else 0
+        return retention_plan.expire(candidates, held, policy, now_us, self._floor(partition))
 
     def _budget(self, kept: dict[Partition, int], freed: int) -> Budget:
         if not self._settings.disk_bytes_max:
@@ -285,7 +284,7 @@ class Retention:
 
     def remove_ended(self, partition: Partition) -> None:
         """Remove long files of which nothing is left: they came into effect after their last segment had expired."""
-        with self._lock, _typed():
+        with once(self._lock), _typed():
             first, folder = partition.sealed.first_segment, self._manifest.folder(partition)
             ended = [file.name for file in self._manifest.long_files(partition) if file.upto <= first]
             if there := [name for name in ended if (folder / name).exists()]:

@@ -1,13 +1,19 @@
 """The disk guard: refuses appends before the disk is full, and takes them again by itself.
 
 A full disk is worse than a refused append: nothing can be sealed, trimmed or removed any more. So below a floor of
-free space records are refused with `Unavailable`, while reading, sealing, retention and all other commits go on.
+free space records are refused with `Unavailable`, while reading, sealing, retention and all other commits go on. What
+is not sealed yet is stored once more when it is: so much more must be free.
+
+The roller looks from time to time, and the writer in between, the sooner the less room there is: a part of a second is
+enough to fill what is above the floor, and a seal may take many. One lock guards all that is kept here.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 from holdfast import disk
 from holdfast.errors import Unavailable
@@ -15,11 +21,15 @@ from holdfast.journal.journal import Journal
 from holdfast.segments.segment_settings import DiskSettings
 from holdfast.segments.segment_stats import Counters
 
+_PART = 4
+"""The next look is due before this part of the room above the floor is used: a record is stored more than once."""
+_STEP_BYTES = 2**20
+
 logger = logging.getLogger("holdfast.segments")
 
 
 class Guard:
-    """Looks at free space from time to time; a chore of the roller."""
+    """Looks at free space from time to time: a chore of the roller, and of the writer where much is stored."""
 
     def __init__(self, journal: Journal, path: Path, settings: DiskSettings, counters: Counters) -> None:
         self._journal = journal
@@ -29,6 +39,10 @@ class Guard:
         self._low = False
         self._is_filling = False
         self._due = 0.0
+        self._lock = Lock()
+        self._left = 0
+        """Bytes that may be stored before the writer looks."""
+        self._tail = journal.keep_free(settings.free_bytes_min, self._stored)
 
     def check(self, now: float) -> float:
         """Look if it is time to; returns when it is again."""
@@ -39,6 +53,20 @@ class Guard:
 
     def look(self) -> None:
         """Compare free space with the floor."""
+        with self._lock:
+            self._look()
+
+    def _stored(self, size: int) -> None:
+        """By the writer: a group was stored. It waits for nobody, and nothing that a log handler raises ends it."""
+        self._left -= size
+        if self._left < 0 and self._lock.acquire(blocking=False):
+            try:
+                with suppress(Exception):
+                    self._look()
+            finally:
+                self._lock.release()
+
+    def _look(self) -> None:
         try:
             free = disk.free_bytes(self._path)
         except OSError as error:
@@ -52,10 +80,12 @@ class Guard:
         if filling != self._is_filling:
             self._is_filling = filling
             self._warn(filling, free)
-        low = free < self._settings.free_bytes_min
+        needed = self._settings.free_bytes_min + self._tail.size
+        self._left = max((free - needed) // _PART, _STEP_BYTES)
+        low = free < needed
         if low != self._low:
             self._low = low
-            self._tell(low, free)
+            self._tell(low, free, needed)
 
     def _warn(self, filling: bool, free: int) -> None:
         """Say it while there is time to do something about it; and that it has been done."""
@@ -68,13 +98,12 @@ class Guard:
         else:
             logger.info("the disk has room again", extra={"action": "disk_roomy", "free": free})
 
-    def _tell(self, low: bool, free: int) -> None:
-        floor = self._settings.free_bytes_min
+    def _tell(self, low: bool, free: int, needed: int) -> None:
         if low:
             self._journal.hold(
                 "disk",
                 Unavailable(
-                    f"the disk is nearly full; nothing was written free={free} needed={floor} path={self._path}",
+                    f"the disk is nearly full; nothing was written free={free} needed={needed} path={self._path}",
                     hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
                     " appends go on by themselves",
                 ),

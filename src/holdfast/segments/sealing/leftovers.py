@@ -12,6 +12,7 @@ Only names are looked at; a file is opened only if it should not be there.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from holdfast import disk
@@ -42,6 +43,8 @@ def _clear_partition(journal: Journal, partition: Partition, folder: Path, names
         finished = layout.parse_segment_name(name)
         above = finished is not None and finished.number >= partition.sealed.segments
         if layout.parse_temporary_name(name) is not None or (above and _is_unlisted(journal, partition, folder / name)):
+            if Path(os.path.realpath(folder)) != folder:
+                raise Corrupt("a folder of the log is a link", path=str(folder), hint="move what it leads to here")
             _remove(folder / name)
             logger.info(
                 "removed what a crash left: %s", name, extra={"action": "leftover_removed", "path": str(folder / name)}

@@ -12,10 +12,12 @@ append: all it shares with the writer are commit units in the reserved lane.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable, Iterable
 from functools import partial
-from threading import Lock, Thread
+from threading import Thread
 
+from holdfast.caller import once
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
@@ -67,7 +69,7 @@ class Roller:
         self._settings = settings
         self._clock = clock
         self._signal = journal.notify_when_due(settings.rows_max, settings.bytes_max)
-        self._lock = Lock()
+        self._lock = RLock()
         self._requests: list[Request] = []
         self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
         self._untrimmed: dict[Partition, float] = {}
@@ -114,9 +116,10 @@ class Roller:
 
     def seal(self, partitions: Iterable[Partition], timeout: float) -> None:
         """Wait until everything that is durable now in these partitions is sealed."""
+        self._journal.refuse_second()
         request = self.ask(partitions)
         done = request.signal.sleep(lambda: request.is_settled() or not self.running, timeout)
-        with self._lock:
+        with once(self._lock):
             if request in self._requests:
                 self._requests.remove(request)
         if request.error is not None:
@@ -129,7 +132,7 @@ class Roller:
     def ask(self, partitions: Iterable[Partition]) -> Request:
         """Ask for everything that is durable now in these partitions to be sealed."""
         request = Request({partition: partition.durable for partition in partitions}, self._reached)
-        with self._lock:
+        with once(self._lock):
             self._requests.append(request)
         self._pace.hurry()
         self._signal.notify()
@@ -150,6 +153,8 @@ class Roller:
                     self._signal.sleep(partial(self._has_work, due), max(0.0, due - self._clock.monotonic()))
             for partition in list(self._untrimmed):
                 self._trim(partition)
+            if self.publishing is not None:
+                self.publishing.finish()
         except Closed:
             pass  # the journal ended; those who use it are told
         except BaseException:
@@ -225,7 +230,7 @@ class Roller:
 
     def _asked_for(self, partition: Partition) -> bool:
         sealed = partition.sealed.sealed_offset
-        with self._lock:
+        with once(self._lock):
             return any(request.wanted.get(partition, -1) > sealed for request in self._requests)
 
     def _seal(self, partition: Partition) -> bool:
@@ -306,7 +311,7 @@ class Roller:
 
     def _settle_requests(self) -> None:
         """Wake those whose partitions are sealed."""
-        with self._lock:
+        with once(self._lock):
             settled = [request for request in self._requests if request.is_settled()]
             self._requests = [request for request in self._requests if request not in settled]
         for request in settled:
@@ -327,7 +332,7 @@ class Roller:
             extra={"action": "seal_failed", "topic": partition.topic, "partition": partition.number, "retry_s": pause,
                    "failures": self._failures.count},
         )  # fmt: skip
-        with self._lock:
+        with once(self._lock):
             waiting = [request for request in self._requests if partition in request.wanted]
             self._requests = [request for request in self._requests if request not in waiting]
         for request in waiting:
@@ -385,7 +390,7 @@ class Roller:
         return any(p.tail_records and self._due(p) < due for p in list(self._journal.partitions.values()))
 
     def _release_all(self) -> None:
-        with self._lock:
+        with once(self._lock):
             waiting, self._requests = self._requests, []
         for request in waiting:
             request.signal.notify()

@@ -268,7 +268,8 @@ class Sealer:
     def _row(self, partition: Partition, segment: Segment) -> SegmentRow:
         times = (segment.facts.time_min, segment.facts.time_max)
         low, high = self._manifest.range_with_children(partition, segment.head.number, times)
-        return SegmentRow.of(segment, partition_id=partition.id, sealed_us=self._clock.now_us(), low=low, high=high)
+        sealed_us = self._journal.trusted_time.range_us()[1]
+        return SegmentRow.of(segment, partition_id=partition.id, sealed_us=sealed_us, low=low, high=high)
 
     def _commit(self, partition: Partition, row: SegmentRow, size: int, final: Path) -> None:
         """Wait for the commit however long it takes: a file may be removed only if it is known to be unlisted."""

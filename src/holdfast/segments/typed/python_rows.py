@@ -66,11 +66,7 @@ def _try_read(values: list[Any], kind: pa.DataType) -> tuple[str | None, pa.Arra
     if problem is not None:
         return problem, None
     try:
-        wide = _wide(kind)
-        # Arrow reads faster than we do, unless it has to load pandas first.
-        array = plain_arrays.read(values, wide) if plain_arrays.arrow_would_load_pandas() else None
-        if array is None:
-            array = pa.array(values, type=wide)
+        array = read_whole(values, wide_type(kind))
         if isinstance(array, pa.ChunkedArray):
             return "too much for one batch", None
         return None, recoded(array, kind)
@@ -78,7 +74,14 @@ def _try_read(values: list[Any], kind: pa.DataType) -> tuple[str | None, pa.Arra
         return f"it cannot be read as {arrow_types.shown(kind)}", None
 
 
-def _wide(kind: pa.DataType) -> pa.DataType:
+def read_whole(values: Sequence[Any], wide: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Values that fit as an array of their wide type."""
+    # Arrow reads faster than we do, unless it has to load pandas first.
+    array = plain_arrays.read(values, wide) if plain_arrays.arrow_would_load_pandas() else None
+    return pa.array(values, type=wide) if array is None else array
+
+
+def wide_type(kind: pa.DataType) -> pa.DataType:
     """The type in which Python's values are read whole: Arrow would cut their microseconds off without a word."""
     if _is.is_timestamp(kind) and kind.unit == "ms":
         return pa.timestamp("us", kind.tz)
@@ -86,7 +89,7 @@ def _wide(kind: pa.DataType) -> pa.DataType:
         return pa.duration("us")
     if _is.is_time32(kind):
         return pa.time64("us")
-    return arrow_types.remade(kind, lambda child: child.with_type(_wide(child.type)))
+    return arrow_types.remade(kind, lambda child: child.with_type(wide_type(child.type)))
 
 
 def _misfit(values: Iterable[Any], kind: pa.DataType) -> str | None:

@@ -8,6 +8,8 @@ is BadRows, which knows no topic and no offset: the caller does. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from holdfast.errors import Invalid
@@ -60,6 +62,21 @@ def decode_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
         raise BadRows("not a valid record batch of this schema") from None
 
 
+def decode_several(messages: Sequence[bytes | memoryview], schema: pa.Schema) -> tuple[pa.RecordBatch, list[int]]:
+    """The same of several messages, as one batch, and how many rows each holds: validated and labelled once for all."""
+    listed = _listed(schema)
+    try:
+        batches = [_unpacked(ipc_message.read_alone(data, "record batch"), listed) for data in messages]
+        together = pa.Table.from_batches(batches, schema=listed)
+        together.validate(full=True)  # before they are put together, which believes every offset
+        (batch,) = together.combine_chunks().to_batches()
+        return _checked(_mapped(batch, listed, schema), schema), [batch.num_rows for batch in batches]
+    except BadRows:
+        raise
+    except Exception:
+        raise BadRows("not valid record batches of this schema") from None
+
+
 def sent_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
     """The same of somebody else's bytes: columns that share theirs, and would take more once apart, are BadRows."""
     batch = decode_rows(data, schema)
@@ -76,7 +93,7 @@ def stream_batches(data: bytes, rows_max: int, bytes_max: int) -> list[pa.Record
     """
     try:
         messages = iter(pa.ipc.MessageReader.open_stream(pa.py_buffer(data)))
-        schema = pa.ipc.read_schema(next(messages))
+        schema = _read_schema(next(messages))
         repeating = [column.name[:100] for column in schema if repeats(column.type)]
         if repeating:
             raise BadRows(
@@ -101,23 +118,44 @@ def stream_batches(data: bytes, rows_max: int, bytes_max: int) -> list[pa.Record
         raise BadRows("not a valid stream") from None
 
 
+def _read_schema(message: pa.Message) -> pa.Schema:
+    # Hazard: Arrow reads any message as a schema, and ends the process when it is none.
+    if message.type != "schema":
+        raise BadRows("the stream does not begin with a schema")
+    return pa.ipc.read_schema(message)
+
+
 def _decoded(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+    listed = _listed(schema)
+    batch = _unpacked(message, listed)
+    batch.validate(full=True)
+    return _checked(_mapped(batch, listed, schema), schema)
+
+
+def _unpacked(message: pa.Message, listed: pa.Schema) -> pa.RecordBatch:
+    """The rows of a message, not validated yet."""
     # A few forged bytes could expand to all of the memory, and encode_rows compresses nothing.
     if ipc_message.is_compressed(message):
         raise BadRows("the rows are compressed")
-    batch = _read_batch(message, schema)
+    return pa.ipc.read_record_batch(message, listed)
+
+
+def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     wrong = [column.name for column, array in zip(schema, batch.columns, strict=True) if null_in(column, array)]
     if wrong:
         raise BadRows(f"null in required columns columns={wrong[:10]}")
     return batch
 
 
-def _read_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+def _listed(schema: pa.Schema) -> pa.Schema:
+    """The schema with which rows are read."""
     # Hazard: Arrow ends the process when it meets a map with a null key or entry, before it could be validated.
     # So maps are read as what they are made of, lists of structs, and become maps when they have proved to be ones.
-    listed = pa.schema([_maps_as_lists(column) for column in schema])
-    batch = pa.ipc.read_record_batch(message, listed)
-    batch.validate(full=True)
+    return pa.schema([_maps_as_lists(column) for column in schema])
+
+
+def _mapped(batch: pa.RecordBatch, listed: pa.Schema, schema: pa.Schema) -> pa.RecordBatch:
+    """Validated rows with their maps."""
     if listed.equals(schema, check_metadata=True):
         return batch
     if any(_breaks_maps(array, column.type) for array, column in zip(batch.columns, schema, strict=True)):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.model import frame, plain_arrays
 from holdfast.model.record_columns import BadFrame, decode_headers
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME
-from holdfast.segments.typed.row_message import BadRows, decode_rows
+from holdfast.segments.typed.row_message import BadRows, decode_rows, decode_several
 
 _ABSENT = pack("<I", 0xFFFFFFFF)
 _NONE, _ZERO = pa.Array.from_buffers(pa.uint32(), 2, [None, pa.py_buffer(_ABSENT + bytes(4))])
@@ -106,6 +106,68 @@ def offsets(first: int, count: int) -> pa.Array:
     return pa.arange(first, first + count)
 
 
+class TypedGathering:
+    """Consecutive typed entries of one schema and partition on their way into one batch.
+
+    Rows that were appended one by one make thousands of entries: whatever Arrow does once per batch is done once.
+    """
+
+    def __init__(self, stored: pa.Schema, target: pa.Schema) -> None:
+        """`stored` is the schema of the entries' messages, `target` has offset and time before it."""
+        self._stored = stored
+        self._target = target
+        self.bytes = 0
+        self._entries: list[tuple[int, int, bytes]] = []
+        """First offset, number of rows and body of each."""
+
+    @property
+    def end(self) -> int | None:
+        """Behind the last row; None where there is none."""
+        return self._entries[-1][0] + self._entries[-1][1] if self._entries else None
+
+    def add(self, first: int, count: int, body: bytes) -> None:
+        """Take an entry, which follows the one before."""
+        self._entries.append((first, count, body))
+        self.bytes += len(body)
+
+    def take(self) -> pa.RecordBatch:
+        """The batch; raises BadEntryRows for the first entry that does not hold what it says."""
+        entries, self._entries, self.bytes = self._entries, [], 0
+        if len(entries) > 1:
+            try:
+                return self._together(entries)
+            except (BadFrame, BadRows):
+                pass  # which one it is, is found one by one
+        batches = [self._alone(*entry) for entry in entries]
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _together(self, entries: list[tuple[int, int, bytes]]) -> pa.RecordBatch:
+        taken = [frame.decode_typed(body) for _, _, body in entries]
+        counts = [count for _, count, _ in entries]
+        rows, found = decode_several([message for _, _, message in taken], self._stored)
+        if found != counts or [count for count, _, _ in taken] != counts:
+            raise BadFrame("a body does not hold as many rows as it says")
+        stamps = b"".join([_stamps(times, count) for count, times, _ in taken])
+        return _timed(rows, entries[0][0], stamps, self._target)
+
+    def _alone(self, first: int, count: int, body: bytes) -> pa.RecordBatch:
+        try:
+            batch = typed_batch(body, first, self._stored, self._target)
+        except BadFrame as error:
+            raise BadEntryRows(first, str(error)) from None
+        if batch.num_rows != count:
+            raise BadEntryRows(first, "it does not hold as many rows as it says")
+        return batch
+
+
+class BadEntryRows(Exception):
+    """An entry is not the rows that it should be."""
+
+    def __init__(self, first: int, reason: str) -> None:
+        super().__init__(reason)
+        self.first = first
+
+
 def typed_batch(body: bytes, first: int, stored: pa.Schema, target: pa.Schema) -> pa.RecordBatch:
     """The rows of a typed entry: `stored` is the schema of its message, `target` has offset and time before it."""
     count, times, message = frame.decode_typed(body)
@@ -115,6 +177,14 @@ def typed_batch(body: bytes, first: int, stored: pa.Schema, target: pa.Schema) -
         raise BadFrame(str(error)) from error
     if rows.num_rows != count:
         raise BadFrame("a body does not hold as many rows as it says")
-    stamps = bytes(times) if len(times) == 8 * count else bytes(times) * count
-    clock = pa.Array.from_buffers(TIME, count, [None, pa.py_buffer(stamps)])
-    return pa.RecordBatch.from_arrays([offsets(first, count), clock, *rows.columns], schema=target)
+    return _timed(rows, first, _stamps(times, count), target)
+
+
+def _stamps(times: memoryview, count: int) -> bytes:
+    return bytes(times) if len(times) == 8 * count else bytes(times) * count
+
+
+def _timed(rows: pa.RecordBatch, first: int, stamps: bytes, target: pa.Schema) -> pa.RecordBatch:
+    """Rows with their offsets and times before them."""
+    clock = pa.Array.from_buffers(TIME, rows.num_rows, [None, pa.py_buffer(stamps)])
+    return pa.RecordBatch.from_arrays([offsets(first, rows.num_rows), clock, *rows.columns], schema=target)

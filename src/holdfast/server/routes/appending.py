@@ -56,6 +56,7 @@ async def append_body(request: ApiRequest, served: Served, topic: AnyKind, conte
     asked = _Asked(request, served)
     if asked.producer is not None:
         served.require_producer(request.caller, asked.producer)
+        served.sessions.enter(request.caller, asked.producer.encode(), is_producer=True)
     parse = given_rows if isinstance(topic, TypedTopic) else given_records
     if len(content) <= _LARGE_BYTES:
         given = parse(request, topic, content)  # type: ignore[arg-type]

@@ -19,7 +19,6 @@ from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import Refusal
 from holdfast.server.routes.group_routes import MSGPACK
 from holdfast.server.served import Served
-from holdfast.server.tokens import Scope
 
 _EXECUTIONS = "_executions"
 _Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -90,7 +89,7 @@ class _Signal(_Fields, frozen=True):
     signal: _Text
 
 
-ACTIONS: dict[str, tuple[Scope, type[_Fields]]] = {
+ACTIONS: dict[str, tuple[str, type[_Fields]]] = {
     "start": ("append", _Start), "signal": ("append", _Signal), "settle_promise": ("append", _SettlePromise),
     "cancel": ("admin", _Cancel), "resume": ("admin", _Resume), "fork": ("admin", _Fork), "rewind": ("admin", _Rewind),
     "settle": ("admin", _Settle), "prune": ("admin", _Fields),
@@ -106,7 +105,7 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
         raise Refusal(415, "what is asked for is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     asked = _checked(await request.body(), request)
     clock, executions = served.clock, served.log._executions
-    told = message(clock.now_us(), asked.id, asked.action, asked.fields)
+    told = message(clock.now_us(), request.caller.own(asked.id), asked.action, asked.fields)
     return Answer(msgspec.msgpack.encode(await served.read(partial(executions.apply, told))), MSGPACK)
 
 

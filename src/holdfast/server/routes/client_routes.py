@@ -99,7 +99,7 @@ async def list_producers(request: ApiRequest, served: Served) -> Answer:
 
 async def forget_producer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a producer."""
-    await served.do(partial(served.log.forget_producer, request.params["producer"]))
+    await served.do(request.caller, partial(served.log.forget_producer, request.params["producer"]))
     return Answer(status=204)
 
 
@@ -109,7 +109,7 @@ async def topic_state(request: ApiRequest, served: Served) -> Answer:
     state = await served.read(partial(_state, topic))
     wait = request.seconds("wait", 0.0) or 0.0
     if wait and known == state.tag:
-        with served.followers:
+        with served.followers.held(request.caller):
             state = await served.waiting(request, _moved(served, topic, state, wait)) or state
     return Answer(encode(state))
 

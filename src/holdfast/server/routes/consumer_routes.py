@@ -8,10 +8,11 @@ position that it really got to, with each poll and commit, so that an answer tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -22,12 +23,13 @@ from holdfast.log.consumers.members import Committing
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
-from holdfast.server.access import Caller
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.http_errors import Refusal
+from holdfast.server.places import Places
 from holdfast.server.record_pages import arrow, lines
-from holdfast.server.served import AnyKind, Places, Served
+from holdfast.server.request_caller import Caller
+from holdfast.server.served import AnyKind, Served
 
 _POLL_RECORDS_MAX = 10_000
 _ID_BYTES = 16
@@ -78,7 +80,7 @@ class MemberAnswer(msgspec.Struct, frozen=True):
 class Member:
     """A member of a consumer, kept for a client."""
 
-    def __init__(self, number: str, owner: str, topic: AnyKind, consumer: Consumer[Any]) -> None:
+    def __init__(self, number: str, owner: Caller, topic: AnyKind, consumer: Consumer[Any]) -> None:
         self.id = number
         self.owner = owner
         self.topic = topic
@@ -111,15 +113,33 @@ class ConsumedAt:
 class Members:
     """All of them. Those that nobody uses go."""
 
-    def __init__(self, most: int, timeout: float) -> None:
+    def __init__(self, most: int, timeout: float, share: float) -> None:
         self._members: dict[str, Member] = {}
-        self._places = Places(most, "members of consumers")
+        self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._places = Places(most, "members of consumers", share)
         self._timeout = timeout
         self._reaper: asyncio.Task[None] | None = None
 
-    def add(self, member: Member) -> None:
-        """Keep one more."""
-        self._places.__enter__()
+    def alone(self, member: str | None) -> asyncio.Lock:
+        """Held while a member of this id is made: of two requests for one of them the second finds it."""
+        if member is None:
+            return asyncio.Lock()
+        return self._joining.setdefault(member, asyncio.Lock())
+
+    async def make(self, number: str, caller: Caller, topic: AnyKind, make: Awaitable[Consumer[Any]]) -> Member:
+        """A new member, in a place of its own; whoever goes meanwhile leaves none behind."""
+        making = asyncio.ensure_future(make)
+        try:
+            consumer = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_unused)
+            raise
+        member = Member(number, caller, topic, consumer)
+        self._add(member)
+        return member
+
+    def _add(self, member: Member) -> None:
+        """Keep one more, whose place was taken."""
         self._members[member.id] = member
         if self._reaper is None or self._reaper.done():
             self._reaper = asyncio.ensure_future(self._reap())
@@ -129,10 +149,13 @@ class Members:
         if member in self._members or len(member) != 2 * _ID_BYTES or set(member) - set("0123456789abcdef"):
             raise Invalid("a member's id is 32 hexadecimal digits of its own", hint="leave it out, or choose at random")
 
-    def check_room(self) -> None:
-        """Raise Full where there is no place."""
-        with self._places:
-            pass
+    def take_place(self, caller: Caller) -> None:
+        """For a member that is about to be made; Full where there is none."""
+        self._places.take(caller)
+
+    def give_back(self, caller: Caller) -> None:
+        """It was not made."""
+        self._places.give_back(caller)
 
     def get(self, request: ApiRequest) -> Member:
         """The member that a request names; NotFound where it is gone, or somebody else's."""
@@ -144,7 +167,7 @@ class Members:
     def find(self, caller: Caller, topic: str, name: str, member: str) -> Member | None:
         """A caller's member of this consumer; None where it is gone, or somebody else's."""
         found = self._members.get(member)
-        if found is None or found.owner != caller.id or (found.consumer.topic, found.consumer.name) != (topic, name):
+        if found is None or found.owner.id != caller.id or (found.consumer.topic, found.consumer.name) != (topic, name):
             return None
         found.used_at = asyncio.get_running_loop().time()
         return found
@@ -152,7 +175,7 @@ class Members:
     def remove(self, member: Member) -> None:
         """Let one go."""
         if self._members.pop(member.id, None) is not None:
-            self._places.__exit__()
+            self._places.give_back(member.owner)
 
     async def _reap(self) -> None:
         loop = asyncio.get_running_loop()
@@ -164,10 +187,17 @@ class Members:
                     await asyncio.to_thread(member.consumer.close)
 
 
+def _close_unused(making: asyncio.Future[Consumer[Any]]) -> None:
+    """Nobody waits for this consumer any more: its partitions go to others."""
+    if not making.cancelled() and making.exception() is None:
+        asyncio.get_running_loop().run_in_executor(None, making.result().close)
+
+
 def _members(served: Served) -> Members:
     found = served.members
     if not isinstance(found, Members):
-        found = served.members = Members(served.settings.members_max, served.settings.member_timeout_ms / 1000)
+        limits = served.settings
+        found = served.members = Members(limits.members_max, limits.member_timeout_ms / 1000, limits.token_share)
     return found
 
 
@@ -206,7 +236,8 @@ async def list_consumers(request: ApiRequest, served: Served) -> Answer:
 
 
 def _may_see(request: ApiRequest, one: ConsumerStatus) -> bool:
-    return request.caller.may("read", one.topic)
+    caller = request.caller
+    return caller.sees(one.topic) and (caller.may("read", one.topic) or caller.may_consume(one.consumer, one.topic))
 
 
 async def show_consumer(request: ApiRequest, served: Served) -> Answer:
@@ -220,27 +251,38 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a consumer's position."""
-    await served.do(partial(served.log.forget_consumer, request.params["name"], request.params["topic"]))
+    await served.do(
+        request.caller, partial(served.log.forget_consumer, request.params["name"], request.params["topic"])
+    )
     return Answer(status=204)
 
 
 async def join(request: ApiRequest, served: Served) -> Answer:
     """Make a member."""
     asked = await request.json(MemberBody)
+    members = _members(served)
+    async with members.alone(asked.member):
+        if asked.member is not None:
+            if known := members.find(request.caller, request.params["topic"], request.params["name"], asked.member):
+                return json_answer(await served.read(known.shown), 201)
+            members.check_id(asked.member)
+        member = await _made(request, served, asked)
+    return json_answer(await served.read(member.shown), 201)
+
+
+async def _made(request: ApiRequest, served: Served, asked: MemberBody) -> Member:
     topic, members = served.topic(request.params["topic"]), _members(served)
-    if asked.member is not None:
-        if known := members.find(request.caller, request.params["topic"], request.params["name"], asked.member):
-            return json_answer(await served.read(known.shown), 201)
-        members.check_id(asked.member)
-    members.check_room()
     make = partial(
         topic.consumer, request.params["name"], start=_place(asked.start), partitions=asked.partitions,
         on_expired=asked.on_expired, patience=min(asked.patience, WAIT_SECONDS_MAX),
     )  # fmt: skip
-    consumer: Consumer[Any] = await served.read(make)
-    member = Member(asked.member or served.clock.random_bytes(_ID_BYTES).hex(), request.caller.id, topic, consumer)
-    members.add(member)
-    return json_answer(await served.read(member.shown), 201)
+    number = asked.member or served.clock.random_bytes(_ID_BYTES).hex()
+    members.take_place(request.caller)
+    try:
+        return await members.make(number, request.caller, topic, served.read(make))
+    except BaseException:
+        members.give_back(request.caller)
+        raise
 
 
 async def show_member(request: ApiRequest, served: Served) -> Answer:

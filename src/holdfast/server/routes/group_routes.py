@@ -51,6 +51,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
+    served.sessions.enter(request.caller, number.session)
     _check_known(request, journal.sessions.last(number.session) or 0)
     consumed = consumed_in(message)
     try:
@@ -131,7 +132,7 @@ def _session(request: ApiRequest) -> bytes:
     text = request.header(b"holdfast-session") or ""
     if len(text) != _SESSION_DIGITS or not all(letter in "0123456789abcdef" for letter in text):
         raise Invalid("Holdfast-Session has 32 hexadecimal digits", hint="choose 16 random bytes per client")
-    return bytes.fromhex(text)
+    return request.caller.own(bytes.fromhex(text))
 
 
 def _number(request: ApiRequest, name: bytes) -> int:

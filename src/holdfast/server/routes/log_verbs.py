@@ -110,28 +110,30 @@ async def seal(request: ApiRequest, served: Served) -> Answer:
     """Seal what is durable now, of a topic or of all."""
     asked = await request.json(SealBody)
     request.caller.require(("admin",), asked.topic)
-    await served.do(partial(served.log.seal, asked.topic, timeout=min(asked.timeout, WORK_SECONDS)))
+    await served.do(request.caller, partial(served.log.seal, asked.topic, timeout=min(asked.timeout, WORK_SECONDS)))
     return Answer(b"{}", JSON)
 
 
 async def ship(request: ApiRequest, served: Served) -> Answer:
     """Wait until what is sealed now is settled on the store."""
     asked = await request.json(TimeoutBody)
-    await served.do(partial(served.log.ship, min(60.0 if asked.timeout is None else asked.timeout, WORK_SECONDS)))
+    await served.do(
+        request.caller, partial(served.log.ship, min(60.0 if asked.timeout is None else asked.timeout, WORK_SECONDS))
+    )
     return Answer(b"{}", JSON)
 
 
 async def flush(request: ApiRequest, served: Served) -> Answer:
     """Wait until everything queued so far is durable."""
     asked = await request.json(TimeoutBody)
-    await served.do(partial(served.log.flush, asked.timeout))
+    await served.do(request.caller, partial(served.log.flush, asked.timeout))
     return Answer(b"{}", JSON)
 
 
 async def retain(request: ApiRequest, served: Served) -> Answer:
     """Apply retention, or say what would go."""
     asked = await request.json(RetainBody)
-    return json_answer(await served.do(partial(served.log.retain, dry_run=asked.dry_run)))
+    return json_answer(await served.do(request.caller, partial(served.log.retain, dry_run=asked.dry_run)))
 
 
 async def reconcile(request: ApiRequest, served: Served) -> Answer:
@@ -139,7 +141,8 @@ async def reconcile(request: ApiRequest, served: Served) -> Answer:
     asked = await request.json(ReconcileBody)
     return json_answer(
         await served.do(
-            partial(served.log.reconcile, remote=asked.remote, fix=asked.fix, deep=asked.deep, limit=asked.limit)
+            request.caller,
+            partial(served.log.reconcile, remote=asked.remote, fix=asked.fix, deep=asked.deep, limit=asked.limit),
         )
     )
 
@@ -149,7 +152,7 @@ async def compact(request: ApiRequest, served: Served) -> Answer:
     asked = await request.json(CompactBody)
     request.caller.require(("admin",), asked.topic)
     report = await served.do(
-        partial(served.log.compact, asked.topic, target_size=asked.target_size, dry_run=asked.dry_run)
+        request.caller, partial(served.log.compact, asked.topic, target_size=asked.target_size, dry_run=asked.dry_run)
     )
     return json_answer(msgspec.structs.replace(report, root=""))  # a path of this machine
 

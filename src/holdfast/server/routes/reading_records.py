@@ -120,7 +120,7 @@ async def follow(request: ApiRequest, served: Served) -> Stream:
     place = place_of(start)
     following = _Following(request, served, topic, _EVENT_FORM if form == EVENTS else _LINE_FORM)
     following.begin(place, request.wholes("partition"))
-    with served.followers:  # refused before the answer begins; taken for good by the stream itself
+    with served.followers.held(request.caller):  # refused before the answer begins; taken for good by the stream itself
         return Stream(following.parts(), form)
 
 
@@ -164,7 +164,7 @@ class _Following:
     async def parts(self) -> AsyncIterator[bytes]:
         """What is sent."""
         served = self._served
-        with served.followers:
+        with served.followers.held(self._request.caller):
             yield self._form.beat  # so that headers go out
             try:
                 async for part in self._records():

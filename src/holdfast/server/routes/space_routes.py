@@ -82,7 +82,7 @@ def _check(operation: Operation, request: ApiRequest) -> None:
     if len(named) != 1:
         raise Invalid("an operation is one of append, put, delete", hint="see /docs")
     if operation.append is not None:
-        request.caller.require(("append",), operation.append)
+        request.caller.require_append(operation.append)
         if (operation.record is None) == (operation.row is None):
             raise Invalid("an append has a record or a row", hint="see /docs")
     else:

@@ -99,7 +99,7 @@ class RetentionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_topics(request: ApiRequest, served: Served) -> Answer:
     """The topics that the token's patterns match."""
-    names = [name for name in await served.read(served.log.topics) if request.caller.matches(name)]
+    names = [name for name in await served.read(served.log.topics) if request.caller.sees(name)]
     marks = request.flag("marks")
     return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name), marks) for name in names])))
 
@@ -154,7 +154,7 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
         return is_new
 
     try:
-        is_new = await served.do(create)
+        is_new = await served.do(request.caller, create)
     except Invalid as error:
         if name in await served.read(served.log.topics):  # it is there, and not as it is asked for
             raise Refusal(409, error.message, hint=error.hint) from None
@@ -230,7 +230,7 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
     age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
     await served.do(
-        partial(
+        request.caller, partial(
             served.log.set_retention, request.params["topic"], bytes_max=asked.bytes_max, age_max=age,
             records_max=asked.records_max, wait_for=asked.wait_for, wait_limit=limit,
         )

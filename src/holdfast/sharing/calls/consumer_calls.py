@@ -11,8 +11,9 @@ the commit is settled, as a commit of the owner's own members does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,9 @@ _SPACE = SPACE.encode()
 class RemoteMember:
     """A member in another process, as the others know it."""
 
-    def __init__(self, caller: Caller, token: bytes, named: tuple[int, ...] | None) -> None:
+    def __init__(self, caller: Caller, token: bytes, named: tuple[int, ...] | None, turns: Iterator[int]) -> None:
+        """`turns` counts for all members, and goes on when one comes again."""
+        self._turns = turns
         self.caller = caller
         self.token = token
         self.named = named
@@ -74,28 +77,35 @@ class RemoteMember:
 
     def take(self, part: Partition, at: int) -> None:
         """It has this partition from now on."""
-        self.turn += 1
+        self.turn = next(self._turns)
         self.held[part.number] = self.turn
         self.caller.tell("members", b"")
 
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more."""
-        self.turn += 1
+        self.turn = next(self._turns)
         self.held.pop(number, None)
         self.lost[number] = self.turn
         self.caller.tell("members", b"")
 
-    def begin_again(self) -> None:
+    def begin_again(self, failed: Mapping[int, Kept]) -> None:
         """It does so itself, when its commit is refused."""
 
 
 class ConsumerCalls:
-    """The members in other processes, of all consumers of one owned log."""
+    """The members in other processes, of all consumers of one owned log.
+
+    Calls and the host's thread use it at once. `_lock` guards who the members are; whoever joins holds `_joining` until
+    it is in there, so that one that asks twice comes once, and the limit is kept. `_joining` is taken first, then a
+    consumer's own lock, then `_lock`.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._consumers = log._consumers
         self._remote: dict[bytes, tuple[Members, RemoteMember]] = {}
+        self._turns = count(log._context.clock.now_us())  # further than any owner before
+        self._joining = Lock()
         self._lock = Lock()
         self._news = Event()
         self._is_over = False
@@ -117,28 +127,41 @@ class ConsumerCalls:
 
     def _join(self, caller: Caller, asked: JoinConsumer) -> Assignment:
         members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
-        with self._lock:
-            if len(self._remote) >= _MEMBERS_MAX:
-                raise Invalid(f"the log has {_MEMBERS_MAX} members of consumers already", hint="close some")
-            known = self._remote.get(asked.token)
-        if known is not None:
-            if known[1].caller is caller:  # it was asked before
-                return self._assignment(*known)
-            self._bury(asked.token)
-        member = RemoteMember(caller, asked.token, asked.named)
-        with members.lock:
-            member.id = members.join(member, asked.patience)
-            with self._lock:
-                self._remote[asked.token] = (members, member)
+        with self._joining:
+            known = self._known(asked.token)
+            if known is not None:
+                if known[1].caller is caller:  # it was asked before
+                    return self._assignment(*known)
+                self._bury(asked.token)
+            member = self._admit(caller, asked, members)
         caller.at_end(self._news.set)
         self._start()
         self._news.set()
         return self._assignment(members, member)
 
+    def _known(self, token: bytes) -> tuple[Members, RemoteMember] | None:
+        with self._lock:
+            return self._remote.get(token)
+
+    def _all(self) -> list[tuple[bytes, Members, RemoteMember]]:
+        with self._lock:
+            return [(token, *known) for token, known in self._remote.items()]
+
+    def _admit(self, caller: Caller, asked: JoinConsumer, members: Members) -> RemoteMember:
+        """One more member; with `_joining` held."""
+        if len(self._all()) >= _MEMBERS_MAX:
+            raise Invalid(f"the log has {_MEMBERS_MAX} members of consumers already", hint="close some")
+        member = RemoteMember(caller, asked.token, asked.named, self._turns)
+        with members.lock:
+            member.id = members.join(member, asked.patience)
+            with self._lock:
+                self._remote[asked.token] = (members, member)
+        return member
+
     def _sync(self, caller: Caller, asked: SyncMember) -> Assignment:
         for token in asked.gone:
             self._bury(token)
-        known = self._remote.get(asked.token)
+        known = self._known(asked.token)
         if known is None or known[1].caller is not caller:
             return Assignment(is_member=False)
         members, member = known
@@ -173,7 +196,7 @@ class ConsumerCalls:
 
     def _tell(self, members: Members) -> None:
         """Whoever waits for a partition looks."""
-        for other, member in list(self._remote.values()):
+        for _, other, member in self._all():
             if other is members:
                 member.caller.tell("members", b"")
 
@@ -194,7 +217,7 @@ class ConsumerCalls:
         while not self._is_over:
             self._news.wait(_LOOK_AGAIN_S)
             self._news.clear()
-            for token, (members, member) in list(self._remote.items()):
+            for token, members, member in self._all():
                 if member.is_dead():
                     self._bury(token)
                 elif members.is_waiting(member.id):
@@ -203,8 +226,10 @@ class ConsumerCalls:
 
     def _tell_holders(self, members: Members) -> None:
         """Somebody waits: whoever has what it waits for is told to offer it."""
-        for other, member in list(self._remote.values()):
-            if other is members and any(members.is_wanted(number) for number in list(member.held)):
+        for _, other, member in self._all():
+            with members.lock:
+                is_told = other is members and any(members.is_wanted(number) for number in member.held)
+            if is_told:
                 member.caller.tell("members", b"")
 
     # -- commits ------------------------------------------------------------------------------------------
@@ -250,7 +275,7 @@ class ConsumerCalls:
         if members is None:
             raise lost(place, sorted(positions))
         for token, turn in tokens.items():
-            known = self._remote.get(token)
+            known = self._known(token)
             if known is not None and known[0] is members:
                 missed = [number for number in positions if known[1].lost.get(number, 0) > turn]
                 if missed:

@@ -62,7 +62,7 @@ _rotated = msgspec.msgpack.Decoder(Rotated).decode
 
 
 class RotationCalls:
-    """Rotates for the clients of one owner."""
+    """Rotates for the clients of one owner, one at a time; `_news` guards who took the keys of which rotation."""
 
     def __init__(self, host: Host, journal: Journal, clock: Clock) -> None:
         self._host = host
@@ -95,12 +95,14 @@ class RotationCalls:
 
     def _give(self, keyring: Keyring) -> None:
         """Have all clients know a keyring."""
-        self._number += 1
-        self._took.clear()
+        with self._news:
+            self._number += 1
+            number = self._number
+            self._took.clear()
         callers, keys = self._host.callers(), self._journal.message_keys
         for caller in callers:
             body = encrypted(keys, KEYS, caller.session, keyring.encode())
-            caller.tell(TAKE_KEYS, _encode(GivenKeys(body, self._number)))
+            caller.tell(TAKE_KEYS, _encode(GivenKeys(body, number)))
         deadline = self._clock.monotonic() + _TAKE_S
         with self._news:
             while late := [one for one in callers if one not in self._took and not one.is_gone]:

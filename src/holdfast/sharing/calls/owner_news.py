@@ -10,14 +10,16 @@ for is looked at once: nobody misses what happened in between. While there is no
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
@@ -49,15 +51,22 @@ class Ownership(Protocol):
     def log(self) -> Log | None:
         """The owner's own log, if that is in this process."""
 
-    def keep(self) -> None:
-        """Do not hand it over on request any more."""
+    def keep(self) -> Log | None:
+        """The same, and it is not handed over on request any more."""
+
+    def wanted(self) -> AbstractContextManager[None]:
+        """Meanwhile it is about to be kept: once it is here, it is not handed over."""
 
     def hold_off(self, seconds: float) -> None:
         """Leave the log to somebody else for so long."""
 
 
 class OwnerNews:
-    """Hears for one member."""
+    """Hears for one member; any thread may use it.
+
+    `_lock` guards what is watched, the thread, and what is told of the store, which two threads may be told at once.
+    `_meetings` is counted in turns of the link, and only compared elsewhere.
+    """
 
     def __init__(
         self, journal: Journal, link: SocketLink, asking: Asking, ownership: Ownership
@@ -65,7 +74,9 @@ class OwnerNews:
         self._ownership = ownership
         self._clock = journal.clock
         self._met = Event()
-        link.on_event(MET, lambda body: self._met.set())
+        self._meetings = 0
+        """How many owners were met; it changes when there is another one, or the same one again."""
+        link.on_event(MET, self._note_meeting)
         link.on_event(HOLD_OFF, lambda body: ownership.hold_off(HAND_OVER_S))
         self._journal = journal
         self._asking = asking
@@ -73,7 +84,7 @@ class OwnerNews:
         self._topics: set[str] = set()
         self._shipping = False
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = Lock()
+        self._lock = RLock()
         self._thread: Thread | None = None
         self.keys: KeyNews | None = None
         self.on_members: Callable[[], None] = lambda: None
@@ -85,17 +96,21 @@ class OwnerNews:
 
     def watch(self, topic: str) -> None:
         """Have everybody who waits for a topic's partitions be woken when they move."""
-        if topic not in self._topics:
-            with self._lock:
-                self._topics.add(topic)
-            self.start()
-            self._soon(self._watch_again)
+        with once(self._lock):
+            is_new = topic not in self._topics
+            self._topics.add(topic)
+        if is_new:
+            self.soon(self._watch_again)
 
     def _watch_shipping(self) -> None:
-        if not self._shipping:
-            self._shipping = True
-            self.start()
-            self._soon(self._watch_again)
+        with once(self._lock):
+            is_new, self._shipping = not self._shipping, True
+        if is_new:
+            self.soon(self._watch_again)
+
+    def _note_meeting(self, _: bytes) -> None:
+        self._meetings += 1
+        self._met.set()
 
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it; as it is written down if nobody answers."""
@@ -115,18 +130,20 @@ class OwnerNews:
     def own(self) -> Log:
         """The owner's own log, in this process from now on: another one that owns it is asked to hand it over."""
         deadline = self._clock.monotonic() + _OWN_S
-        while (log := self._ownership.log()) is None:
-            if self._clock.monotonic() >= deadline:
-                raise Unavailable("the log was not handed over to this process in time", hint="try again")
-            self._asking.ask("own", Nothing(), Nothing, _OWN_S)
-            # Others leave it to us for a while. If we were too slow for that, one of them owns it now: ask that one.
-            self._wait_to_own(min(deadline, self._clock.monotonic() + 2 * HAND_OVER_S))
-        self._ownership.keep()
+        with self._ownership.wanted():
+            while (log := self._ownership.keep()) is None:
+                if self._clock.monotonic() >= deadline:
+                    raise Unavailable("the log was not handed over to this process in time", hint="try again")
+                meetings = self._meetings
+                self._asking.ask("own", Nothing(), Nothing, _OWN_S)
+                # Others leave it to us for a while. If another one asked first, or we were too slow, one of them owns
+                # it now: ask that one.
+                self._wait_to_own(meetings, min(deadline, self._clock.monotonic() + 2 * HAND_OVER_S))
         return log
 
-    def _wait_to_own(self, until: float) -> None:
-        while self._ownership.log() is None and self._clock.monotonic() < until:
-            self._met.wait(0.05)
+    def _wait_to_own(self, meetings: int, until: float) -> None:
+        while self._ownership.log() is None and self._meetings == meetings and self._clock.monotonic() < until:
+            self._met.wait(0.05)  # whoever else waits here may clear it
             self._met.clear()
 
     def rotate_key(self, keyring: Keyring) -> None:
@@ -142,7 +159,7 @@ class OwnerNews:
 
     def start(self) -> None:
         """Begin to take up what is told."""
-        with self._lock:
+        with once(self._lock):
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="holdfast-news", daemon=True)
                 self._thread.start()
@@ -157,7 +174,9 @@ class OwnerNews:
         self._todo.put(do)
 
     def _soon(self, do: Callable[[], None]) -> None:
-        if self._thread is not None:
+        with once(self._lock):
+            is_awaited = self._thread is not None
+        if is_awaited:
             self._todo.put(do)
 
     def _work(self) -> None:
@@ -168,10 +187,10 @@ class OwnerNews:
                 logger.debug("news of the owner were not taken up: %s", error, extra={"action": "news_late"})
 
     def _watch_again(self) -> None:
-        with self._lock:
-            topics = tuple(sorted(self._topics))
-        if topics or self._shipping:
-            self._asking.ask("watch", Watch(topics, self._shipping), Nothing, _ASK_S)
+        with once(self._lock):
+            topics, shipping = tuple(sorted(self._topics)), self._shipping
+        if topics or shipping:
+            self._asking.ask("watch", Watch(topics, shipping), Nothing, _ASK_S)
         self.on_members()
 
     def _members_changed(self) -> None:
@@ -190,11 +209,12 @@ class OwnerNews:
 
     def _take_shipments(self, told: Shipments) -> None:
         state = self._journal.shipping_state
-        for row in told.partitions:
-            part = self._journal.partitions.get(row[0])
-            if part is not None:
-                part.shipment = ShipmentRow(*row)
         refusal = None if told.refusal is None else told.refusal.error()
-        if refusal is None or state.trouble is None or refusal.message != state.trouble.message:
-            state.trouble = refusal
+        with once(self._lock):
+            for row in told.partitions:
+                part = self._journal.partitions.get(row[0])
+                if part is not None:
+                    part.shipment = ShipmentRow(*row)
+            if refusal is None or state.trouble is None or refusal.message != state.trouble.message:
+                state.trouble = refusal
         state.signal.notify()

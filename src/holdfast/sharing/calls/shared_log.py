@@ -51,19 +51,18 @@ def compose_member(
 
 
 def answer_members(
-    host: Host, log: Log, hand_over: Callable[[], None], session: Callable[[], bytes]
+    host: Host, log: Log, hand_over: Callable[[Callable[[], None]], None], session: Callable[[], bytes]
 ) -> Callable[[], None]:  # fmt: skip
     """Let the members that share a log with its owner ask for what only an owner can do; returns how that ends.
 
-    `hand_over` lets go of the log; `session` is that of the member that owns it.
+    `hand_over` lets go of the log, and before that announces it; `session` is that of the member that owns it.
     """
 
     def own(caller: Caller, _: Nothing) -> Nothing:
         """A member wants to own the log: the others leave it to that one."""
         if caller.session == session():  # it has it: the answer of the owner before was lost, and it asked again
             return Nothing()
-        hand_over()
-        host.publish(HOLD_OFF, b"", lambda other: other.session != caller.session)
+        hand_over(lambda: host.publish(HOLD_OFF, b"", lambda other: other.session != caller.session))
         return Nothing()
 
     host.calls["own"] = handler(Nothing, own)

@@ -8,13 +8,15 @@ so the first one that comes says that one, or more, is missing before it.
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable
 from functools import partial
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
@@ -44,12 +46,12 @@ _decode = msgspec.msgpack.Decoder(ShippingNews).decode
 
 
 class EventCalls:
-    """Tells the clients of one owner."""
+    """Tells the clients of one owner; `_lock` guards who they are, and the subscription."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._callers: set[Caller] = set()
-        self._lock = Lock()
+        self._lock = RLock()
         self._subscription: Subscription | None = None
 
     def handlers(self) -> dict[str, CallHandler]:
@@ -57,7 +59,7 @@ class EventCalls:
         return {"subscribe": handler(Nothing, self._subscribe)}
 
     def _subscribe(self, caller: Caller, _: Nothing) -> Nothing:
-        with self._lock:
+        with once(self._lock):
             if self._subscription is None:
                 self._subscription = self._store.subscribe()
                 work = partial(self._work, self._subscription)
@@ -65,12 +67,16 @@ class EventCalls:
             if caller in self._callers:
                 return Nothing()
             self._callers.add(caller)
-        caller.at_end(partial(self._callers.discard, caller))
+        caller.at_end(partial(self._forget, caller))
         return Nothing()
+
+    def _forget(self, caller: Caller) -> None:
+        with once(self._lock):
+            self._callers.discard(caller)
 
     def stop(self) -> None:
         """The owner ends: its clients ask the next one."""
-        with self._lock:
+        with once(self._lock):
             subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.close()
@@ -81,18 +87,20 @@ class EventCalls:
                 self._tell(ShippingNews(event))
         except HoldfastError as error:  # shipping has ended for good
             self._tell(ShippingNews(None, Refusal.of(error)))
-        with self._lock:
+        with once(self._lock):
             if self._subscription is subscription:
                 self._subscription = None
 
     def _tell(self, news: ShippingNews) -> None:
         body = _encode(news)
-        for caller in tuple(self._callers):
+        with once(self._lock):
+            callers = tuple(self._callers)
+        for caller in callers:
             caller.tell(SHIPPING, body)
 
 
 class ToldEvents:
-    """The subscriptions of one member."""
+    """The subscriptions of one member; `_lock` guards which they are, and what was missed."""
 
     def __init__(
         self, link: SocketLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
@@ -104,6 +112,7 @@ class ToldEvents:
         self._events_max = events_max
         self._timeout = timeout
         self._subscribers = Subscribers(events_max)
+        self._lock = RLock()
         self._is_told = False
         self._has_gap = False
         link.on_event(SHIPPING, self._take)
@@ -111,13 +120,14 @@ class ToldEvents:
 
     def subscribe(self) -> Subscription:
         """Events from now on; raises what the owner's own log would."""
-        subscription = self._subscribers.subscribe()
+        with once(self._lock):
+            subscription = self._subscribers.subscribe()
+            self._is_told = True  # before it is asked: an owner that comes meanwhile is asked, too
         try:
             self._ask()
         except BaseException:
             subscription.close()
             raise
-        self._is_told = True
         return subscription
 
     def _ask(self) -> None:
@@ -125,8 +135,9 @@ class ToldEvents:
 
     def _met(self, _: bytes) -> None:
         """There is another owner."""
-        if self._is_told:
-            self._has_gap = True
+        with once(self._lock):
+            is_told = self._has_gap = self._is_told
+        if is_told:
             self._soon(self._ask)
 
     def _take(self, body: bytes) -> None:
@@ -134,18 +145,24 @@ class ToldEvents:
             news = _decode(body)
         except msgspec.MsgspecError:
             return
+        with once(self._lock):
+            subscribers = self._subscribers
+            gap, self._has_gap = int(self._has_gap), self._has_gap and news.event is None
+            if news.event is None and news.end is not None:
+                self._subscribers = Subscribers(self._events_max)
         if news.event is not None:
-            gap, self._has_gap = int(self._has_gap), False
-            self._subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
+            subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
         elif news.end is not None:
-            ended, self._subscribers = self._subscribers, Subscribers(self._events_max)
-            ended.end(news.end.error())
+            subscribers.end(news.end.error())
 
     def close(self) -> None:
         """The log is closed: whoever waits for an event is woken."""
-        self._subscribers.end(None)
+        with once(self._lock):
+            subscribers = self._subscribers
+        subscribers.end(None)
 
     def forget(self) -> None:
         """In a forked child: the subscriptions are the parent's."""
+        self._lock = RLock()
         self._subscribers = Subscribers(self._events_max)
         self._subscribers.end(Closed("this log was opened before a fork", reason="forked"))

@@ -12,6 +12,7 @@ from holdfast.execution.waits.inbox_message import Answer
 from holdfast.log.log import Log
 from holdfast.log.log_executions import AskExecutions
 from holdfast.log.upkeep.maintenance import TopicRetention
+from holdfast.model.topic_name import check_users
 from holdfast.segments.retention.retention_plan import Policy
 from holdfast.sharing.call_handlers import handler
 from holdfast.sharing.calls.call_messages import (
@@ -88,7 +89,7 @@ class VerbCalls:
         return self._maintenance.retain(request.dry_run)
 
     def _set_retention(self, _caller: Caller, request: SetRetention) -> Nothing:
-        self._log._topics.known(request.topic)
+        self._log._topics.known(check_users(request.topic))
         wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
         self._maintenance.set_retention(request.topic, wanted)
         return _DONE

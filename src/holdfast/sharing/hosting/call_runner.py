@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from threading import Lock
 
 from holdfast.errors import Full, HoldfastError
 from holdfast.process_lifetime import Threads
@@ -23,7 +24,10 @@ logger = logging.getLogger("holdfast.sharing")
 
 
 class CallRunner:
-    """Runs what clients ask for, and has them told what came of it."""
+    """Runs what clients ask for, and has them told what came of it.
+
+    `_lock` guards each connection's count of calls: the host's thread adds to it, threads of calls take from it.
+    """
 
     def __init__(self, tell: Tell) -> None:
         """`tell` has something sent to a client; it is called from any thread."""
@@ -31,6 +35,7 @@ class CallRunner:
         """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
         self._tell = tell
         self._threads = Threads(_CALL_THREADS, "holdfast-call")
+        self._lock = Lock()
 
     def begin(self, connection: Connection, call: Call, request: bytes) -> None:
         """Run a call, or refuse it."""
@@ -38,12 +43,19 @@ class CallRunner:
         if handler is None:
             unknown = f"the owner of this log does not know the call {call.name!r}"
             self._refuse(connection, call, HoldfastError(unknown, hint="upgrade it"))
-        elif connection.calls >= _CALLS_MAX:
+        elif not self._count(connection):
             many = f"{_CALLS_MAX} calls of one client are under way already"
             self._refuse(connection, call, Full(many, hint="wait for some of them"))
         else:
-            connection.calls += 1
             self._threads.submit(self._run, connection, call.number, handler, request)
+
+    def _count(self, connection: Connection) -> bool:
+        """One more call of this client is under way; False if there are too many."""
+        with self._lock:
+            if connection.calls >= _CALLS_MAX:
+                return False
+            connection.calls += 1
+            return True
 
     def _refuse(self, connection: Connection, call: Call, error: HoldfastError) -> None:
         self._tell(connection, frame(RESULT, Result(call.number, refusal(error))))
@@ -57,8 +69,9 @@ class CallRunner:
             if not isinstance(error, HoldfastError):
                 logger.exception("a call failed", extra={"action": "call_failed"})
             buffers = frame(RESULT, Result(number, refusal(error)))
-        connection.calls -= 1
-        self._tell(connection, buffers)
+        self._tell(connection, buffers)  # first: a host that ends sends what was told when no calls are left
+        with self._lock:
+            connection.calls -= 1
 
     def end(self) -> None:
         """Begin none of those that wait."""

@@ -9,10 +9,23 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.unsent import Unsent
-from holdfast.sharing.wire import BEFORE_HELLO, HEADER, BadFrame, Header, Limits, header
+from holdfast.sharing.wire import (
+    BEFORE_HELLO,
+    BEFORE_PROOF,
+    CHALLENGE,
+    HEADER,
+    BadFrame,
+    Challenge,
+    Header,
+    Hello,
+    Limits,
+    frame,
+    header,
+)
 
 _BUFFER_BYTES = 64 * 1024
 _UNSENT_BYTES_MAX = 64 * 2**20
@@ -21,7 +34,10 @@ Handle = Callable[["Connection", Header, memoryview, memoryview, bool], None]
 
 
 class Caller:
-    """Who is at the other end, for whoever does something for it; lives as long as its connection."""
+    """Who is at the other end, for whoever does something for it; lives as long as its connection.
+
+    Any thread may use it; `_lock` guards whether it is gone, and what is called then.
+    """
 
     def __init__(self, session: bytes, pid: int, tell: Callable[[str, bytes], None]) -> None:
         self.session = session
@@ -30,29 +46,41 @@ class Caller:
         """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""
         self.is_gone = False
         self._ends: list[Callable[[], None]] = []
+        self._lock = Lock()
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Have something called when the connection ends, by the host's thread: it must be short."""
-        self._ends.append(call)
-        if self.is_gone:
-            self.end()
+        """Have something called, once, when the connection ends, by the host's thread, or now: it must be short."""
+        with self._lock:
+            is_gone = self.is_gone
+            if not is_gone:
+                self._ends.append(call)
+        if is_gone:
+            call()
 
     def end(self) -> None:
         """The connection has ended."""
-        self.is_gone = True
-        ends, self._ends = self._ends, []
+        with self._lock:
+            self.is_gone = True
+            ends, self._ends = self._ends, []
         for call in ends:
             call()
 
 
 class Connection:
-    """One client, as the host's thread sees it."""
+    """One client, as the host's thread sees it: all of it is that thread's, but for `calls`, which `CallRunner` guards.
+
+    `caller` is set once; others look at it.
+    """
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.sock = sock
         self.number = number
         self.limits: Limits = BEFORE_HELLO
         self.caller: Caller | None = None
+        self.hello: Hello | None = None
+        """What it said, while it has to prove that it has the log's keys …"""
+        self.challenge = b""
+        """… bound to these bytes."""
         self.since = 0.0
         """When it came; then, when the frame began that is not here yet."""
         self.is_open = True
@@ -151,6 +179,12 @@ class Connection:
     def send(self, buffers: list[bytes | memoryview]) -> None:
         """Have these sent, in order; by the host's thread."""
         self._unsent.add(buffers)
+
+    def ask_for_proof(self, hello: Hello, challenge: Challenge) -> bool:
+        """Let nothing in but the proof that this challenge asks for; False when the other end is gone."""
+        self.hello, self.challenge, self.limits = hello, challenge.nonce, BEFORE_PROOF
+        self.send(frame(CHALLENGE, challenge))
+        return self.flush()
 
     def welcome(self, buffers: list[bytes | memoryview], number: SharedNumber | None) -> bool:
         """Send the first frame, and with it the number that both ends read from now on; False as `flush`."""

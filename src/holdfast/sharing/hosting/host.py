@@ -30,7 +30,7 @@ from holdfast.sharing import socket_place
 from holdfast.sharing.group_frames import GroupReader
 from holdfast.sharing.hosting.call_runner import CallHandler, CallRunner
 from holdfast.sharing.hosting.client_connection import Caller, Connection
-from holdfast.sharing.hosting.listening import Listening
+from holdfast.sharing.hosting.listening import Listening, turn_away
 from holdfast.sharing.wire import (
     ANSWER,
     BYE,
@@ -39,14 +39,17 @@ from holdfast.sharing.wire import (
     EVENT,
     GROUP,
     HELLO,
+    PROOF,
     REFUSED,
     WELCOME,
     Answer,
     BadFrame,
     Call,
+    Challenge,
     Event,
     Header,
     Hello,
+    Proof,
     Welcome,
     decoded,
     frame,
@@ -63,8 +66,8 @@ if TYPE_CHECKING:
 
 Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
 """Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
-Greeting = Callable[[Hello], Welcome]
-"""Checks a client's hello; raises what refuses it."""
+Greeting = Callable[[Hello, bytes, bytes], Welcome | Challenge]
+"""Checks a hello, with the challenge and the proof that came of it, both empty at first; raises what refuses it."""
 
 _HELLO_S = 10.0
 _FRAME_S = 60.0
@@ -84,14 +87,17 @@ class _Parked(NamedTuple):
 
 
 class Host:
-    """Serves the clients of one owner."""
+    """Serves the clients of one owner.
+
+    All of it is the host's thread's, but for what others leave there: `_told` (a deque), `_ending`, and `_is_asleep`,
+    lowered by whoever wakes it. They look at `_welcomed`, which is replaced and never changed.
+    """
 
     def __init__(self, journal: Journal, listening: Listening, greet: Greeting, clock: Clock) -> None:
         self._journal = journal
         self._listening = listening
         self._greet = greet
         self._clock = clock
-        self._settings = journal.settings
         self._reader = GroupReader(journal.partitions, journal.settings)
         body_max = 2 * journal.settings.queue_bytes_max
         self._limits = from_client(body_max)
@@ -100,6 +106,7 @@ class Host:
         self.guard: Guard = lambda items: (items, lambda: None)
         """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
+        self._welcomed: tuple[Caller, ...] = ()
         self._connections_max = socket_place.connections_max()
         self._looked_at = 0.0
         self._numbers = 0
@@ -149,7 +156,7 @@ class Host:
 
     def callers(self) -> list[Caller]:
         """The clients that were welcomed."""
-        return [one.caller for one in list(self._connections.values()) if one.caller is not None]
+        return list(self._welcomed)
 
     def others(self, session: bytes) -> int:
         """How many there are beside this one."""
@@ -157,23 +164,19 @@ class Host:
 
     def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
-        buffers = frame(EVENT, Event(name), body)
-        for connection in list(self._connections.values()):
-            if connection.caller is not None and to(connection.caller):
-                self._told.append((connection, buffers))
-        self.wake()
+        for caller in self._welcomed:
+            if to(caller):
+                caller.tell(name, body)
 
     def drain(self, timeout: float) -> bool:
         """Stop listening and reading, answer all that was taken, and end; False when that takes longer."""
         self._calls_until = self._clock.monotonic() + _LAST_CALLS_S
-        self._ending = "drain"
-        self.wake()
-        self._thread.join(timeout)
+        self.stop(timeout, "drain")
         return not self._thread.is_alive()
 
-    def stop(self, timeout: float) -> None:
+    def stop(self, timeout: float, ending: str = "stop") -> None:
         """End at once: the owner cannot go on."""
-        self._ending = "stop"
+        self._ending = ending
         self.wake()
         self._thread.join(timeout)
 
@@ -227,11 +230,10 @@ class Host:
         if self._ending == "stop":
             return True
         self._answer()
+        has_calls = any(one.calls for one in self._connections.values())  # first: what came of them is told before
         self._send_told()
-        if self._waiting:
-            return False
         is_late = self._clock.monotonic() > self._calls_until  # whoever called learns that nobody knows
-        return is_late or not any(one.calls for one in self._connections.values())
+        return not self._waiting and (is_late or not has_calls)
 
     def _stop_listening(self) -> None:
         self._listening.close()
@@ -265,29 +267,16 @@ class Host:
             self._begin(sock)
 
     def _begin(self, sock: socket.socket) -> None:
-        try:
-            socket_place.check_peer(sock)
-        except OSError as error:
-            logger.warning("a client was refused: %s", error, extra={"action": "client_refused"})
-            sock.close()
-            return
         if len(self._connections) >= self._connections_max:
             hint = "close some; the limit is half of what RLIMIT_NOFILE allows the owner"
-            self._refuse(sock, Full(f"the log has {self._connections_max} clients already", hint=hint))
+            turn_away(sock, Full(f"the log has {self._connections_max} clients already", hint=hint))
             return
         sock.setblocking(False)
         socket_place.widen(sock)
-        self._numbers += 1
-        connection = Connection(sock, self._numbers)
+        self._numbers, connection = self._numbers + 1, Connection(sock, self._numbers + 1)
         connection.since = self._clock.monotonic()
         self._connections[self._numbers] = connection
         self._watch(connection)
-
-    def _refuse(self, sock: socket.socket, error: HoldfastError) -> None:
-        with suppress(OSError):
-            sock.setblocking(False)
-            sock.sendmsg(frame(REFUSED, refusal(error)))
-        sock.close()
 
     def _receive(self, connection: Connection, mask: int) -> bool:
         """Send what waits to be sent, and take the bytes that are there; whether the other end is there, too."""
@@ -311,7 +300,7 @@ class Host:
             self._disconnect(connection, error)
             return
         if not connection.has_begun:
-            connection.since = 0.0
+            connection.since = 0.0 if connection.caller is not None else connection.since
         elif not connection.since:
             connection.since = self._clock.monotonic()
         self._watch(connection)
@@ -341,6 +330,7 @@ class Host:
             self._connections.pop(connection.number, None)
             self._parked.pop(connection, None)
             connection.close()
+            self._welcomed = tuple(one for one in self._welcomed if one is not connection.caller)
 
     def _drop_slow(self) -> None:
         """Disconnect who has not said who it is, or began a frame long ago."""
@@ -364,23 +354,31 @@ class Host:
         elif found.kind == CALL:
             self._call_runner.begin(connection, cast("Call", decoded(CALL, head)), bytes(body))
         elif found.kind == HELLO:
-            self._welcome(connection, cast("Hello", decoded(HELLO, head)))
+            self._welcome(connection, cast("Hello", decoded(HELLO, head)), b"")
+        elif found.kind == PROOF:
+            assert connection.hello is not None  # before that no such frame is let in
+            self._welcome(connection, connection.hello, cast("Proof", decoded(PROOF, head)).proof)
         elif found.kind == BYE:
             self._close(connection)
 
-    def _welcome(self, connection: Connection, hello: Hello) -> None:
+    def _welcome(self, connection: Connection, hello: Hello, proof: bytes) -> None:
         try:
             if self._ending or not self.is_welcoming:
                 raise Closed("the owner of the log ends, or does not welcome anybody at the moment")
-            welcome = self._greet(hello)
+            welcome = self._greet(hello, connection.challenge, proof)
         except HoldfastError as error:
             connection.send(frame(REFUSED, refusal(error)))
             connection.flush()
             self._close(connection)
             return
+        if isinstance(welcome, Challenge):
+            if not connection.ask_for_proof(hello, welcome):
+                self._close(connection)
+            return
         connection.caller = Caller(
             hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, Event(name), body))
         )
+        self._welcomed = (*self._welcomed, connection.caller)
         connection.limits = self._limits
         connection.since = 0.0
         if not connection.welcome(frame(WELCOME, welcome), self._journal.durable_groups()):

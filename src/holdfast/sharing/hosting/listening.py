@@ -16,10 +16,12 @@ import logging
 import selectors
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.sharing import socket_place
+from holdfast.sharing.wire import REFUSED, frame, refusal
 
 _ACCEPTED_AT_ONCE = 64
 _LOOK_AGAIN_S = 1.0
@@ -73,7 +75,7 @@ class Listening:
         self._selector.register(self._socket, selectors.EVENT_READ, self)
 
     def accepted(self, now: float) -> Iterator[socket.socket]:
-        """Who has come."""
+        """Who has come, and is of our user."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if self._socket is None or self.is_resting:
                 return
@@ -86,6 +88,12 @@ class Listening:
                     self._rest(error, now)
                 return
             self._has_warned = False
+            try:
+                socket_place.check_peer(sock)
+            except OSError as error:
+                logger.warning("a client was refused: %s", error, extra={"action": "client_refused"})
+                sock.close()
+                continue
             yield sock
 
     def _rest(self, error: OSError, now: float) -> None:
@@ -138,3 +146,11 @@ class Listening:
             self._selector.unregister(self._socket)
         self._socket.close()
         self._socket = None
+
+
+def turn_away(sock: socket.socket, error: HoldfastError) -> None:
+    """Say why somebody who has come is not let in, and hang up."""
+    with suppress(OSError):
+        sock.setblocking(False)
+        sock.sendmsg(frame(REFUSED, refusal(error)))
+    sock.close()

@@ -45,7 +45,7 @@ class RewriteCleanup:
         """Remove what may go."""
         self._due = self._clock.monotonic() + _INTERVAL_S
         loop = asyncio.get_running_loop()
-        leases = await loop.run_in_executor(None, needed, self._store, self._clock.now_us())
+        leases = await loop.run_in_executor(None, needed, self._store, self._journal.trusted_time.now_us())
         for partition in list(self._journal.partitions.values()):
             if shipment_of(partition).settled_segments:
                 await self._fence.check()
@@ -55,7 +55,8 @@ class RewriteCleanup:
         log, place = self._journal.log_id.hex(), (partition.topic, partition.number)
         try:
             done = self._done.get(partition, 0)
-            swept = sweep(self._store, log, *place, self._clock.now_us(), self._grace, leases, done=done)
+            now_us = self._journal.trusted_time.now_us()
+            swept = sweep(self._store, log, *place, now_us, self._grace, leases, done=done)
         except Corrupt as damage:  # reconciliation finds it
             logger.error("nothing is removed: %s", damage.message, extra={"action": "rewrite_damaged"})
             return

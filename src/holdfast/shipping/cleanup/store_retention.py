@@ -4,9 +4,10 @@
     removed, but never one that a reader's lease names
 
 Readers begin behind the newest `expired` object. A reader in the middle of older segments has `delete_after_ms` to
-finish, and longer while it renews its lease. Times of leases are compared with this machine's clock: readers and owner
-should agree within minutes. Leases are not signed, since readers may have no key. A forged one can keep retired files
-for `lease_delay_max_ms` longer, and do nothing else; one that makes no sense is ignored.
+finish, and longer while it renews its lease. Times of leases are compared with this machine's clock, as far as it is
+believed (`trusted_time`): readers and owner should agree within minutes. Leases are not signed, since readers may have
+no key. A forged one can keep retired files for `lease_delay_max_ms` longer, and do nothing else; one that makes no
+sense is ignored.
 
 Which files those are is said by `retired_files`.
 """
@@ -77,7 +78,7 @@ class StoreRetention:
         for document in planned:
             if document is not None:
                 await loop.run_in_executor(None, self._retire, document)
-        leases = await loop.run_in_executor(None, lambda: needed(self._store, self._clock.now_us()))
+        leases = await loop.run_in_executor(None, lambda: needed(self._store, self._journal.trusted_time.now_us()))
         await self._fence.check()
         for partition in partitions:
             await loop.run_in_executor(None, self._remove, partition, leases)
@@ -88,7 +89,7 @@ class StoreRetention:
         retired = 0 if known is None else known.upto
         rows = list(self._manifest.rows(partition, retired, shipment_of(partition).settled_segments))
         size = sum(row.size for row in rows)
-        now_us = self._clock.now_us()
+        now_us, stamp_us = self._journal.trusted_time.range_us()
         oldest_us = now_us - int(self._settings.store_age_max_ms * 1000)
         upto = first = 0
         for row in rows[:-1]:
@@ -98,7 +99,7 @@ class StoreRetention:
                 break
             size -= row.size
             upto, first = row.number + 1, row.end
-        return expired_document(self._journal, partition, upto, first, now_us) if upto else None
+        return expired_document(self._journal, partition, upto, first, stamp_us) if upto else None
 
     def _retire(self, document: ExpiredDocument) -> None:
         try:
@@ -114,7 +115,8 @@ class StoreRetention:
     def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
         place, log = (partition.topic, partition.number), self._journal.log_id.hex()
         grace = Grace(int(self._settings.delete_after_ms * 1000), int(self._settings.lease_delay_max_ms * 1000))
-        upto = removable_below(self._store, *place, self._clock.now_us(), grace, leases.get(place))
+        now_us = self._journal.trusted_time.now_us()
+        upto = removable_below(self._store, *place, now_us, grace, leases.get(place))
         if upto <= self._removed.get(partition, 0):
             return
 

@@ -1,7 +1,7 @@
 """Taking a root over: the claim, which commit batches of old owners count, and a start in every partition.
 
     claim (from now on nobody else moves a mark) → the caller lists what is there → adopt → settle what batches
-    name → start in every partition
+    name → start in every partition → the frontier of this ownership
 
 An adoption says up to where commit batches of older epochs count; a start object takes the manifest slot that an old
 owner would use next. After an interruption all of it can be repeated under the same claim, with the same objects as the
@@ -13,15 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from threading import Event
 from typing import TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, NotFound, Unavailable
-from holdfast.root.objects import documents
-from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, LogDocument, SegmentDocument, StartDocument
+from holdfast.root.objects import documents, frontiers
+from holdfast.root.objects.documents import (
+    AdoptedDocument,
+    EpochDocument,
+    FrontierDocument,
+    LogDocument,
+    SegmentDocument,
+    StartDocument,
+)
+from holdfast.root.objects.frontiers import Where
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import StoreManifest, continued, read_manifest
 from holdfast.root.tail_listing import Inherited
@@ -118,6 +127,14 @@ class Takeover:
             place = (manifest.topic, manifest.partition)
             found = read_manifest(self._store, claim.log, *place, known=manifest.documents)
             manifest = found._replace(rewrites=manifest.rewrites)
+
+    def say_settled(self, claim: EpochDocument, ends: Mapping[Where, int], seq: int) -> None:
+        """Write the frontier of this ownership: what counts from now on, also where somebody has accepted a loss."""
+        settled = frontiers.said_by((*where, end) for where, end in ends.items())
+        for number in count():  # an interrupted attempt may have said less
+            document = FrontierDocument(log=claim.log, epoch=claim.epoch, number=number, seq=seq, settled=settled)
+            if self._create(frontiers.key_of(document), documents.encode(document)):
+                return
 
     def require_newest(self, epoch: int) -> None:
         """Raise Closed when somebody has claimed since."""

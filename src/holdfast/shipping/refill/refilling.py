@@ -129,7 +129,9 @@ class Refilling:
         partition, last = gap.partition, gap.lost[-1]
         key = layout.expired_key(partition.topic, partition.number, last.number + 1)
         if await self._asking.until_answered(f"look for {key}", lambda: self._remote.head(key)) is None:
-            document = expired_document(self._journal, partition, last.number + 1, last.end, self._clock.now_us())
+            document = expired_document(
+                self._journal, partition, last.number + 1, last.end, self._journal.trusted_time.range_us()[1]
+            )
             await self._put(key, Body.of(documents.encode(document)))
 
     def _tell(self, gap: PartitionGaps) -> None:

@@ -44,6 +44,7 @@ def channel_delivery(messages: str = "channel_messages", *, called: str = "chann
         kind=keyed(_PLACE, order_by="_offset"),
         name=called,
         description="What became of each message of a channel, at each participant.",
+        per_run=True,  # messages that new events touch are computed again, of all their events
     )
     def made(new: DataFrame, known: DataFrame) -> DataFrame:
         return deliveries(known.join(new.select(*_MESSAGE).distinct(), list(_MESSAGE), "left_semi"))
@@ -67,8 +68,8 @@ def events(records: DataFrame) -> DataFrame:
         "kind",
         header("message_id").alias("message_id"),
         header("sender_id").alias("sender_id"),
-        header("lamport").cast("long").alias("lamport"),
-        header("waited_ms").cast("long").alias("waited_ms"),
+        header("lamport").try_cast("long").alias("lamport"),
+        header("waited_ms").try_cast("long").alias("waited_ms"),
         F.split(header("missing"), "\n").alias("missing"),
         F.length("value").cast("long").alias("bytes"),
     )

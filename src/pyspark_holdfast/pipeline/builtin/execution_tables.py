@@ -37,7 +37,10 @@ def executions(source: str = "_executions") -> tuple[Table, Table, Table]:
 def execution_events(source: str = "_executions", *, called: str = "execution_events") -> Table:
     """Every entry of every execution's journal, and every change of status."""
 
-    @table(inputs=topic(source), kind=append(), name=called, description="What happened in executions, one by one.")
+    @table(
+        inputs=topic(source), kind=append(), name=called, description="What happened in executions, one by one.",
+        per_run=True,  # mapInArrow, whose function decodes records one by one: no plan shows that
+    )  # fmt: skip
     def made(records: DataFrame) -> DataFrame:
         return events(records)
 
@@ -57,7 +60,11 @@ def execution_runs(known: str = "execution_events", *, called: str = "executions
 def _of_touched(known: str, called: str, key: tuple[str, ...], made: object, description: str) -> Table:
     """A keyed table of which those executions are computed again that have new events."""
 
-    @table(inputs=[known, whole(known)], kind=keyed(key, order_by="_offset"), name=called, description=description)
+    # Per run: what new events touch is computed again of all events, and is the newest row of its key.
+    @table(
+        inputs=[known, whole(known)], kind=keyed(key, order_by="_offset"), name=called, description=description,
+        per_run=True,
+    )  # fmt: skip
     def computed(new: DataFrame, whole_of_it: DataFrame) -> DataFrame:
         touched = new.select("execution_id").distinct()
         return made(whole_of_it.join(touched, "execution_id", "left_semi"))  # type: ignore[operator, no-any-return]
@@ -87,7 +94,11 @@ def steps(events: DataFrame) -> DataFrame:
         _last(F.col("kind") == "ambiguity_resolved", "detail").alias("resolved"),
         F.max("bytes").alias("bytes"),
     )  # fmt: skip
-    begun = known.groupBy(*_USE).agg(F.min("at").alias("_begun"), F.max("_offset").alias("_offset"))
+    status = _last(F.col("kind") == "status", "status").getField("status")
+    begun = known.groupBy(*_USE).agg(
+        F.min("at").alias("_begun"), F.max("_offset").alias("_offset"),
+        F.coalesce(status.isin(*_ENDED), F.lit(False)).alias("_is_over"),
+    )  # fmt: skip
     ends = {"ended_at": F.col("end.at"), "is_error": F.col("end.is_error")}
     words = {"last_error": F.col("tried.detail"), "resolution": F.col("resolved.detail")}
     return found.withColumns({**ends, **words}).join(begun, list(_USE)).select(
@@ -97,7 +108,7 @@ def steps(events: DataFrame) -> DataFrame:
         _millis("_begun", "started_at").alias("begins_ms"), _millis("started_at", "ended_at").alias("duration_ms"),
         F.greatest(F.coalesce("attempts", F.lit(1)), F.col("retries")).alias("attempts"),
         "retries", "last_error", "resolution", "heartbeat_at",
-        F.when(F.col("ended_at").isNull(), F.col("due_at")).alias("due_at"), "bytes", "_offset",
+        F.when(F.col("ended_at").isNull() & ~F.col("_is_over"), F.col("due_at")).alias("due_at"), "bytes", "_offset",
     )  # fmt: skip
 
 
@@ -147,14 +158,17 @@ def _count(kind: str) -> Column:
 
 
 def _state() -> Column:
-    """Of a path: what it has come to."""
+    """Of a path: what it has come to. What has ended waits for nothing and tries nothing again."""
     from pyspark.sql import functions as F  # noqa: N812
+
+    def still(state: str, in_the_end: str) -> Column:
+        return F.when(F.col("_is_over"), in_the_end).otherwise(state)
 
     return (
         F.when(F.col("is_error"), "failed")
         .when(F.col("ended_at").isNotNull(), "done")
-        .when(F.col("what") != "step", "waiting")
-        .when(F.col("retries") > 0, "retrying")
+        .when(F.col("what") != "step", still("waiting", "left"))
+        .when(F.col("retries") > 0, still("retrying", "failed"))
         .otherwise("begun")
     )
 

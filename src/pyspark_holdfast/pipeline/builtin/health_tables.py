@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _HOUR = ("topic", "hour")
+_HOUR_US = 3_600_000_000
 _PUTS = 2
 """Of each segment: its file, and its manifest object."""
 
@@ -48,6 +49,7 @@ def health(*topics: str, called: str = "health") -> tuple[Table, Table]:
         kind=keyed(_HOUR, order_by=["segments", "_sealed_at"], buckets=1),
         name=called,
         description="Rates, latencies, sizes and cost, by topic and hour of sealing.",
+        per_run=True,  # hours that new segments touch are computed again, of all their segments
     )
     def by_hour(new: DataFrame, known: DataFrame) -> DataFrame:
         hours = with_hour(new).select(*_HOUR).distinct()
@@ -57,10 +59,12 @@ def health(*topics: str, called: str = "health") -> tuple[Table, Table]:
 
 
 def with_hour(segments: DataFrame) -> DataFrame:
-    """Segments with the hour in which they were sealed."""
+    """Segments with the hour (UTC) in which they were sealed."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return segments.withColumn("hour", F.date_trunc("hour", "sealed_at"))
+    # `date_trunc` would take the hour of the session's time zone, which may begin at half past.
+    sealed = F.unix_micros("sealed_at")
+    return segments.withColumn("hour", F.timestamp_micros(sealed - F.pmod(sealed, F.lit(_HOUR_US))))
 
 
 def summary(segments: DataFrame) -> DataFrame:

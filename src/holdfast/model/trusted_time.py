@@ -1,0 +1,156 @@
+"""What time it is, for whoever removes things because they are old.
+
+A wall clock may be wrong by years for a few seconds, and what was removed meanwhile does not come back: an execution
+that is forgotten runs again, with all its effects. So nothing is removed for its age by the wall clock alone. All who
+remove ask here, and get the wall clock's time only where something else supports it:
+
+- while a log is open, the monotonic clock: it says how much time has passed;
+- when it is opened, the time that was written down when it was open last (`journal.kept_time`);
+- for tables at a root, when its last commits were written, as their store says (`newest_supported`).
+
+Up to a limit (`journal.clock_jump_max_ms`, a day) the clock may be ahead of these. Further ahead, it has *jumped*:
+that is logged, and until the jump is believed, time goes on here as if there were none. It is believed when the clock
+has stayed there for as long as the limit, with the log open; or when the log is opened again that much later, by a
+clock that has gone on. So a log that was closed for 400 days begins to remove a day later, and a clock that is wrong
+for less than a day removes nothing. The same is true of a clock that was set back; nothing is ever removed by a time
+that is later than the wall clock, and nothing is stamped with one that is earlier than what is known, since it would
+look old when the clock is set right.
+
+What becomes due, such as timers of executions and schedules, follows the wall clock; it fires early, and is not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import RLock
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.caller import once
+from holdfast.clock import Clock
+
+JUMP_MAX_US = 86_400_000_000
+"""How far ahead a clock may be, where nobody has set another limit."""
+_CLOSED_LONG_US = 30 * 86_400_000_000
+"""A log that was closed for less is nothing to warn of."""
+
+logger = logging.getLogger("holdfast")
+
+
+class Known(NamedTuple):
+    """What is written down for the next time."""
+
+    time_us: int
+    """A time that has certainly come."""
+    jumped_us: int = 0
+    """What the wall clock said, while that was not believed; else 0 …"""
+    waited_us: int = 0
+    """… and for how long it had stayed there."""
+
+
+class TrustedTime:
+    """The time of one open log. Any thread may ask; `_lock` guards all of its state."""
+
+    def __init__(self, clock: Clock, known_us: int, jump_max_us: int = JUMP_MAX_US) -> None:
+        """`known_us` is a time that has certainly come."""
+        self._clock = clock
+        self._jump_max_us = jump_max_us
+        self._lock = RLock()
+        self._known_us = known_us
+        self._known_at = clock.monotonic()
+        self._is_first = True
+        """Nobody has asked yet: what is found now happened while the log was closed."""
+        self._jump: tuple[int, float] | None = None
+        """How far the clock is ahead, and since when (monotonic), while that is not believed."""
+        self.recalled = Known(known_us)
+        """What was written down when the log was opened."""
+
+    def now_us(self) -> int:
+        """The time by which things are old; never later than the wall clock."""
+        return self.range_us()[0]
+
+    def range_us(self) -> tuple[int, int]:
+        """The earliest and the latest that it may be: what is removed is old by the one, and stamped with the other."""
+        with once(self._lock):
+            return self._look()
+
+    @property
+    def ahead_seconds(self) -> float:
+        """How far the wall clock is from the time that is believed; 0 while it is believed."""
+        with once(self._lock):
+            self._look()
+            return 0.0 if self._jump is None else self._jump[0] / 1e6
+
+    @property
+    def known(self) -> Known:
+        """What to write down now."""
+        with once(self._lock):
+            self._look()
+            at = self._clock.monotonic()
+            expected_us = self._expected_us(at)
+            if self._jump is None:
+                return Known(expected_us)
+            return Known(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
+
+    def recall(self, known: Known) -> None:
+        """Go on with what was written down when the log was open last; before anybody asks."""
+        with once(self._lock):
+            wall_us, at = self._clock.now_us(), self._clock.monotonic()
+            self.recalled, self._known_us, self._known_at = known, max(self._known_us, known.time_us), at
+            ahead_us, waited_us = wall_us - self._known_us, known.waited_us + wall_us - known.jumped_us
+            is_same_way = (known.jumped_us > self._known_us) == (ahead_us > 0)
+            if known.jumped_us and is_same_way and waited_us >= known.waited_us and abs(ahead_us) > self._jump_max_us:
+                self._jump = ahead_us, at - waited_us / 1e6
+                if waited_us < self._jump_max_us:
+                    self._warn(ahead_us)
+
+    def _expected_us(self, at: float) -> int:
+        return self._known_us + round((at - self._known_at) * 1e6)
+
+    def _look(self) -> tuple[int, int]:
+        wall_us, at = self._clock.now_us(), self._clock.monotonic()
+        expected_us = self._expected_us(at)
+        ahead_us = wall_us - expected_us
+        if abs(ahead_us) > self._jump_max_us and not self._is_believed(ahead_us, at):
+            return min(wall_us, expected_us), max(wall_us, expected_us)
+        if self._jump is not None:
+            logger.info("the clock is believed again", extra={"action": "clock_believed"})
+        self._known_us, self._known_at, self._jump, self._is_first = wall_us, at, None, False
+        return wall_us, wall_us
+
+    def _is_believed(self, ahead_us: int, at: float) -> bool:
+        """Whether a jump has lasted long enough; one that is new begins to."""
+        if self._jump is None or abs(ahead_us - self._jump[0]) > self._jump_max_us:
+            self._jump = ahead_us, at
+            self._warn(ahead_us)
+        self._is_first = False
+        return (at - self._jump[1]) * 1e6 >= self._jump_max_us
+
+    def _warn(self, ahead_us: int) -> None:
+        is_usual = self._is_first and 0 < ahead_us < _CLOSED_LONG_US
+        logger.log(
+            logging.INFO if is_usual else logging.WARNING,
+            "the clock is %.0f s %s what this log knows: nothing is removed for its age until it has stayed there for"
+            " %.0f s. If it is wrong, set it; if it is right, wait, or open the log once with a higher"
+            " journal.clock_jump_max_ms",
+            abs(ahead_us) / 1e6, "ahead of" if ahead_us > 0 else "behind", self._jump_max_us / 1e6,
+            extra={"action": "clock_jump", "seconds": ahead_us / 1e6},
+        )  # fmt: skip
+
+
+def newest_supported(stamps_us: Iterable[int], wall_us: int, jump_max_us: int = JUMP_MAX_US) -> int:
+    """The time of a process that runs briefly: the wall clock's, as far as earlier times support it. Pure.
+
+    `stamps_us` are when things were written, in the order in which they were. Each supports those that are not more
+    than the limit away. Further away begins a jump, which is believed when something came that much later still.
+    """
+    known_us: int | None = None
+    jumped_us: int | None = None
+    for stamp_us in (*stamps_us, wall_us):
+        if jumped_us is not None and stamp_us - jumped_us >= jump_max_us:
+            known_us = jumped_us
+        if known_us is None or abs(stamp_us - known_us) <= jump_max_us:
+            known_us, jumped_us = stamp_us, None
+        elif jumped_us is None or known_us == jumped_us or stamp_us < jumped_us:
+            jumped_us = stamp_us
+    return wall_us if known_us is None else min(known_us, wall_us)

@@ -1,0 +1,55 @@
+// Spark's own Parquet reader, without the conditions on floating columns by which it would skip row groups. To Spark NaN
+// is the greatest number, and most writers leave it out of the bounds in a footer: `x > 9.5` would lose rows. Our writers
+// put no such bounds there, but a file may have come from elsewhere. Spark tests all conditions again, row by row.
+// Compiled by Janino, as `NativeRule.java` is.
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import scala.Function1;
+import scala.collection.immutable.Map;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+public class NativeFormat extends ParquetFileFormat {
+    public Function1 buildReaderWithPartitionValues(
+        SparkSession session, StructType data, StructType folders, StructType wanted, Seq filters, Map options,
+        Configuration settings
+    ) {
+        List kept = new ArrayList();
+        for (scala.collection.Iterator all = filters.iterator(); all.hasNext(); ) {
+            Filter filter = (Filter) all.next();
+            if (!isOnFloats(filter, data)) {
+                kept.add(filter);
+            }
+        }
+        // Another object: what tasks read with holds on to it, and executors do not know this class.
+        return new ParquetFileFormat().buildReaderWithPartitionValues(
+            session, data, folders, wanted, CollectionConverters.asScala(kept).toSeq(), options, settings);
+    }
+
+    private static boolean isOnFloats(Filter filter, StructType data) {
+        String[][] columns = filter.v2references();
+        for (int at = 0; at < columns.length; at++) {
+            if (hasFloats(columns[at][0], data)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Whether a column has floats, at any depth; also if it is called so inside, which only costs time. */
+    private static boolean hasFloats(String name, StructType data) {
+        for (int at = 0; at < data.fields().length; at++) {
+            String kind = data.fields()[at].dataType().catalogString();
+            if (data.fields()[at].name().equalsIgnoreCase(name) && (kind.contains("float") || kind.contains("double"))) {
+                return true;
+            }
+        }
+        return false;
+    }
+}

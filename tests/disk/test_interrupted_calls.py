@@ -1,0 +1,309 @@
+"""A log that is used by a signal handler, or by `__del__`, in the middle of another call of the same thread.
+
+It gets what it asks for, or a typed refusal at once: nobody waits for what only the interrupted call can let go of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.remote.served import ServedLog
+
+import holdfast
+from holdfast import Log, Unavailable
+from holdfast.journal.queue.group import Run
+from holdfast.journal.queue.ticket import Ticket
+from holdfast.log.consumers.consumer import Consumer
+from holdfast.sharing.bell import Bell
+
+pytestmark = pytest.mark.disk
+
+_TIMES = 16
+_ROOT = str(Path(holdfast.__file__).parent)
+
+
+def at_every_step(
+    call: Callable[[], object], handle: Callable[[], object], step: int = 1, most: int = 100_000
+) -> int:  # fmt: skip
+    """Call again and again, each time with the handler at another bytecode of holdfast's; how often it came.
+
+    Where that would be more often than `most`, steps are left out, more and more of them.
+    """
+    nth, times = 1, 0
+    wrong: list[BaseException] = []
+    while True:
+        seen, was_handled = 0, False
+
+        def trace(frame: FrameType, event: str, _: object, nth: int = nth) -> Any:
+            nonlocal seen, was_handled
+            if not frame.f_code.co_filename.startswith(_ROOT) or was_handled:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                seen += 1
+                if seen == nth and not was_handled:
+                    was_handled = True
+                    try:
+                        handle()
+                    except BaseException as error:  # from here it would end the call, perhaps with a lock held
+                        wrong.append(error)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+        if wrong:
+            raise wrong[0]
+        if not was_handled:
+            return times
+        times += 1
+        nth += max(step, nth * 4 // most)
+
+
+@contextmanager
+def opened(kind: str, tmp_path: Path) -> Iterator[Log]:
+    settings = {"segments": {"seal_on_close": False}, "journal": {"ack_timeout_ms": 20_000}}
+    if kind == "client":
+        with ServedLog(tmp_path / "log") as server, server.connect() as log:
+            yield log  # type: ignore[misc]
+        return
+    with holdfast.open(tmp_path / "log", share=kind == "member", settings=settings) as log:
+        if kind == "member":
+            with holdfast.open(tmp_path / "log", share=True, settings=settings) as member:
+                yield member
+        else:
+            yield log
+
+
+@pytest.mark.parametrize("kind", ["owner", "member", "client"])
+def test_a_handler_that_appends_in_the_middle_of_a_submit(tmp_path: Path, kind: str) -> None:
+    with opened(kind, tmp_path) as log:
+        topic = log.topic("t")
+        asked: list[bytes] = []
+        written: list[bytes] = []
+        refused: list[Unavailable] = []
+
+        def handle() -> None:
+            for verb in (topic.submit, topic.append):
+                payload = b"handler-%d" % len(asked)
+                asked.append(payload)
+                try:
+                    verb(payload)
+                    written.append(payload)
+                except Unavailable as error:
+                    assert "interrupted" in error.message
+                    assert error.hint
+                    refused.append(error)
+            payload = b"offered-%d" % len(asked)
+            asked.append(payload)
+            if topic.offer(payload):
+                written.append(payload)
+
+        def call() -> None:
+            payload = b"call-%d" % len(asked)
+            written.append(payload)
+            topic.submit(payload)
+
+        times = at_every_step(call, handle, step=1 if kind == "owner" else 9)
+        log.flush()
+        assert times > 5
+        assert refused, "it never came while the lock was held"
+        assert sorted(record.payload for record in topic.read()) == sorted(written)
+
+
+@pytest.mark.parametrize("verb", ["append", "offer", "append_batch", "flush", "stats", "transaction", "read"])
+def test_a_handler_in_the_middle_of_any_verb_is_answered(tmp_path: Path, verb: str) -> None:
+    with opened("owner", tmp_path) as log:
+        topic = log.topic("t")
+
+        def transaction(log: Log = log) -> None:
+            with log.transaction() as tx:
+                tx.append("t", b"in a transaction")
+
+        calls: dict[str, Callable[[], object]] = {
+            "append": lambda: topic.append(b"a"),
+            "offer": lambda: topic.offer(b"o"),
+            "append_batch": lambda: topic.append_batch([b"b"]),
+            "flush": log.flush,
+            "stats": log.stats,
+            "transaction": transaction,
+            "read": lambda: next(iter(topic.read(limit=1)), None),
+        }
+
+        def handle() -> None:
+            for call in calls.values():
+                try:
+                    call()
+                except Unavailable as error:
+                    assert "interrupted" in error.message
+
+        assert at_every_step(calls[verb], handle, most=_TIMES)
+
+
+def test_the_end_of_an_object_in_the_middle_of_a_submit(open_log: Callable[..., Log]) -> None:
+    topic = open_log().topic("t")
+    came: list[object] = []
+
+    class Farewell:
+        def __del__(self) -> None:
+            try:
+                came.append(topic.append(b"farewell"))
+            except Unavailable as error:
+                came.append(error)
+
+    def handle() -> None:
+        Farewell()
+
+    times = at_every_step(lambda: topic.submit(b"call"), handle)
+    assert len(came) == times
+    assert any(isinstance(one, Unavailable) for one in came)
+
+
+def ticket_of_the_open_group(log: Log) -> Ticket:
+    """It cannot be done while the interrupted call keeps the queue; a ticket from before may be, at any moment."""
+    journal = log._context.journal
+    return Ticket(Run(journal._queue._open, journal.topics["t"][0]), 0, 60)
+
+
+WAITS: dict[str, Callable[[Log, Consumer[Any]], object]] = {
+    "seal": lambda log, consumer: log.seal(),
+    "wait_sealed": lambda log, consumer: log.topic("t").wait_sealed(10**6, 60),
+    "follow": lambda log, consumer: next(log.topic("empty").follow()),  # on "t" there may be a record just now
+    "consumer": lambda log, consumer: log.topic("t").consumer("c", start="next"),
+    "poll": lambda log, consumer: consumer.poll(timeout=60),
+    "result": lambda log, consumer: ticket_of_the_open_group(log).result(),
+}
+
+
+@pytest.mark.parametrize("kind", ["owner", "member"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_handler_does_not_wait_for_what_only_the_interrupted_call_lets_go_of(
+    tmp_path: Path, kind: str, wait: str
+) -> None:
+    with opened(kind, tmp_path) as log, log.topic("empty").consumer("e") as consumer:
+        topic = log.topic("t")
+        topic.append(b"first")
+        queue = log._context.journal._queue
+        refused = []
+
+        def handle() -> None:
+            if queue._is_inside():  # elsewhere it may wait, as anybody may
+                with pytest.raises(Unavailable, match="interrupted") as error:
+                    WAITS[wait](log, consumer)
+                refused.append(error)
+
+        at_every_step(lambda: topic.submit(b"call"), handle, step=7)
+        assert refused
+        assert topic.append(b"and on").offset > 1
+
+
+def test_a_handler_in_the_middle_of_a_typed_row(open_log: Callable[..., Log]) -> None:
+    topic = open_log().topic("t", schema=pa.schema([("n", pa.int64())]))
+    written, refused = [], []
+
+    def append(number: int) -> None:
+        topic.submit({"n": number})
+        written.append(number)
+
+    def handle() -> None:
+        try:
+            append(-len(written))
+        except Unavailable as error:
+            refused.append(error)
+
+    at_every_step(lambda: append(len(written)), handle, step=5)
+    topic.append({"n": 10**6})
+    assert refused
+    assert sorted(row["n"] for row in topic.read()) == sorted([*written, 10**6])
+
+
+def test_a_handler_that_uses_a_consumer_in_the_middle_of_its_commit(open_log: Callable[..., Log]) -> None:
+    """Its own, or another member of the same name: what is committed is what one of them was given, each once."""
+    log = open_log()
+    topic = log.topic("t", partitions=2)
+    topic.append_batch([b"%d" % number for number in range(400)])
+    with topic.consumer("c") as consumer, topic.consumer("c") as other, topic.consumer("d") as third:
+        given: list[tuple[int, int]] = []
+        refused = []
+
+        def commit(one: Any) -> None:
+            given.extend((record.partition, record.offset) for record in one.poll(1, timeout=0))
+            one.commit()
+
+        def handle() -> None:
+            for one in (consumer, other, third):
+                try:
+                    one.poll(1, timeout=0) if one is third else commit(one)
+                    assert len(one.partitions) in (1, 2)
+                except Unavailable as error:
+                    assert "interrupted" in error.message
+                    refused.append(error)
+
+        at_every_step(lambda: commit(consumer), handle, most=60)
+        assert refused
+        assert len(given) == len(set(given))
+        for one in (consumer, other):
+            one.commit()
+        assert [status.members for status in log.consumers("t")] == [2, 1]
+
+
+def test_a_handler_in_the_middle_of_a_ring_wakes_the_thread_that_sends() -> None:
+    """It waits for that thread, and what it interrupted cannot wake it meanwhile."""
+    bell = Bell()
+    heard: list[bool] = []
+
+    def call() -> None:
+        with suppress(BlockingIOError):
+            bell._out.recv(4096)
+        bell._is_asleep = True
+        bell.ring()
+
+    def handle() -> None:
+        bell.ring()
+        heard.append(bell.wait(None, 0)[0])
+
+    try:
+        assert at_every_step(call, handle) > 5
+        assert all(heard)
+    finally:
+        bell.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*blocks the event loop")  # which a handler may do
+def test_a_handler_that_interrupts_the_loop_of_a_coroutine(tmp_path: Path) -> None:
+    """Also in the middle of a turn that the loop takes for a member: it is refused, and nobody waits for nobody."""
+    with opened("member", tmp_path) as log:
+        topic = log.topic("t")
+        written: list[bytes] = []
+        refused: list[Unavailable] = []
+
+        def handle() -> None:
+            payload = b"handler-%d" % len(written)
+            for verb in (topic.submit, topic.append, lambda _: log.topic(f"new-{len(written) % 3}")):
+                try:
+                    verb(payload)
+                    written.extend([payload] if verb == topic.submit or verb == topic.append else [])
+                except Unavailable as error:
+                    assert "interrupted" in error.message
+                    refused.append(error)
+
+        async def use() -> None:
+            for number in range(30):
+                written.append(b"call-%d-%d" % (len(written), number))
+                await topic.append_async(written[-1])
+
+        asyncio.run(use())
+        at_every_step(lambda: asyncio.run(use()), handle, most=24)
+        assert refused
+        log.flush()
+        assert sorted(record.payload for record in topic.read()) == sorted(written)
