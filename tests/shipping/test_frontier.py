@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,8 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.root import shared_stores
 from holdfast.root.objects import documents, frontiers
 from holdfast.root.objects.documents import FrontierDocument
+from holdfast.shipping.lanes.segment_lane import SegmentLane
+from holdfast.shipping.shipping_marks import ShippedMarks
 from holdfast.store import layout
 from holdfast.store.store_settings import StoreSettings
 from tests.segments.planting import TEN
@@ -215,4 +219,31 @@ def test_reconciling_finds_a_frontier_that_is_not_what_it_should_be_and_has_it_w
     assert finding.kind == ("missing" if damage == "missing" else "content_mismatch")
     assert log.reconcile(remote=True, fix=True).clean
     assert said(settled).settled == {"orders": {"0": 35}}
+    assert log.reconcile(remote=True).clean
+
+
+def test_marks_that_a_crash_left_behind_the_frontier_are_no_finding(open_shipped, root, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(ShippedMarks, "note", lambda self: True)
+        log = open_shipped(segments=TEN)
+        settle(log, 30)
+        log.close()
+    assert said(root).settled == {"orders": {"0": 30}}
+
+    may_ship, run = threading.Event(), SegmentLane.run
+
+    async def late(lane: SegmentLane) -> None:
+        while not may_ship.is_set():
+            await asyncio.sleep(0.01)
+        await run(lane)
+
+    monkeypatch.setattr(SegmentLane, "run", late)
+    log = open_shipped(segments=TEN)
+    try:
+        assert log.topic("orders").marks()[0].settled == 0
+        assert log.reconcile(remote=True).clean
+    finally:
+        may_ship.set()
+    log.ship(20)
+    assert log.topic("orders").marks()[0].settled == 30
     assert log.reconcile(remote=True).clean

@@ -47,7 +47,7 @@ from holdfast.store.address import parse_url
 from holdfast.store.store_settings import StoreSettings
 
 _NO_FRONTIER = "there is no frontier: readers cannot notice that newest manifest objects are missing"
-_AHEAD = "the frontier says that more was settled than the log knows"
+_AHEAD = "the frontier says that more was settled than was ever sealed"
 _PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNCLAIMED = "the store could not be claimed: it does not answer"
 
@@ -135,10 +135,11 @@ class StoreSide:
         # Afterwards: what a frontier says was settled before it was written. A handle that only looks may be behind it.
         self._journal.refresh()
         partitions = shipped_partitions(self._journal)
-        settled = {(partition.topic, partition.number): partition.settled for partition in partitions}
+        # Not `settled`: after a crash that mark is older than what the store has, until the shipper has looked there.
+        sealed = {(partition.topic, partition.number): partition.sealed.sealed_offset for partition in partitions}
         if frontier is None and any(p.shipment is not None and p.shipment.settled_segments for p in partitions):
             return _NO_FRONTIER
-        return _AHEAD if self._journal.owned and behind(frontier, settled) else None
+        return _AHEAD if self._journal.owned and behind(frontier, sealed) else None
 
     def _renew_frontier(self, objects: StoreObjects) -> bool:
         """Have the shipper write it anew, as it does under each claim."""
