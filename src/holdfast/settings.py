@@ -26,6 +26,7 @@ from holdfast.crypto.encryption_settings import CryptoSettings
 from holdfast.errors import Invalid, NotFound
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.model.typed_decoding import converted
 from holdfast.publish.publish_settings import PublishSettings
 from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.segments.segment_settings import DiskSettings, ReconcileSettings, RetentionSettings, SegmentSettings
@@ -167,7 +168,7 @@ def _build_section(
             problems.append(_unknown("setting", str(key), list(types), f"{name}."))
             continue
         try:
-            taken[key] = msgspec.convert(_quantity(key, value), types[key], strict=False)
+            taken[key] = converted(_quantity(key, value), types[key], strict=False)
         except Invalid as error:
             problems.append(f"{name}.{key}: {error.message}")
         except msgspec.ValidationError as error:

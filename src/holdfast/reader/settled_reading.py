@@ -20,6 +20,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.model.record import microseconds
 from holdfast.model.topic_name import check_name
+from holdfast.model.typed_decoding import converted
 from holdfast.reader.offsets import format_marks, parse_marks, parse_offsets
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import Encrypted, ReadOptions, SchemaMode, Verify, check_log_id, store_environment
@@ -107,7 +108,7 @@ def store_settings(given: object) -> StoreSettings:
         hint = "for instance store={'endpoint': 'https://…', 'region': 'eu-central-1'}"
         raise Invalid(f"store is a mapping of settings, not {type(given).__name__}", hint=hint)
     try:
-        return msgspec.convert({**store_environment(environ), **given}, StoreSettings)
+        return converted({**store_environment(environ), **given}, StoreSettings)
     except msgspec.ValidationError as error:
         raise Invalid(f"store: {error}", hint="give settings of [store], such as endpoint and region") from None
 

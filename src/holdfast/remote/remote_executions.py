@@ -22,6 +22,7 @@ from holdfast.execution.waits.inbox_message import ID_BYTES
 from holdfast.execution.waits.inbox_message import Answer as Answered
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.executions import Executions, _statuses
+from holdfast.model.typed_decoding import converted, from_msgpack
 from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Question, monotonic
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse
@@ -109,7 +110,7 @@ class RemoteExecutions(Executions):
     def _value(self, answer: Answer, returns: Any) -> Any:
         value = answer.decoded(dict[str, Any]).get("value")
         try:
-            return msgspec.convert(value, returns, strict=False)
+            return converted(value, returns, strict=False)
         except msgspec.ValidationError as error:
             raise ExecutionError(f"the result is not of this type: {error}", hint="give another returns=…") from None
 
@@ -182,7 +183,7 @@ def _asked(exchange: Exchange, timeout: float, action: str, fields: Mapping[str,
     headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
     answer = exchange.ask(Question("POST", ("v1", "client", "executions"), body=body, headers=headers), timeout)
     try:
-        found = msgspec.msgpack.decode(answer.body, type=Answered)
+        found = from_msgpack(answer.body, Answered)
     except msgspec.MsgspecError:
         raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
     return found.result()

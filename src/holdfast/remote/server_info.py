@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
+from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.exchange import API, Exchange, Question
 
 _TAKEN = (
@@ -38,7 +39,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
         """Ask it."""
         answer = exchange.ask(Question("GET", ("v1", "client")), timeout)
         try:
-            info = msgspec.json.decode(answer.body, type=cls)
+            info = from_json(answer.body, cls)
             bytes.fromhex(info.log)
         except (msgspec.MsgspecError, ValueError):
             raise Unavailable("the server does not say what it is", hint="is this a holdfast server?") from None

@@ -16,6 +16,7 @@ from starlette.datastructures import QueryParams
 
 from holdfast.arguments import seconds
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.model.typed_decoding import make_known
 from holdfast.server.http_errors import Refusal
 from holdfast.server.places import Places
 from holdfast.server.request_caller import Caller
@@ -215,6 +216,7 @@ class ApiRequest:
         content = await self.body()
         if content and not self.media_type:  # a page of another site can send what has no type without being asked
             raise Refusal(415, "the body's type is missing", hint="send Content-Type: application/json")
+        make_known(kind)
         return decoded(content or b"{}", msgspec.json.Decoder(kind))
 
     async def gone(self) -> None:

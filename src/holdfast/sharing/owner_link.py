@@ -29,6 +29,7 @@ import msgspec
 from holdfast.caller import in_coroutine, refuse_second
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.model.typed_decoding import from_msgpack
 from holdfast.shared_number import SharedNumber
 from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
@@ -56,7 +57,6 @@ from holdfast.sharing.wire import (
     Result,
     Welcome,
     decoded,
-    decoder,
     frame,
 )
 
@@ -304,7 +304,7 @@ class SocketLink:
         if waiting.error is not None:
             raise waiting.error.again()
         try:
-            return decoder(answer).decode(waiting.body)
+            return from_msgpack(waiting.body, answer)
         except msgspec.MsgspecError as error:
             raise Unavailable(f"the owner's answer does not decode call={name}", hint="upgrade one of them") from error
 

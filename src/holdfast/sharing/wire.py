@@ -10,13 +10,11 @@ Every size is checked against what its kind may have before anything is allocate
 
 from __future__ import annotations
 
-from _thread import RLock
 from struct import Struct
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from holdfast.caller import once
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.sessions.outcomes import Outcomes, Refusal
 
@@ -200,18 +198,3 @@ def from_client(group_bytes_max: int) -> Limits:
     return {
         GROUP: (HEAD_BYTES_MAX, group_bytes_max), CALL: (HELLO_BYTES_MAX, CALL_BYTES_MAX), BYE: (0, 0),
     }  # fmt: skip
-
-
-Kind = TypeVar("Kind")
-_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
-_making = RLock()
-"""Guards the making of those: of two threads that are the first to decode a type one would find it half made."""
-
-
-def decoder(kind: type[Kind]) -> msgspec.msgpack.Decoder[Kind]:
-    """What decodes this type, made once."""
-    found = _decoders.get(kind)
-    if found is None:
-        with once(_making):
-            found = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    return found

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.model.typed_decoding import make_known
 
 _KNOWN_MAX = 4_096
 _PLAIN = frozenset({bool, int, float, str, bytes})
@@ -64,6 +65,7 @@ class Codec:
 
     def __init__(self, wanted: Any) -> None:
         self.wanted = wanted
+        make_known(wanted)
         self._decode = msgspec.msgpack.Decoder(wanted, dec_hook=_made_of).decode
 
     def encode(self, value: object, path: str) -> tuple[bytes, Any]:

@@ -30,6 +30,7 @@ from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, derived_id
 from holdfast.execution.waits.cron import next_slot, parse_timing, slots_back, zone_of
 from holdfast.journal.journal import Journal
+from holdfast.model.typed_decoding import from_msgpack
 
 SPACE = "execution-schedules"
 SCHEDULES_MAX = 1_000
@@ -205,6 +206,6 @@ def _catching_up(missed: str | int, has_one_on_time: bool) -> int:
 
 def _decoded(body: bytes) -> Schedule:
     try:
-        return msgspec.msgpack.decode(body, type=Schedule)
+        return from_msgpack(body, Schedule)
     except msgspec.DecodeError:
         raise Corrupt("a schedule does not decode") from None

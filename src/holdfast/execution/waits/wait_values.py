@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid
+from holdfast.model.typed_decoding import from_msgpack
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -31,7 +32,7 @@ def payload_of(value: object, what: str, most: int) -> bytes:
 def value_of(payload: bytes, wanted: Any, what: str) -> Any:
     """A stored value, as the type that the program asks for."""
     try:
-        return msgspec.msgpack.decode(payload, type=wanted)
+        return from_msgpack(payload, wanted)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"what came for {what} is not what the program asks for: {error}"[:300],

@@ -26,6 +26,7 @@ import msgspec
 from holdfast.caller import in_coroutine
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.server_address import ServerAddress
 from holdfast.remote.http.server_connections import Connections, Lost, NotSent, NotTrusted
 from holdfast.remote.http.token_reference import Token
@@ -63,7 +64,7 @@ class Answer(NamedTuple):
     def decoded(self, kind: type[Told]) -> Told:
         """What its JSON says; Unavailable where that is something else."""
         try:
-            return msgspec.json.decode(self.body, type=kind)
+            return from_json(self.body, kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise not_understood() from None
 

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.execution.waits.inbox_message import message
+from holdfast.model.typed_decoding import converted
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import Refusal
@@ -113,7 +114,7 @@ def _checked(body: bytes, request: ApiRequest) -> AskedBody:
     try:
         asked = _decode(body)
         scope, fields = ACTIONS[asked.action]
-        msgspec.convert(asked.fields, fields)
+        converted(asked.fields, fields)
         if "payload" in asked.fields:
             msgspec.msgpack.decode(asked.fields["payload"])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
