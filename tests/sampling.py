@@ -55,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = {}
     # Tests judge order and count, never the machine's pace.
     examples = 30 if config.option.sample else 100
-    hypothesis.settings.register_profile("any pace", deadline=None, max_examples=examples)
+    hypothesis.settings.register_profile(
+        "any pace", deadline=None, max_examples=examples, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
     hypothesis.settings.load_profile("any pace")
     config.option.hypothesis_seed = str(config.stash[SEED])
 
