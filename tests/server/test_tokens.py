@@ -247,7 +247,7 @@ def test_a_damaged_file_lets_nobody_in(tmp_path, content):
     [("TOKENS", 0o602), ("TOKENS", 0o640), ("", 0o770), ("", 0o702), ("TOKENS", "another user"), ("", "another user")],
 )
 def test_a_file_that_is_not_the_owners_alone_lets_nobody_in(tmp_path, name, mode):
-    """Others may read, write or replace it: neither at the start nor later. The sticky bit keeps them from replacing."""
+    """Others may read, write or replace it: neither at the start nor later. A sticky bit helps."""
     clock, file = ManualClock(), TokenFile(tmp_path / "TOKENS")
     text, stored = make("a", ("read",), ("*",), clock)
     file.add(stored, clock)
@@ -262,7 +262,7 @@ def test_a_file_that_is_not_the_owners_alone_lets_nobody_in(tmp_path, name, mode
     clock.advance(2)
     with pytest.raises(Unavailable):
         access.caller(f"Bearer {text}")
-    with pytest.raises(Invalid, match="others may|another user"):
+    with pytest.raises(Invalid, match=r"others may|another user"):
         Access(file, None, clock, 0)
 
 
@@ -342,7 +342,8 @@ def test_patterns_mean_what_they_say(pattern, topic, matches):
         ("localhost:7474", "null", None, Denied), ("localhost:7474", "http://localhost:8080", None, Denied),
         ("localhost:7474", None, "cross-site", Denied), ("localhost:7474", None, "same-site", Denied),
         ("localhost:1@evil.example", None, None, WrongHost), ("localhost, evil.example", None, None, WrongHost),
-        ("[::1]evil.example", None, None, WrongHost), ("localhost:7474", "http://[", None, Denied), ("localhost:7474", "file://localhost:7474", None, Denied),
+        ("[::1]evil.example", None, None, WrongHost),
+        ("localhost:7474", "http://[", None, Denied), ("localhost:7474", "file://localhost:7474", None, Denied),
     ],
 )  # fmt: skip
 def test_browsers_of_others_and_foreign_names_are_refused(host, origin, site, refused):

@@ -262,7 +262,7 @@ class TokenFile:
         return found
 
     def changed(self) -> tuple[int, ...] | None:
-        """Something that is another value once the file is another one, or somebody else's; None where there is none."""
+        """Something that is another value once the file is another one or another's; None where there is none."""
         try:
             file, folder = os.lstat(self.path), os.stat(self.path.parent)
         except OSError:
