@@ -190,13 +190,19 @@ def test_a_log_s_own_directory_says_so_too(own, open_log, keyring):
     assert len(list((own / "segments" / layout.FRONTIERS).rglob("*.json"))) == 1
 
 
-def test_in_a_log_with_keys_a_missing_frontier_is_missed(settled, keyring):
-    settled.store.delete(settled.keys(layout.FRONTIERS))
+def test_in_a_log_with_keys_a_missing_frontier_is_missed(settled, bring, keyring):
+    """Whoever can remove it can remove the newest manifest object, too: nothing is read or taken over as if it were all."""
+    settled.store.delete([*settled.keys(layout.FRONTIERS), newest_manifest(settled)])
     if keyring is None:
-        assert holdfast.read(settled.url, "orders").count() == 30
+        assert holdfast.read(settled.url, "orders").count() == 20
+        assert any("there is no frontier" in told for told in bring().not_proved)
         return
-    with pytest.raises(Corrupt, match="there is no frontier"):
-        holdfast.read(settled.url, "orders", keyring=keyring)
+    before = settled.objects()
+    for look in (partial(holdfast.read, settled.url, "orders", keyring=keyring), bring, partial(bring, copy=True)):
+        with pytest.raises(Corrupt, match="there is no frontier"):
+            look()
+    assert settled.objects() == before
+    assert bring(accept_loss=True).records == 20
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "forged"])

@@ -131,6 +131,7 @@ def test_a_log_ships_where_the_environment_says_whatever_else_is_set(tmp_path, m
     holdfast.open(tmp_path / "own", settings=Settings(), store=tmp_path / "other").close()
     holdfast.open(tmp_path / "said", settings={"store": {"url": ""}}).close()
     assert not (tmp_path / "store").exists()
+    holdfast.open(tmp_path / "own", settings=Settings(), read_only=True).close()  # writes nothing, ships nothing
     holdfast.open(tmp_path / "merged", settings={"segments": {"seal_on_close": False}}).close()
     assert (tmp_path / "store").exists()
 

@@ -63,8 +63,8 @@ def open_log(
     read_only: bool = False,
 ) -> Log:
     """Open a log alone; what users call, with all that can be said about it, is `holdfast.open`."""
-    asked = asked_for(path, store, settings, keyring, cipher, clock)
-    return open_asked(asked, read_only=flag(read_only, "read_only"))
+    reads = flag(read_only, "read_only")
+    return open_asked(asked_for(path, store, settings, keyring, cipher, clock, read_only=reads), read_only=reads)
 
 
 def asked_for(
@@ -74,11 +74,13 @@ def asked_for(
     keyring: Keyring | str | None,
     cipher: PayloadCipher | None,
     clock: Clock | None,
+    *,
+    read_only: bool,
 ) -> Asked:
     """What a caller gave, checked; raises Invalid before anything is touched."""
     place = Path(os.path.realpath(path_of(path)))  # a link may be pointed elsewhere; the log stays where it is
     named = keyring.variable if isinstance(keyring, Keyring) else keyring
-    if isinstance(given := settings, Settings):
+    if isinstance(given := settings, Settings) and not read_only:  # who only reads writes nothing in the clear
         given.check_is_complete(has_keys=(keyring or cipher) is not None, has_store=store is not None)
     settings = Settings.given(settings, named)
     if store is not None:

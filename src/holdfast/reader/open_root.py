@@ -29,7 +29,7 @@ from holdfast.root.objects.documents import (
     SinkTopicDocument,
     TopicDocument,
 )
-from holdfast.root.objects.frontiers import Behind, behind, missing, newest_frontier, settled_of
+from holdfast.root.objects.frontiers import Behind, absent, behind, missing, newest_frontier, settled_of
 from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
 from holdfast.root.shared_stores import shared_store
@@ -260,9 +260,7 @@ class SettledRoot:
     def _require_frontier(self) -> None:
         """In a log with keys one is there before anything is settled: somebody has removed it."""
         if self.store.form.is_authentic and self.store.form.format >= ROOT and self.frontier() is None:
-            self.lost(
-                Corrupt("there is no frontier: nobody can tell what is missing", path=layout.FRONTIERS, hint=_LOST_HINT)
-            )
+            self.lost(absent(_LOST_HINT))
 
     def frontier(self) -> FrontierDocument | None:
         """How far the log itself says that it was settled; None where it never did. One request if nothing is new."""

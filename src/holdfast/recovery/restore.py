@@ -53,6 +53,7 @@ from holdfast.root.numbered_objects import segments_from
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import (
+    ROOT,
     EpochDocument,
     FrontierDocument,
     LogDocument,
@@ -60,7 +61,7 @@ from holdfast.root.objects.documents import (
     SinkTopicDocument,
     TopicDocument,
 )
-from holdfast.root.objects.frontiers import missing, newest_frontier
+from holdfast.root.objects.frontiers import absent, missing, newest_frontier
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_format import RootForm
@@ -76,6 +77,12 @@ from holdfast.telemetry import spans
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
+
+_LOST_HINT = (
+    "nothing was taken over. If the old machine still has the log, open it there: it writes manifest objects again. Else"
+    " look for older versions of these objects in the bucket; or bring back what is there with --accept-loss"
+    " (accept_loss=True)"
+)
 
 logger = logging.getLogger("holdfast")
 
@@ -371,13 +378,13 @@ class _Restore:
 
     def _require_settled(self, seen: Seen) -> None:
         """Likewise of what was settled: where the newest manifest objects are lost, only the frontier knows."""
-        if seen.behind and not self._options.accept_loss:
-            raise missing(
-                seen.behind[0], self._store,
-                "nothing was taken over. If the old machine still has the log, open it there: it writes manifest"
-                " objects again. Else look for older versions of these objects in the bucket; or bring back what is"
-                " there with --accept-loss (accept_loss=True)",
-            )  # fmt: skip
+        if self._options.accept_loss:
+            return
+        if seen.behind:
+            raise missing(seen.behind[0], self._store, _LOST_HINT)
+        form, has_settled = self._store.form, any(manifest.segments for manifest in seen.manifests.values())
+        if seen.frontier is None and has_settled and form.is_authentic and form.format >= ROOT:
+            raise absent(_LOST_HINT)
 
     def _require_acknowledged(self, seen: Seen) -> None:
         """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""

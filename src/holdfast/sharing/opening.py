@@ -49,10 +49,11 @@ def open_log(
     ...         log.topic("orders").append(b"first").offset
     0
     """
-    asked = alone.asked_for(path, store, settings, keyring, cipher, clock)
+    reads = flag(read_only, "read_only")
+    asked = alone.asked_for(path, store, settings, keyring, cipher, clock, read_only=reads)
     if not flag(share, "share"):
-        return alone.open_asked(asked, read_only=flag(read_only, "read_only"))
-    if flag(read_only, "read_only"):
+        return alone.open_asked(asked, read_only=reads)
+    if reads:
         raise Invalid("a log is shared or only read, not both", hint="leave out share=True: reading needs no owner")
     from holdfast.sharing.shared_opening import open_member  # who has a log alone needs nothing of that
 

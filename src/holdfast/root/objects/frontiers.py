@@ -103,6 +103,11 @@ def missing(found: Behind, store: Store, hint: str) -> Corrupt:
     )  # fmt: skip
 
 
+def absent(hint: str) -> Corrupt:
+    """What to say where a log with keys has settled something, and there is no frontier: somebody has removed it."""
+    return Corrupt("there is no frontier: nobody can tell what is missing", path=layout.FRONTIERS, hint=hint)
+
+
 def _proved(data: bytes, key: str, log: str) -> FrontierDocument:
     frontier = documents.decode(data, key, FrontierDocument)
     if (frontier.log, key_of(frontier)) != (log, key):
