@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -10,9 +11,11 @@ import pytest
 import holdfast
 from holdfast import Keyring, Settings
 from holdfast.crypto.vault import Vault
+from holdfast.journal.commit import writer
 from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.model.control_rows import stamped
 from tests.cli.conftest import PATIENCE, Owner, Run, Spawn, objects, segment_files, tamper
+from tests.segments.planting import wait_for
 
 pytestmark = pytest.mark.disk
 
@@ -461,6 +464,23 @@ def test_damage_to_what_was_shipped_is_listed(
     for verb in ("status", "inspect"):
         result = run(verb, sealed_log)
         assert (result.exit_code, message in result.stdout) == (3, True)
+
+
+@pytest.mark.parametrize("spoil", [lambda file: os.truncate(file, 100), Path.unlink], ids=["cut", "gone"])
+def test_a_file_of_groups_that_is_cut_off_or_gone_is_listed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+) -> None:
+    """An owner would refuse the log: then status says no "verified"."""
+    monkeypatch.setattr(writer, "_FOLD_S", 0.05)
+    with holdfast.open(tmp_path / "log", settings={"segments": {"seal_on_close": False}}) as opened:
+        opened.topic("t").append(b"x")
+        wait_for(lambda: not opened._journal._backend.filed.late.entries)
+        copy = Path(shutil.copytree(opened.path, tmp_path / "copy", ignore=shutil.ignore_patterns("LOCK", "SOCKET")))
+    assert objects(run("status", copy, "--json").stdout)[0]["verified"]
+    spoil(min((copy / "groups").iterdir()))
+    result = run("status", copy)
+    assert (result.exit_code, "verified   no" in result.stdout) == (3, True)
+    assert "a file of groups ends before what the database has of it" in result.stdout
 
 
 def test_a_log_from_before_stores_is_shown(run: Run, tmp_path: Path) -> None:

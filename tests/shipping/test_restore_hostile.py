@@ -81,7 +81,7 @@ def made(open_shipped: Callable[..., Log], make_root: Callable[[], Root], keyrin
             root = make_root()
             opened = lambda name, **options: open_shipped(f"{kind}-{name}", **options)  # noqa: E731
             ship_everything(opened, root, **({"keyring": keyring} if kind == "encrypted" else {}))
-            _made[kind] = {key: root.store.get(key) for key in root.keys()}
+            _made[kind] = {info.key: root.store.get(info.key) for info in root.infos()}
         copy = make_root()
         for key, data in _made[kind].items():
             copy.store.create(key, Body.of(data))

@@ -1,9 +1,9 @@
 """`holdfast status`: who owns a log, how far each partition has got, and whether it is damaged.
 
 The numbers are one consistent look at the control rows; the store is not asked. The checks are those of opening the
-log: stamps, heads, tails. Entries further back are proved when they are read (`holdfast inspect --entries all` proves
-them all). Without the key of an encrypted log the same numbers are shown, and the report says that nothing was
-verified.
+log: stamps, heads, tails, the ends of its files of groups, and that segments' files are there. Entries further back are
+proved when they are read (`holdfast inspect --entries all` proves them all). Without the key of an encrypted log the
+same numbers are shown, and the report says that nothing was verified.
 """
 
 from __future__ import annotations
@@ -113,15 +113,17 @@ def status_command(place: Path | Root, log_id: str, reference: str | None, as_js
 
 def _status_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> int:
     log_id = place.require_log()
-    control, sizes, problems, keyless = ControlRows(place.database), dict[int, PartitionBytes](), list[Corrupt](), False
+    control, sizes, keyless = ControlRows(place.database), dict[int, PartitionBytes](), False
+    problems, files = list[Corrupt](), list[Corrupt]()
     try:
         with InspectedDatabase.open(place.database) as database:
             inspection = database.examine(log_id, keyring, problems)
+            files = inspection.lost_bodies()
             control, keyless = inspection.control, inspection.keyless
             sizes = database.bytes_of(control)
     except Corrupt as error:
         problems.append(error)
-    consumers = _opened(place, keyring, control, files := list[Corrupt]())
+    consumers = _opened(place, keyring, control, files)
     verified = control.log is not None and not keyless and not control.damage and not files
     problems += [] if problems else files
     topics = list(summary.topics(control, sizes).values())

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.backend import (
+    GROUP_FILES_SINCE,
     Backend,
     ControlRows,
     EntryWalk,
@@ -31,6 +32,7 @@ from holdfast.journal.entry_reader import Reader
 from holdfast.journal.proving import proved_groups
 from holdfast.journal.proving.examination import Examination, Finding, Verdict
 from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs
+from holdfast.journal.proving.recovery import lost_bodies
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import DiskFailed, SegmentRow
 from holdfast.model.entry import TYPED, Entry, is_whole
@@ -170,6 +172,12 @@ class Inspection:
             return Partition(partition_id, self.names[topic_id], number, self._proofs.log_id, Signal(), end)
         except (KeyError, struct.error):  # the head's verdict says it
             return None
+
+    def lost_bodies(self) -> list[Corrupt]:
+        """Files of groups that are cut off or gone. An owner may remove one meanwhile: what is so twice is so."""
+        if self.control.version < GROUP_FILES_SINCE or not any(lost_bodies(self._backend, self.partitions)):
+            return []
+        return list(lost_bodies(self._backend, self.partitions))
 
     # -- segments -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ log's row. It is durable before the writer encrypts or acknowledges anything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES, PayloadCipher
@@ -28,6 +28,7 @@ from holdfast.journal.proving.examination import GOOD, PARTITIONS_MAX, Examinati
 from holdfast.journal.proving.proofs import LOG_ID_BYTES, OK, Proofs
 from holdfast.journal.sessions.session_state import Session
 from holdfast.journal.sessions.session_table import proved
+from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.state_digest import SUM_BYTES, total
 from holdfast.journal.state.topic_registry import Topics
 from holdfast.model.control_rows import (
@@ -99,12 +100,12 @@ def recover(
                 recovered.sessions = proved(tables.sessions(), row, recovered.vault, str(backend.path))
             except Corrupt as damage:
                 recovered.problems.append(damage)
-            recovered.problems += _lost_bodies(backend, recovered)
+            recovered.problems += lost_bodies(backend, recovered.topics.by_id)
     recovered.spaces = {space.name: space for space in control.spaces}
     return recovered
 
 
-def _lost_bodies(backend: Backend, recovered: Recovered) -> Iterator[Corrupt]:
+def lost_bodies(backend: Backend, partitions: Mapping[int, Partition]) -> Iterator[Corrupt]:
     """Files of groups that lack what the database has last of them.
 
     A file is written from its beginning to its end: so it has what comes before that, unless it was damaged there,
@@ -112,7 +113,7 @@ def _lost_bodies(backend: Backend, recovered: Recovered) -> Iterator[Corrupt]:
     """
     with backend.reading() as rows:
         for number, partition_id, entry in rows.last_in_files():
-            partition = recovered.topics.by_id.get(partition_id)
+            partition = partitions.get(partition_id)
             if isinstance(entry, Entry) and partition is not None and is_whole(partition.place, entry):
                 continue
             yield Corrupt(
