@@ -17,16 +17,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from holdfast.sharing.calls import owner_news, told_events
 
 import holdfast
 from holdfast import Log
 from holdfast.journal.commit import forwarder
+from holdfast.owner.event_relay import ToldEvents
+from holdfast.owner.owner_news import OwnerNews
+from holdfast.owner.peer import Peer
 from holdfast.sharing import membership, owner_link
-from holdfast.sharing.calls import owner_news, told_events
-from holdfast.sharing.calls.owner_news import OwnerNews
-from holdfast.sharing.calls.told_events import ToldEvents
 from holdfast.sharing.hosting import client_connection
-from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.membership import Membership
 from holdfast.sharing.owner_link import SocketLink
@@ -81,7 +81,7 @@ _GUARDED: dict[type, tuple[str, set[str]]] = {
         "_lock",
         {"_owner", "_host", "_is_over", "_keeps", "_wanted", "_leaving", "_held_off_until", "_is_paused"},
     ),
-    Caller: ("_lock", {"is_gone", "_ends"}),
+    Peer: ("_lock", {"is_gone", "_ends"}),
     ToldEvents: ("_lock", {"_subscribers", "_is_told", "_has_gap"}),
     OwnerNews: ("_lock", {"_shipping", "_thread"}),
 }
