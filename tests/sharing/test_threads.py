@@ -17,11 +17,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from holdfast.sharing.calls import owner_news, told_events
 
 import holdfast
 from holdfast import Log
 from holdfast.journal.commit import forwarder
+from holdfast.owner import event_relay, owner_news
 from holdfast.owner.event_relay import ToldEvents
 from holdfast.owner.owner_news import OwnerNews
 from holdfast.owner.peer import Peer
@@ -92,7 +92,7 @@ _GUARDED: dict[type, tuple[str, set[str]]] = {
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Finds who changes something without its lock, whether or not another thread comes in between this time."""
     broken: list[str] = []
-    for module in (forwarder, owner_link, membership, client_connection, told_events, owner_news):
+    for module in (forwarder, owner_link, membership, client_connection, event_relay, owner_news):
         for name in ("Lock", "RLock"):
             monkeypatch.setattr(module, name, Held, raising=False)
 
