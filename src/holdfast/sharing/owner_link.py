@@ -30,14 +30,8 @@ from holdfast.caller import in_coroutine, once
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.model.typed_decoding import from_msgpack
-from holdfast.shared_number import SharedNumber
-from holdfast.sharing.bell import Bell
-from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.loop_turns import LoopTurns
-from holdfast.sharing.meeting import Meeting
-from holdfast.sharing.unanswered_groups import UnansweredGroups
-from holdfast.sharing.unsent import Unsent
-from holdfast.sharing.wire import (
+from holdfast.owner.link_port import MET
+from holdfast.owner.wire import (
     ANSWER,
     BYE,
     CALL,
@@ -59,6 +53,13 @@ from holdfast.sharing.wire import (
     decoded,
     frame,
 )
+from holdfast.shared_number import SharedNumber
+from holdfast.sharing.bell import Bell
+from holdfast.sharing.frame_reader import FrameReader, receive_one, send
+from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing.meeting import Meeting
+from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unsent import Unsent
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Turn, Waiting
@@ -73,9 +74,6 @@ _STAND_BY_S = 0.02
 """How long a loop may leave undone what it has a turn for."""
 _IDLE_S = 1.0
 """A loop that had no turn for so long gets no more."""
-
-MET = "met"
-"""The event that no owner tells: there is one, perhaps another one than before."""
 
 logger = logging.getLogger("holdfast.sharing")
 

@@ -20,16 +20,15 @@ from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.hosting.client_connection import Caller
-from holdfast.sharing.owner_link import MET
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import Nothing
+from holdfast.owner.link_port import MET, OwnerLink
+from holdfast.owner.peer import Peer
 from holdfast.shipping.events import Event, Subscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.parts import LogStore
-    from holdfast.sharing.hosting.call_runner import CallHandler
-    from holdfast.sharing.owner_link import SocketLink
+    from holdfast.owner.call_handlers import CallHandler
 
 SHIPPING = "shipping"
 
@@ -50,7 +49,7 @@ class EventCalls:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._callers: set[Caller] = set()
+        self._callers: set[Peer] = set()
         self._lock = RLock()
         self._subscription: Subscription | None = None
 
@@ -58,7 +57,7 @@ class EventCalls:
         """The call that it answers."""
         return {"subscribe": handler(Nothing, self._subscribe)}
 
-    def _subscribe(self, caller: Caller, _: Nothing) -> Nothing:
+    def _subscribe(self, caller: Peer, _: Nothing) -> Nothing:
         with once(self._lock):
             if self._subscription is None:
                 self._subscription = self._store.subscribe()
@@ -70,7 +69,7 @@ class EventCalls:
         caller.at_end(partial(self._forget, caller))
         return Nothing()
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: Peer) -> None:
         with once(self._lock):
             self._callers.discard(caller)
 
@@ -106,7 +105,7 @@ class ToldEvents:
     """
 
     def __init__(
-        self, link: SocketLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
+        self, link: OwnerLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
         timeout: float,
     ) -> None:  # fmt: skip
         """`soon` does something in a thread that may wait for the owner."""

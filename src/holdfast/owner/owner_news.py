@@ -23,15 +23,12 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
-from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.membership import HAND_OVER_S
-from holdfast.sharing.owner_link import MET
+from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.owner.link_port import HAND_OVER_S, MET, OwnerLink
 
 if TYPE_CHECKING:
     from holdfast.crypto.keyring import Keyring
     from holdfast.log.log import Log
-    from holdfast.sharing.calls.key_rotation import KeyNews
-    from holdfast.sharing.owner_link import SocketLink
 
 HOLD_OFF = "hold_off"
 """The event that another member is about to own the log."""
@@ -68,7 +65,7 @@ class OwnerNews:
     """
 
     def __init__(
-        self, journal: Journal, link: SocketLink, asking: Asking, ownership: Ownership
+        self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership
     ) -> None:  # fmt: skip
         self._ownership = ownership
         self._clock = journal.clock
@@ -85,7 +82,8 @@ class OwnerNews:
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = link.turns
         self._thread: Thread | None = None
-        self.keys: KeyNews | None = None
+        self.rotate: Callable[[Keyring], None] | None = None
+        """How the owner is asked for another key."""
         self.on_members: Callable[[], None] = lambda: None
         """Called when the members of some consumer have changed, or the owner has."""
         journal.shipping_state.expect = self._watch_shipping
@@ -147,8 +145,8 @@ class OwnerNews:
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Have the owner encrypt under this keyring's current key from now on."""
-        assert self.keys is not None
-        self.keys.rotate(keyring)
+        assert self.rotate is not None
+        self.rotate(keyring)
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
