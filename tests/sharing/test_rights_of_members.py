@@ -18,7 +18,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, SetPolicyCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer
-from holdfast.owner.call_handlers import set_calls
+from holdfast.owner.call_handlers import journal_handlers
 from holdfast.owner.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, Watch
 from holdfast.owner.peer import Peer
 from holdfast.sharing.shared_log import answer_members
@@ -57,7 +57,7 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
         log.topic("orders").consumer("before").close()
         log.executions.start("k")
         host: Any = SimpleNamespace(calls={}, publish=None, guard=None)
-        set_calls(host, SimpleNamespace(journal=log._context.journal))  # type: ignore[arg-type]
+        host.calls.update(journal_handlers(log._context.journal))
         stop = answer_members(host, log, lambda: None, lambda: b"")
         assert set(host.calls) == set(TABLE) | WITHOUT_TOPIC
         caller = Peer(bytes(16), 1, lambda name, body: None)

@@ -76,7 +76,7 @@ class Held:
 
 
 _GUARDED: dict[type, tuple[str, set[str]]] = {
-    SocketLink: ("_turns", {"_sock", "_met", "_known", "_loop_turns", "_unsent", "_frames", "_sent_by_thread"}),
+    SocketLink: ("turns", {"_sock", "_met", "_known", "_loop_turns", "_unsent", "_frames", "_sent_by_thread"}),
     Membership: (
         "_lock",
         {"_owner", "_host", "_is_over", "_keeps", "_wanted", "_leaving", "_held_off_until", "_is_paused"},
@@ -113,7 +113,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(SocketLink, "__init__", lambda self, *given: (links.append(self), make(self, *given))[1])
 
     def looked_at(self: UnansweredGroups) -> int:
-        if not any(link._unanswered is self and link._turns.is_mine for link in links):  # type: ignore[attr-defined]
+        if not any(link._unanswered is self and link.turns.is_mine for link in links):  # type: ignore[attr-defined]
             broken.append(f"UnansweredGroups.first without a turn in {threading.current_thread().name}")
         return first(self)  # type: ignore[misc]
 

@@ -99,7 +99,10 @@ class EventCalls:
 
 
 class ToldEvents:
-    """The subscriptions of one member; `_lock` guards which they are, and what was missed."""
+    """The subscriptions of one member; the link's lock guards which they are, and what was missed.
+
+    Events come in turns of the link, where it is held.
+    """
 
     def __init__(
         self, link: OwnerLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
@@ -111,7 +114,7 @@ class ToldEvents:
         self._events_max = events_max
         self._timeout = timeout
         self._subscribers = Subscribers(events_max)
-        self._lock = RLock()
+        self._lock = link.turns
         self._is_told = False
         self._has_gap = False
         link.on_event(SHIPPING, self._take)
@@ -134,9 +137,8 @@ class ToldEvents:
 
     def _met(self, _: bytes) -> None:
         """There is another owner."""
-        with once(self._lock):
-            is_told = self._has_gap = self._is_told
-        if is_told:
+        self._has_gap = self._is_told
+        if self._is_told:
             self._soon(self._ask)
 
     def _take(self, body: bytes) -> None:
@@ -144,14 +146,11 @@ class ToldEvents:
             news = _decode(body)
         except msgspec.MsgspecError:
             return
-        with once(self._lock):
-            subscribers = self._subscribers
-            gap, self._has_gap = int(self._has_gap), self._has_gap and news.event is None
-            if news.event is None and news.end is not None:
-                self._subscribers = Subscribers(self._events_max)
         if news.event is not None:
-            subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
+            gap, self._has_gap = int(self._has_gap), False
+            self._subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
         elif news.end is not None:
+            subscribers, self._subscribers = self._subscribers, Subscribers(self._events_max)
             subscribers.end(news.end.error())
 
     def close(self) -> None:

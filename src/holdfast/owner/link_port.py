@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import RLock
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -19,6 +20,8 @@ class OwnerLink(Protocol):
     """Calls, and events."""
 
     session: bytes
+    turns: RLock
+    """Guards what is known of the owner; held while an event is told."""
 
     def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
         """Ask the owner for something, and wait for its answer; OutcomeUnknown where it ended meanwhile."""

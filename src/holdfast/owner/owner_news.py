@@ -10,7 +10,6 @@ for is looked at once: nobody misses what happened in between. While there is no
 from __future__ import annotations
 
 import logging
-from _thread import RLock
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
@@ -61,8 +60,8 @@ class Ownership(Protocol):
 class OwnerNews:
     """Hears for one member; any thread may use it.
 
-    `_lock` guards what is watched, the thread, and what is told of the store, which two threads may be told at once.
-    `_meetings` is counted in turns of the link, and only compared elsewhere.
+    The link's lock guards what is watched, the thread, the meetings, and what is told of the store, which two threads
+    may be told at once. Events come in turns of the link, where it is held.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class OwnerNews:
         self._topics: set[str] = set()
         self._shipping = False
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = RLock()
+        self._lock = link.turns
         self._thread: Thread | None = None
         self.rotate: Callable[[Keyring], None] | None = None
         """How the owner is asked for another key."""
@@ -156,8 +155,8 @@ class OwnerNews:
     # -- its thread ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take up what is told."""
-        with once(self._lock):
+        """Begin to take up what is told; in a turn, too."""
+        with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="holdfast-news", daemon=True)
                 self._thread.start()
@@ -172,9 +171,8 @@ class OwnerNews:
         self._todo.put(do)
 
     def _soon(self, do: Callable[[], None]) -> None:
-        with once(self._lock):
-            is_awaited = self._thread is not None
-        if is_awaited:
+        """In a turn: whoever was interrupted with a lock of ours would keep the whole link waiting for another one."""
+        if self._thread is not None:
             self._todo.put(do)
 
     def _work(self) -> None:
