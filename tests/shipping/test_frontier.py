@@ -191,7 +191,7 @@ def test_a_log_s_own_directory_says_so_too(own, open_log, keyring):
 
 
 def test_in_a_log_with_keys_a_missing_frontier_is_missed(settled, bring, keyring):
-    """Whoever can remove it can remove the newest manifest object, too: nothing is read or taken over as if it were all."""
+    """Whoever can remove it can remove the newest manifest object, too: what is left is not taken for all."""
     settled.store.delete([*settled.keys(layout.FRONTIERS), newest_manifest(settled)])
     if keyring is None:
         assert holdfast.read(settled.url, "orders").count() == 20

@@ -17,8 +17,8 @@ from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import StoredRows
 
 __all__ = [
-    "GROUP_FILES_SINCE", "Backend", "ControlRows", "EntryWalk", "PartitionBytes", "Rows", "StoredEntry", "Tables", "create_backend",
-    "inspect_backend", "open_backend",
+    "GROUP_FILES_SINCE", "Backend", "ControlRows", "EntryWalk", "PartitionBytes", "Rows", "StoredEntry", "Tables",
+    "create_backend", "inspect_backend", "open_backend",
 ]  # fmt: skip
 
 Backend: TypeAlias = SqliteBackend

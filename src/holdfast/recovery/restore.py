@@ -79,8 +79,8 @@ _AT_ONCE = 6
 _ATTEMPTS = 5
 
 _LOST_HINT = (
-    "nothing was taken over. If the old machine still has the log, open it there: it writes manifest objects again. Else"
-    " look for older versions of these objects in the bucket; or bring back what is there with --accept-loss"
+    "nothing was taken over. If the old machine still has the log, open it there: it writes manifest objects again."
+    " Else look for older versions of these objects in the bucket; or bring back what is there with --accept-loss"
     " (accept_loss=True)"
 )
 
