@@ -24,10 +24,10 @@ def moment(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
 
-_DAYS = ("0001-01-01", "1582-10-04", "1582-10-15", "1883-11-18", "1899-12-31", "1970-01-01", "9999-12-31")
+_DAYS = ("0001-01-01", "1582-10-04", "1582-10-10", "1582-10-15", "1883-11-18", "1899-12-31", "1970-01-01", "9999-12-31")
 _TIMES = (
-    "0001-01-01 00:00:00", "1582-10-04 23:59:59.999999", "1582-10-15 00:00:00", "1900-01-01 00:00:00",
-    "1969-12-31 23:59:59.999999", "2024-03-10 02:30:00.000001", "9999-12-31 23:59:59.999999",
+    "0001-01-01 00:00:00", "1582-10-04 23:59:59.999999", "1582-10-10 00:00:00", "1582-10-15 00:00:00",
+    "1900-01-01 00:00:00", "1969-12-31 23:59:59.999999", "2024-03-10 02:30:00.000001", "9999-12-31 23:59:59.999999",
 )  # fmt: skip
 _MILLIS = ("0001-01-01 00:00:00", "1582-10-04 23:59:59.999", "1969-12-31 23:59:59.999", "2024-03-10 02:30:00.001")
 _DOUBLES = (NAN, -0.0, 0.0, 1.0, 9.0, INFINITE, -INFINITE, 5e-324, 1.7976931348623157e308)
@@ -65,6 +65,7 @@ KINDS = {
     "at": Kind(pa.timestamp("us", "UTC"), "timestamp", tuple(map(moment, _TIMES))),
     "ms": Kind(pa.timestamp("ms", "UTC"), "timestamp", tuple(map(moment, _MILLIS))),
     "wall": Kind(pa.timestamp("us"), "timestamp_ntz", tuple(moment(text).replace(tzinfo=None) for text in _TIMES)),
+    "a.b": Kind(pa.float64(), "double", _DOUBLES),
     "nothing": Kind(pa.float64(), "double", (None,)),
 }  # fmt: skip
 """What a condition may be on."""
@@ -176,6 +177,11 @@ def between(kind: Kind, value: Any) -> Any:
     if kind.arrow == pa.timestamp("ms", "UTC"):
         return value + dt.timedelta(microseconds=500)
     return value
+
+
+def is_in_gap(condition: Condition) -> bool:
+    """Whether it has one of the ten days that Java's old calendar does not have."""
+    return any(str(one).startswith("1582-10-10") for one in condition.literals)
 
 
 def conditions(seed: int) -> list[Condition]:

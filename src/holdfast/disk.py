@@ -139,8 +139,15 @@ class NotOwn(Exception):
 
 
 def read_own_file(path: Path, bytes_max: int) -> bytes:
-    """A small file that is ours alone: no link, owned by this user, closed to all others. Raises NotOwn as well."""
+    """A small file that is ours alone: no link, owned by this user, closed to all others, and in a directory where
+    nobody else could put another one in its place. Raises NotOwn as well.
+    """
     with open(open_file(path), "rb") as stream:
+        folder = os.stat(path.parent)
+        if folder.st_uid not in (0, os.geteuid()):
+            raise NotOwn(f"another user owns its directory uid={folder.st_uid}")
+        if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+            raise NotOwn("others may write its directory")
         status = os.fstat(stream.fileno())
         if status.st_uid != os.geteuid():
             raise NotOwn(f"another user owns it uid={status.st_uid}")

@@ -6,7 +6,7 @@ under `[journal]` in TOML and `HOLDFAST_JOURNAL__QUEUE_BYTES_MAX` in the environ
 be text ("64MiB", "5ms"). A name that does not exist is an error, never ignored; all problems are reported at once.
 
 Nested dictionaries are merged key by key over the file and the environment. A `Settings` value is complete: nothing is
-added to it, and a log is not opened with one that leaves out the keys which the file or the environment name.
+added to it, and a log is not opened with one that leaves out the keys or the store that file or environment name.
 """
 
 from __future__ import annotations
@@ -103,14 +103,23 @@ class Settings(msgspec.Struct, frozen=True):
             raise Invalid(f"environ is a mapping, not {type(environ).__name__}", hint="for instance environ=os.environ")
         return _build(_loaded(None if file is None else path_of(file, "a settings file"), environ))
 
-    def check_keys_are_named(self) -> None:
-        """Raise Invalid where these settings leave out the keys that file or environment name: a log would be plain."""
-        named = Settings.load().crypto
-        if (named.keyring or named.encrypt) and not (self.crypto.keyring or self.crypto.encrypt):
-            raise Invalid(
-                "settings= leaves out the encryption that the settings file or the environment asks for",
-                hint="give nested dictionaries, which are merged over both, or keyring=…, or Settings.load()",
-            )
+    def check_is_complete(self, *, has_keys: bool, has_store: bool) -> None:
+        """Raise Invalid where these settings leave out the keys, or the store, that the file or the environment names.
+
+        A log would be plain, or shipped nowhere; unless the caller names keys or a store of its own.
+        """
+        named = Settings.load()
+        is_keyed = has_keys or self.crypto.keyring or self.crypto.encrypt
+        is_stored = has_store or self.store.url
+        for what, own, left_out in (
+            ("encryption", "keyring", not is_keyed and (named.crypto.keyring or named.crypto.encrypt)),
+            ("store", "store", not is_stored and named.store.url),
+        ):
+            if left_out:
+                raise Invalid(
+                    f"settings= leaves out the {what} that the settings file or the environment asks for",
+                    hint=f"give nested dictionaries, which are merged over both, or {own}=…, or Settings.load()",
+                )
 
 
 Origin = Literal["default", "file", "environment", "profile"]
@@ -206,15 +215,15 @@ def _merged(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_variables(environ: Mapping[str, str], settings: Settings, references: Iterable[str | None]) -> None:
-    """Raise Invalid for variables that begin as settings do and are none, nor named by a reference."""
+    """Raise Invalid for variables that begin as settings do and are none, nor named by a reference; capitals count."""
     named = [*references, *(value for name in _sections() for value in astuple(getattr(settings, name)))]
     prefixes = tuple(value.removeprefix("env:") for value in named if isinstance(value, str) and value[:4] == "env:")
     known = [f"{name}__{field}".upper() for name, section in _sections().items() for field in section.__struct_fields__]
     problems = [
         f"there is no setting {name}{meant(rest, known, _PREFIX)}"
-        for name, rest in ((name, name.removeprefix(_PREFIX)) for name in environ if name.startswith(_PREFIX))
-        if rest not in known
-        and rest not in _OTHERS
+        for name, rest in ((name, name.removeprefix(_PREFIX)) for name in environ)
+        if (name.startswith(_PREFIX) or (name.upper().startswith(_PREFIX) and name.upper()[len(_PREFIX) :] in known))
+        and rest not in (*known, *_OTHERS)
         and not rest.startswith(_OF_TESTS)
         and not name.startswith(prefixes)
     ]

@@ -121,14 +121,29 @@ def test_a_handler_that_appends_in_the_middle_of_a_submit(tmp_path: Path, kind: 
         assert sorted(record.payload for record in topic.read()) == sorted(written)
 
 
-@pytest.mark.parametrize("verb", ["append", "offer", "append_batch", "flush", "stats", "transaction", "read"])
-def test_a_handler_in_the_middle_of_any_verb_is_answered(tmp_path: Path, verb: str) -> None:
-    with opened("owner", tmp_path) as log:
-        topic = log.topic("t")
+VERBS = [
+    "append", "offer", "append_batch", "flush", "stats", "transaction", "read", "marks", "poll", "commit", "consumed",
+]  # fmt: skip
 
-        def transaction(log: Log = log) -> None:
+
+@pytest.mark.sampled(2, each=("kind",))
+@pytest.mark.parametrize("kind", ["owner", "member", "client"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_handler_in_the_middle_of_any_verb_is_answered(tmp_path: Path, kind: str, verb: str) -> None:
+    """With what it asked for, or at once with a refusal: also where another thread would have to bring the answer."""
+    with opened(kind, tmp_path) as log:
+        topic = log.topic("t")
+        log.topic("in").append_batch([b"%d" % number for number in range(1_000)])
+        consumer, given = log.topic("in").consumer("c"), list[int]()
+
+        def poll() -> None:
+            given.extend(record.offset for record in consumer.poll(1, timeout=0))
+
+        def transaction(*consumed: Any) -> None:
             with log.transaction() as tx:
                 tx.append("t", b"in a transaction")
+                for one in consumed:
+                    tx.consumed(one)
 
         calls: dict[str, Callable[[], object]] = {
             "append": lambda: topic.append(b"a"),
@@ -138,6 +153,10 @@ def test_a_handler_in_the_middle_of_any_verb_is_answered(tmp_path: Path, verb: s
             "stats": log.stats,
             "transaction": transaction,
             "read": lambda: next(iter(topic.read(limit=1)), None),
+            "marks": topic.marks,
+            "poll": poll,
+            "commit": consumer.commit,
+            "consumed": lambda: transaction(consumer),
         }
 
         def handle() -> None:
@@ -146,8 +165,11 @@ def test_a_handler_in_the_middle_of_any_verb_is_answered(tmp_path: Path, verb: s
                     call()
                 except Unavailable as error:
                     assert "interrupted" in error.message
+                except holdfast.Invalid as error:  # it interrupted that transaction
+                    assert "a transaction that has not ended has this consumer's position" in error.message
 
         assert at_every_step(calls[verb], handle, most=_TIMES)
+        assert len(given) == len(set(given)), "a record was given out twice"
 
 
 def test_the_end_of_an_object_in_the_middle_of_a_submit(open_log: Callable[..., Log]) -> None:

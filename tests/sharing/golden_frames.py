@@ -11,8 +11,8 @@ from holdfast.journal.sessions.outcomes import Outcome, Refusal, Repeat, RunOutc
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded, Row
-from holdfast.sharing import wire
-from holdfast.sharing.group_frames import PackedGroup
+from holdfast.owner import wire
+from holdfast.owner.group_frames import PackedGroup
 from holdfast.signals import Signal
 
 PLACE = Path(__file__).parent.parent / "golden" / "frames"

@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import Log, Unavailable
-from holdfast.sharing import wire
+from holdfast.owner import wire
 from holdfast.sharing.membership import settings_digests
 
 pytestmark = [

@@ -15,9 +15,9 @@ from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome
+from holdfast.owner.wire import Answer, BadFrame
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.unanswered_groups import UnansweredGroups
-from holdfast.sharing.wire import Answer, BadFrame
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.disk

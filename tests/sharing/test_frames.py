@@ -9,8 +9,8 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.model.record_columns import Columns, Encoded
-from holdfast.sharing import wire
-from holdfast.sharing.group_frames import GroupReader
+from holdfast.owner import wire
+from holdfast.owner.group_frames import GroupReader
 from tests.sharing.golden_frames import PARTITIONS, PLACE, ROWS, frames
 
 pytestmark = pytest.mark.unit

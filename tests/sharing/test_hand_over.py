@@ -13,7 +13,7 @@ import holdfast
 from holdfast.journal.commit.writer import Writer
 from holdfast.journal.queue.group import Group
 from holdfast.log_directory import Directory
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.peer import Peer
 from holdfast.sharing.hosting.host import Host
 from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, check_log, owner_of, several
@@ -131,7 +131,7 @@ def test_a_log_that_was_handed_over_to_somebody_who_leaves_too_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """All workers of a server get SIGTERM at once: each may count on another one that does not stay, either."""
-    monkeypatch.setattr(Host, "callers", lambda self: [Caller(bytes(16), 0, lambda name, body: None)])
+    monkeypatch.setattr(Host, "callers", lambda self: [Peer(bytes(16), 0, lambda name, body: None)])
     with holdfast.open(tmp_path / "log", share=True, settings=SEALS) as log:
         log.topic("t").append(b"one")
     with holdfast.open(tmp_path / "log", read_only=True) as log:

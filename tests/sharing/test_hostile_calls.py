@@ -14,10 +14,10 @@ import holdfast
 from holdfast import HoldfastError, Invalid, Log
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
-from holdfast.sharing.calls.consumer_calls import ConsumerCalls
-from holdfast.sharing.calls.mark_events import MarkEvents
-from holdfast.sharing.calls.verb_calls import VerbCalls
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.consumer_calls import ConsumerCalls
+from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.peer import Peer
+from holdfast.owner.verb_calls import VerbCalls
 
 pytestmark = pytest.mark.disk
 
@@ -39,8 +39,8 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield log
 
 
-def caller() -> Caller:
-    return Caller(bytes(16), 1, lambda name, body: None)
+def caller() -> Peer:
+    return Peer(bytes(16), 1, lambda name, body: None)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))

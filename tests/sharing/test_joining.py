@@ -13,8 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Log
-from holdfast.sharing import socket_place, wire
-from holdfast.sharing.group_frames import PackedGroup
+from holdfast.owner import wire
+from holdfast.owner.group_frames import PackedGroup
+from holdfast.sharing import socket_place
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.hosting.listening import Listening
 from tests.sharing.test_hostile_clients import Client, row, rows

@@ -14,7 +14,8 @@ import pytest
 import holdfast
 from holdfast import Invalid, Keyring, Log, OutcomeUnknown, Settings, Unavailable
 from holdfast.crypto.segment_key import MessageKeys
-from holdfast.sharing import key_proof, membership, socket_place, wire
+from holdfast.owner import wire
+from holdfast.sharing import key_proof, membership, socket_place
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 
 pytestmark = pytest.mark.disk

@@ -18,10 +18,10 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, SetPolicyCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer
-from holdfast.sharing.call_handlers import set_calls
-from holdfast.sharing.calls.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, Watch
-from holdfast.sharing.calls.shared_log import answer_members
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.call_handlers import journal_handlers
+from holdfast.owner.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, Watch
+from holdfast.owner.peer import Peer
+from holdfast.sharing.shared_log import answer_members
 
 pytestmark = pytest.mark.disk
 
@@ -57,10 +57,10 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
         log.topic("orders").consumer("before").close()
         log.executions.start("k")
         host: Any = SimpleNamespace(calls={}, publish=None, guard=None)
-        set_calls(host, SimpleNamespace(journal=log._context.journal))  # type: ignore[arg-type]
+        host.calls.update(journal_handlers(log._context.journal))
         stop = answer_members(host, log, lambda: None, lambda: b"")
         assert set(host.calls) == set(TABLE) | WITHOUT_TOPIC
-        caller = Caller(bytes(16), 1, lambda name, body: None)
+        caller = Peer(bytes(16), 1, lambda name, body: None)
         for name, (request, expected) in TABLE.items():
             found = [_answer(host.calls[name], caller, request(topic)) for topic in TOPICS]
             assert found == expected.split(), name
@@ -69,7 +69,7 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
         assert "_new" not in log.topics()
 
 
-def _answer(call: Callable[[Caller, bytes], bytes], caller: Caller, request: Any) -> str:
+def _answer(call: Callable[[Peer, bytes], bytes], caller: Peer, request: Any) -> str:
     try:
         call(caller, msgspec.msgpack.encode(request))
     except HoldfastError as error:

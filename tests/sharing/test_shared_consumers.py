@@ -16,7 +16,7 @@ import holdfast
 from holdfast import Invalid, Log, OutcomeUnknown
 from holdfast.log.consumers.members import Members
 from holdfast.log.consumers.stored_positions import Kept, position_items
-from holdfast.sharing.calls.consumer_calls import RemoteMember
+from holdfast.owner.consumer_calls import RemoteMember
 from tests.sharing.members import ENVIRON
 from tests.sharing.shared_logs import join, shared
 

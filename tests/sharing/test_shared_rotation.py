@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Keyring, Log, Unavailable
-from holdfast.sharing.calls import key_rotation
+from holdfast.sharing import key_rotation
 from tests.executions.waiting_room import wait_until
 from tests.sharing.owner import SETTINGS
 from tests.sharing.shared_logs import OwnerProcess

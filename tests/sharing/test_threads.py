@@ -21,12 +21,12 @@ import pytest
 import holdfast
 from holdfast import Log
 from holdfast.journal.commit import forwarder
+from holdfast.owner import event_relay, owner_news
+from holdfast.owner.event_relay import ToldEvents
+from holdfast.owner.owner_news import OwnerNews
+from holdfast.owner.peer import Peer
 from holdfast.sharing import membership, owner_link
-from holdfast.sharing.calls import owner_news, told_events
-from holdfast.sharing.calls.owner_news import OwnerNews
-from holdfast.sharing.calls.told_events import ToldEvents
 from holdfast.sharing.hosting import client_connection
-from holdfast.sharing.hosting.client_connection import Caller
 from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.membership import Membership
 from holdfast.sharing.owner_link import SocketLink
@@ -76,12 +76,12 @@ class Held:
 
 
 _GUARDED: dict[type, tuple[str, set[str]]] = {
-    SocketLink: ("_turns", {"_sock", "_met", "_known", "_loop_turns", "_unsent", "_frames", "_sent_by_thread"}),
+    SocketLink: ("turns", {"_sock", "_met", "_known", "_loop_turns", "_unsent", "_frames", "_sent_by_thread"}),
     Membership: (
         "_lock",
         {"_owner", "_host", "_is_over", "_keeps", "_wanted", "_leaving", "_held_off_until", "_is_paused"},
     ),
-    Caller: ("_lock", {"is_gone", "_ends"}),
+    Peer: ("_lock", {"is_gone", "_ends"}),
     ToldEvents: ("_lock", {"_subscribers", "_is_told", "_has_gap"}),
     OwnerNews: ("_lock", {"_shipping", "_thread"}),
 }
@@ -92,7 +92,7 @@ _GUARDED: dict[type, tuple[str, set[str]]] = {
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Finds who changes something without its lock, whether or not another thread comes in between this time."""
     broken: list[str] = []
-    for module in (forwarder, owner_link, membership, client_connection, told_events, owner_news):
+    for module in (forwarder, owner_link, membership, client_connection, event_relay, owner_news):
         for name in ("Lock", "RLock"):
             monkeypatch.setattr(module, name, Held, raising=False)
 
@@ -113,7 +113,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(SocketLink, "__init__", lambda self, *given: (links.append(self), make(self, *given))[1])
 
     def looked_at(self: UnansweredGroups) -> int:
-        if not any(link._unanswered is self and link._turns.is_mine for link in links):  # type: ignore[attr-defined]
+        if not any(link._unanswered is self and link.turns.is_mine for link in links):  # type: ignore[attr-defined]
             broken.append(f"UnansweredGroups.first without a turn in {threading.current_thread().name}")
         return first(self)  # type: ignore[misc]
 

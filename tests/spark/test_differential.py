@@ -273,11 +273,14 @@ def test_thousands_of_random_programs_give_what_they_give_on_a_plain_copy(
 # -- values by which readers skip rows ----------------------------------------------------------------------------
 
 NAN = float("nan")
+OURS = ("_topic", "_partition", "_offset", "_time")
 ALWAYS = [
     poison.Condition("x", ">", (poison.INFINITE,)), poison.Condition("f", "=", (NAN,)),
     poison.Condition("x", "IN", (NAN, 9.0)), poison.Condition("x", "<=>", (NAN,)),
     poison.Condition("x", "<=", (poison.INFINITE,), is_negated=True), poison.Condition("s.y", ">", (1.8e307,)),
     poison.Condition("x", "=", (-0.0,)), poison.Condition("ms", "<", (poison.moment("2024-03-10 02:30:00.001500"),)),
+    poison.Condition("day", ">", (datetime.date(1582, 10, 10),)),
+    poison.Condition("at", "=", (poison.moment("1582-10-10 00:00:00"),)),
 ]  # fmt: skip
 """Those that have lost rows before."""
 
@@ -297,7 +300,7 @@ def poisoned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
     holdfast.compact(str(roots["compacted"]))
     reading = spark.read.format("holdfast").option("topic", "t")
     accelerated = reading.load(str(roots["log"]))
-    spread = accelerated.select(*poison.SCHEMA.names).repartition(8)
+    spread = accelerated.drop(*OURS).repartition(8)
     spread.write.format("holdfast").mode("append").option("topic", "t").save(str(directory / "sink"))
     table = WrittenTable(directory / "tables", append())
     table.write(spread)
@@ -312,7 +315,8 @@ def poisoned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
         "python": reading.option("native", "false").load(str(roots["log"])),
     }
     for name in ("accelerated", "read", "compacted", "sunk"):
-        assert pyspark_holdfast.path_of(views[name]).path == "native", name
+        taken = pyspark_holdfast.path_of(views[name])
+        assert taken.path == "native", (name, taken.reason)
     for name, frame in views.items():
         frame.createOrReplaceTempView(f"poisoned_{name}")
     spark.sql(f"CREATE TABLE poisoned_table USING holdfast OPTIONS (root '{roots['log']}', topic 't')")
@@ -328,6 +332,8 @@ def test_no_bound_excludes_a_row_that_a_plain_list_would_give(
     rows = poison.TABLE.to_pylist()
     for view in some(poisoned, 4):
         asked = [*ALWAYS, *some(poison.conditions(seed), 6, full=150)]
+        if view == "poisoned_files":  # Spark alone looks for these ten days at other days
+            asked = [one for one in asked if not poison.is_in_gap(one)]
         for first in range(0, len(asked), 40):
             check_conditions(spark, view, asked[first : first + 40], rows)
 
@@ -356,7 +362,7 @@ def test_bounds_of_other_writers_exclude_no_row(
         log.ship(30)
     pq.write_table(poison.TABLE, tmp_path / "file", row_group_size=4, write_page_index=True)
     accelerated = spark.read.format("holdfast").option("topic", "t").load(str(root))
-    columns = accelerated.select(*poison.SCHEMA.names).schema
+    columns = accelerated.drop(*OURS).schema
     size = {"file": (tmp_path / "file").stat().st_size}
     views = {
         "accelerated": accelerated,

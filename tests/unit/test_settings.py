@@ -121,10 +121,25 @@ def test_a_log_is_encrypted_as_the_environment_says_whatever_else_is_set(tmp_pat
         pass  # said out loud
 
 
+def test_a_log_ships_where_the_environment_says_whatever_else_is_set(tmp_path, monkeypatch):
+    """Complete settings without its store are refused: nothing would be shipped, and nobody told."""
+    monkeypatch.setenv("HOLDFAST_STORE__URL", f"file://{tmp_path}/store")
+    for given in ({"keyring": Keyring.generate()}, {}):
+        with pytest.raises(Invalid, match="leaves out the store"):
+            holdfast.open(tmp_path / "complete", settings=Settings(), **given)
+    assert not list(tmp_path.iterdir())
+    holdfast.open(tmp_path / "own", settings=Settings(), store=tmp_path / "other").close()
+    holdfast.open(tmp_path / "said", settings={"store": {"url": ""}}).close()
+    assert not (tmp_path / "store").exists()
+    holdfast.open(tmp_path / "merged", settings={"segments": {"seal_on_close": False}}).close()
+    assert (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [("HOLDFAST_STORE_URL", "HOLDFAST_STORE__URL"), ("HOLDFAST_ENCRYPT", "HOLDFAST_CRYPTO__ENCRYPT"),
-     ("HOLDFAST_KEYRING", "HOLDFAST_CRYPTO__KEYRING"), ("HOLDFAST_JOURNAL__QUEUE_BYTE_MAX", "queue_bytes_max")],
+     ("HOLDFAST_KEYRING", "HOLDFAST_CRYPTO__KEYRING"), ("holdfast_crypto__keyring", "HOLDFAST_CRYPTO__KEYRING"),
+     ("HOLDFAST_JOURNAL__QUEUE_BYTE_MAX", "queue_bytes_max")],
 )  # fmt: skip
 @pytest.mark.parametrize("settings", [None, {"journal": {}}, Settings()], ids=["loaded", "mapping", "complete"])
 def test_a_variable_that_is_no_setting_is_refused_at_open(tmp_path, monkeypatch, name, nearest, settings):

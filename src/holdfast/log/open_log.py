@@ -78,8 +78,8 @@ def asked_for(
     """What a caller gave, checked; raises Invalid before anything is touched."""
     place = Path(os.path.realpath(path_of(path)))  # a link may be pointed elsewhere; the log stays where it is
     named = keyring.variable if isinstance(keyring, Keyring) else keyring
-    if isinstance(given := settings, Settings) and keyring is None and cipher is None:
-        given.check_keys_are_named()
+    if isinstance(given := settings, Settings):
+        given.check_is_complete(has_keys=(keyring or cipher) is not None, has_store=store is not None)
     settings = Settings.given(settings, named)
     if store is not None:
         address = msgspec.structs.replace(settings.store, url=store_address(store))

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from holdfast.arguments import whole
+from holdfast.caller import once
 from holdfast.errors import NotFound
 from holdfast.log.topic_catalog import Schema, check_asked, no_key_column
 from holdfast.log.topics.any_topic import keeping
@@ -39,7 +40,7 @@ class _Names(msgspec.Struct):
 
 
 class RemoteCatalog:
-    """The topics that one client has asked for."""
+    """The topics that one client has asked for; `_lock` guards them, also while the server is asked about one."""
 
     def __init__(self, exchange: Exchange, journal: RemoteJournal) -> None:
         self._exchange = exchange
@@ -80,7 +81,7 @@ class RemoteCatalog:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
         topic = self._topics.get(check_name(name))
         if topic is None:
-            with self._lock:
+            with once(self._lock):
                 topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
         check_asked(topic, schema, partitions, key)
         if isinstance(topic, RemoteTypedTopic):

@@ -8,6 +8,7 @@ page's own that leads to this machine (DNS rebinding) is refused by `Host`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import Denied
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/, ]+))(?::[0-9]{0,5})?\Z")
 _REMEMBERED = 100
 _OWN_SITES = (None, "same-origin", "none")
 
@@ -60,11 +62,9 @@ def _is_own(origin: str, host: str | None) -> bool:
 
 
 def name_of(host: str) -> str:
-    """The name in `Host`, without its port."""
-    text = host.strip().lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].rstrip(".")
+    """The name in `Host`, without its port; empty where it is none."""
+    found = _HOST.match(host.strip().lower())
+    return "" if found is None else (found[1] or found[2]).rstrip(".")
 
 
 def is_loopback(host: str) -> bool:

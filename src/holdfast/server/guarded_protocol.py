@@ -29,8 +29,9 @@ from holdfast.server_settings import ServerSettings
 _log = logging.getLogger("holdfast.server")
 _HEADERS_MAX = 100
 _PIPELINED_MAX = 16
-_ONCE = (b"host", b"authorization", b"idempotency-key", b"holdfast-producer", b"holdfast-sequence")
-"""Headers that decide who asks and for what: a proxy might look at another one of two than we do."""
+_ONCE = (b"host", b"authorization", b"idempotency-key", b"origin", b"sec-fetch-site", b"content-type")
+"""Headers that decide who asks and for what, as all of our own do: a proxy might look at another one of two than we do.
+"""
 _LATE = 408
 _GOODBYE_S = 2.0
 """How long the end of TLS may take: a client that does not answer must not hold up the server's own end."""
@@ -112,6 +113,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal: tuple[int, str] | None = None
         self._unanswered: list[Any] = []
         """Requests of this connection that have no whole answer yet; several where a client does not wait."""
+        self._is_last = False
+        """Whether a request has come behind which another protocol could begin."""
 
     # -- the connection -----------------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_last:
             return
         super().data_received(data)
         if self._waits_for in ("head", "request") and not self.transport.is_closing():
@@ -206,11 +209,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """All headers are there."""
-        names = [name for name, _ in self.headers]
-        if any(names.count(name) > 1 for name in _ONCE):
-            raise httptools.HttpParserError("two of one")
+        if not is_unambiguous(self.url, self.headers, self.parser.should_upgrade()):
+            raise httptools.HttpParserError("others might read it in another way")
         self._wait_for("body", self._body_s)
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # we speak nothing else: it is answered, and nothing behind it is read
+            self.cycle.keep_alive = False
+            self._is_last = True
         self._unanswered = [one for one in self._unanswered if not one.response_complete]
         self._unanswered.append(self.cycle)
         if len(self._unanswered) > _PIPELINED_MAX:
@@ -257,6 +262,21 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.deadline == self._send_deadline:
             self.deadline = inf
         self._send_deadline = inf
+
+
+def is_unambiguous(target: bytes, headers: list[tuple[bytes, bytes]], may_upgrade: bool) -> bool:
+    """Whether whoever passed this request on must have read it as we do.
+
+    Else one could hide in the body of another: a parser takes nothing behind a request to upgrade for its body.
+    """
+    names = [name for name, _ in headers]
+    if any(names.count(name) > 1 for name in names if name in _ONCE or name.startswith(b"holdfast-")):
+        return False
+    if may_upgrade and (b"content-length" in names or b"transfer-encoding" in names):
+        return False
+    if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in headers):
+        return False
+    return target.startswith(b"/")  # a target with a host of its own says otherwise than `Host`
 
 
 class JoinedWrites:

@@ -5,8 +5,8 @@ allows; whoever reads the file can use none of them. The id is no secret: it sta
 compared in constant time. Secrets are random, so a fast hash is as good as a slow one.
 
 The file is replaced as a whole, durably, by one writer at a time; a server looks whether it has changed. One that
-another user owns, that others may read or write, or that is no regular file, is refused: then nobody has access, rather
-than everybody.
+another user owns, that others may read, write or replace, or that is no regular file, is refused: then nobody has
+access, rather than everybody.
 
 Each change has a number, and the log remembers the newest in a topic of its own (`TokenMemory`), which comes back with
 a restore: an older file is refused, so that it does not revive what was revoked, and so is a lost one. In a log with
@@ -198,7 +198,7 @@ class TokenFile:
         except FileNotFoundError:
             return _Read(known, ())
         except disk.NotOwn as why:
-            hint = f"make it yours alone: chown and chmod 600 {self.path}"
+            hint = f"make it yours alone: chown, chmod 600 {self.path}, chmod go-w {self.path.parent}"
             raise Invalid(f"the tokens cannot be believed: {why} path={self.path}", hint=hint) from None
         except (disk.NotRegular, disk.TooLong):
             raise self._damaged() from None
@@ -261,13 +261,13 @@ class TokenFile:
             self._write(change + 1, tuple(one for one in known if one is not found), clock)
         return found
 
-    def changed(self) -> tuple[int, int, int] | None:
-        """Something that is another value once the file is another one; None where there is none."""
+    def changed(self) -> tuple[int, ...] | None:
+        """Something that is another value once the file is another one or another's; None where there is none."""
         try:
-            status = os.stat(self.path)
+            file, folder = os.lstat(self.path), os.stat(self.path.parent)
         except OSError:
             return None
-        return status.st_ino, status.st_mtime_ns, status.st_mode
+        return file.st_ino, file.st_mtime_ns, file.st_ctime_ns, folder.st_mode, folder.st_uid
 
     def _require(self, clock: Clock) -> None:
         if not self.path.exists():

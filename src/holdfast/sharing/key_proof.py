@@ -16,7 +16,7 @@ import msgspec
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.segment_key import EncryptedWith, MessageKeys
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.sharing.wire import Hello
+from holdfast.owner.wire import Hello
 
 HELLO, WELCOME = b"holdfast 1 hello|", b"holdfast 1 welcome|"
 ROTATE, KEYS = b"holdfast 1 rotate|", b"holdfast 1 keys|"

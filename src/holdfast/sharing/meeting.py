@@ -6,7 +6,7 @@ import socket
 from threading import Event as Flag
 from typing import Protocol
 
-from holdfast.sharing.wire import Challenge, Hello, Proof, Welcome
+from holdfast.owner.wire import Challenge, Hello, Proof, Welcome
 
 
 class Meeting(Protocol):

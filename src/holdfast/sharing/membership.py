@@ -34,20 +34,19 @@ from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log_directory import Directory
+from holdfast.owner.link_port import HAND_OVER_S
+from holdfast.owner.wire import NONCE_BYTES, PROTOCOL, Challenge, Hello, Proof, Welcome
 from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.hosting.listening import Listening
 from holdfast.sharing.key_proof import check_keyed, check_proof, make_proof
 from holdfast.sharing.shared_keys import SharedKeys
-from holdfast.sharing.wire import NONCE_BYTES, PROTOCOL, Challenge, Hello, Proof, Welcome
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004
 _LATER_S = 0.5
 """Between two attempts to own a log that cannot be owned now."""
-HAND_OVER_S = 2.0
-"""How long everybody else leaves the log to the one that asked for it."""
 _TAKEN_S = 0.3
 """How long whoever handed over and leaves looks whether somebody owns the log: those who want it try all the time."""
 _DIGEST_BYTES = 8

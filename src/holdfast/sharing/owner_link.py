@@ -26,18 +26,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
-from holdfast.caller import in_coroutine, refuse_second
+from holdfast.caller import in_coroutine, once
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.model.typed_decoding import from_msgpack
-from holdfast.shared_number import SharedNumber
-from holdfast.sharing.bell import Bell
-from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.loop_turns import LoopTurns
-from holdfast.sharing.meeting import Meeting
-from holdfast.sharing.unanswered_groups import UnansweredGroups
-from holdfast.sharing.unsent import Unsent
-from holdfast.sharing.wire import (
+from holdfast.owner.link_port import MET
+from holdfast.owner.wire import (
     ANSWER,
     BYE,
     CALL,
@@ -59,6 +53,13 @@ from holdfast.sharing.wire import (
     decoded,
     frame,
 )
+from holdfast.shared_number import SharedNumber
+from holdfast.sharing.bell import Bell
+from holdfast.sharing.frame_reader import FrameReader, receive_one, send
+from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing.meeting import Meeting
+from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unsent import Unsent
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Turn, Waiting
@@ -73,9 +74,6 @@ _STAND_BY_S = 0.02
 """How long a loop may leave undone what it has a turn for."""
 _IDLE_S = 1.0
 """A loop that had no turn for so long gets no more."""
-
-MET = "met"
-"""The event that no owner tells: there is one, perhaps another one than before."""
 
 logger = logging.getLogger("holdfast.sharing")
 
@@ -100,12 +98,12 @@ class _Call:
 class SocketLink:
     """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns.
 
-    `_turns`, the lock that is held during a turn, guards the connection and what belongs to it: sockets, frames, what
-    is not sent or not answered, and which loop has turns. The forwarder's thread takes it, too, to look what is to do,
-    and to publish an owner that it met; never while it waits or connects.
+    `turns`, the lock that is held during a turn, guards all of it: the connection, frames, what is not sent or not
+    answered, calls and listeners, and which loop has turns. Nobody holds it while waiting, connecting or meeting. It is
+    one with the forwarder's: a thread that was interrupted with it is refused, as with the queue's.
 
-    `_lock` guards calls and listeners, of any thread. `_roused` and `_hurried` are raised by anybody, without a lock,
-    for a signal handler may be among them: they are lowered at the beginning of a turn, before it looks at the queue.
+    Two fields are raised by anybody without it, for a signal handler may be among them: `_roused` and `_hurried`. They
+    are lowered at the beginning of a turn, before it looks at the queue. What `begin` sets is the forwarder's, once.
     """
 
     def __init__(self, meeting: Meeting, clock: Clock, remembered_us: int) -> None:
@@ -124,8 +122,6 @@ class SocketLink:
         self._frames = FrameReader(None, FROM_OWNER)
         self._unsent = Unsent()
         self._bell = Bell()
-        self._lock = RLock()
-        """Guards the calls, and listeners."""
         self._calls: dict[int, _Call] = {}
         self._call_number = 0
         self._outbox: deque[tuple[int, _Call, list[bytes | memoryview]]] = deque()
@@ -135,8 +131,8 @@ class SocketLink:
         self._roused = self._hurried = False
         """Something was brought since the last turn; somebody blocks until it is done."""
         self._turn: Turn | None = None
-        self._turns = RLock()
-        """Held by whoever has a turn, or looks; replaced before the first one by the forwarder's."""
+        self.turns = RLock()
+        """Held by whoever has a turn, or looks."""
         self._refuse_second: Callable[[], None] = lambda: None
         """For a thread that has what a turn needs."""
         self._loop_turns: LoopTurns | None = None
@@ -162,11 +158,12 @@ class SocketLink:
         """What the queue rouses."""
         return self
 
-    def begin(self, turn: Turn, turns: RLock, refuse_second: Callable[[], None]) -> None:
+    def begin(self, turn: Turn, refuse_second: Callable[[], None]) -> None:
         """From now on, on the forwarder's thread: turns are taken by this, which holds the lock meanwhile."""
-        self._thread = get_ident()
-        self._refuse_second = refuse_second
-        self._turns, self._turn = turns, turn  # the lock first: a loop may ask for turns as soon as there is one
+        with self.turns:
+            self._thread = get_ident()
+            self._refuse_second = refuse_second
+            self._turn = turn  # last: a loop may ask for turns as soon as there is one
 
     def release(self) -> None:
         """Something was brought: have a turn soon; from any thread, with the queue's lock held."""
@@ -191,7 +188,7 @@ class SocketLink:
 
     def _give_turns(self, loop: AbstractEventLoop) -> None:
         """On a loop that brings groups: let it have turns, if it can watch a socket."""
-        with self._turns:  # several loops may come here at once, and only one has turns
+        with self.turns:  # several loops may come here at once, and only one has turns
             sock, turn = self._sock, self._turn
             if self._loop_turns is not None or sock is None or turn is None or self._closing.is_set():
                 return
@@ -205,7 +202,7 @@ class SocketLink:
         self._bell.ring()  # the thread need not watch the socket any more
 
     def _end_loop_turns(self) -> None:
-        """No loop has turns any more; `_turns` is held."""
+        """No loop has turns any more; `turns` is held."""
         turns, self._loop_turns = self._loop_turns, None
         if turns is not None:
             turns.end()
@@ -216,11 +213,11 @@ class SocketLink:
         Finds another owner where there is none. While a loop has its turns, only what it leaves undone is to do.
         """
         while True:
-            with self._turns:
+            with self.turns:
                 has_owner = self._sock is not None or self._met is not None
             if not has_owner:
                 self._meet(inf)
-            with self._turns:
+            with self.turns:
                 if self._sock is None and self._met is None and self._closing.is_set():
                     raise Closed("the log is closed")
                 turns, sock = self._working_loop(), self._sock
@@ -243,7 +240,7 @@ class SocketLink:
                 return True
 
     def _working_loop(self) -> LoopTurns | None:
-        """The loop that has turns, if it uses them; one that does not makes room for another. `_turns` is held."""
+        """The loop that has turns, if it uses them; one that does not makes room for another. `turns` is held."""
         turns = self._loop_turns
         if turns is not None and (turns.loop.is_closed() or turns.idle_seconds(self._clock.monotonic()) > _IDLE_S):
             self._end_loop_turns()
@@ -251,10 +248,8 @@ class SocketLink:
         return turns
 
     def _is_awaited(self) -> bool:
-        """Whether something is on its way that no loop may ever look for. `_turns` is held."""
-        with self._lock:
-            is_asked = bool(self._calls)
-        return is_asked or bool(self._unsent) or 0 < self._unanswered.first <= self._sent_by_thread
+        """Whether something is on its way that no loop may ever look for. `turns` is held."""
+        return bool(self._calls or self._unsent) or 0 < self._unanswered.first <= self._sent_by_thread
 
     # -- sending ------------------------------------------------------------------------------------------
 
@@ -285,18 +280,17 @@ class SocketLink:
         not answer in time, or ended meanwhile: then it may have been done.
         """
         self._refuse_second()  # whoever would send it waits for us
-        refuse_second(self._lock)
-        waiting = _Call()
-        with self._lock:
+        waiting, body = _Call(), msgspec.msgpack.encode(request)
+        with once(self.turns):
             if self._closing.is_set():
                 raise Closed("the log is closed")
             self._call_number += 1
             number = self._call_number
             self._calls[number] = waiting
-        self._outbox.append((number, waiting, frame(CALL, Call(number, name), msgspec.msgpack.encode(request))))
+            self._outbox.append((number, waiting, frame(CALL, Call(number, name), body)))
         self._bell.ring()
         waiting.is_done.wait(timeout)
-        with self._lock:
+        with self.turns:
             self._calls.pop(number, None)
             is_done, is_sent = waiting.is_done.is_set(), waiting.is_sent
         if not is_done:
@@ -311,22 +305,18 @@ class SocketLink:
     def _send_calls(self, sock: socket.socket) -> None:
         while self._outbox:
             number, waiting, buffers = self._outbox.popleft()
-            with self._lock:
-                wanted = number in self._calls
-                waiting.is_sent = waiting.is_sent or wanted
-            if wanted:
+            if number in self._calls:
+                waiting.is_sent = True
                 self._unsent.add(buffers)
         self._flush(sock)
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:
         """Have something called when the owner tells this; in a turn: it must be short."""
-        with self._lock:
+        with once(self.turns):
             self._listeners[name] = (*self._listeners.get(name, ()), call)
 
     def _tell(self, name: str, body: bytes) -> None:
-        with self._lock:
-            listeners = self._listeners.get(name, ())
-        for listener in listeners:
+        for listener in self._listeners.get(name, ()):
             listener(body)
 
     # -- receiving ----------------------------------------------------------------------------------------
@@ -366,8 +356,7 @@ class SocketLink:
             self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
-            with self._lock:
-                call = self._calls.pop(result.number, None)
+            call = self._calls.pop(result.number, None)
             if call is not None:
                 call.end(bytes(body), None if result.error is None else result.error.error())
         elif kind == EVENT:
@@ -412,7 +401,9 @@ class SocketLink:
             raise error
         self._meeting.check(hello, challenge, cast("Welcome", said))
         sock.settimeout(None)
-        with self._turns:
+        with self.turns:
+            if self._closing.is_set():  # whoever closes has looked already
+                return False
             self.durable, self._known, self._met = number, cast("Welcome", said).last, sock
         return True
 
@@ -432,12 +423,9 @@ class SocketLink:
         self._end_loop_turns()
         if sock is not None:
             _hang_up(sock)
-        with self._lock:
-            sent = {number: call for number, call in self._calls.items() if call.is_sent}
-            for number in sent:
-                del self._calls[number]
-        for call in sent.values():
-            call.end(b"", OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again"))
+        unknown = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
+        for number in [number for number, call in self._calls.items() if call.is_sent]:
+            self._calls.pop(number).end(b"", unknown)
         self._bell.ring()
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -448,7 +436,7 @@ class SocketLink:
         Returns what went wrong where we are the owner, and the log was closed all the same.
         """
         self._closing.set()
-        with self._turns:  # a loop may be in the middle of one
+        with self.turns:  # a loop may be in the middle of one
             self._end_loop_turns()
             for sock in (self._sock, self._met):
                 if sock is not None:
@@ -457,9 +445,8 @@ class SocketLink:
                         send(sock, frame(BYE))
                     _hang_up(sock)
             self._sock = self._met = self.durable = None
-        with self._lock:
-            calls, self._calls = list(self._calls.values()), {}
-        for call in calls:
+            calls, self._calls = self._calls, {}
+        for call in calls.values():
             call.end(b"", Closed("the log is closed"))
         try:
             self._meeting.leave(self.session, timeout)

@@ -11,13 +11,13 @@ from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
-from holdfast.sharing.call_handlers import set_calls
-from holdfast.sharing.calls.shared_log import answer_members, compose_member
+from holdfast.owner.call_handlers import journal_handlers
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.process_turns import ProcessTurns
 from holdfast.sharing.shared_keys import SharedKeys
+from holdfast.sharing.shared_log import answer_members, compose_member
 
 _JOIN_S = 30.0
 
@@ -68,7 +68,7 @@ def _log_of(owner: Owner | None) -> Log | None:
 
 
 def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
-    set_calls(host, owner)
+    host.calls.update(journal_handlers(owner.journal))
     assert isinstance(owner, _Owned)
     owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.sharing.group_frames import Buffer, PackedGroup
-from holdfast.sharing.wire import Answer, BadFrame
+from holdfast.owner.group_frames import Buffer, PackedGroup
+from holdfast.owner.wire import Answer, BadFrame
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Waiting

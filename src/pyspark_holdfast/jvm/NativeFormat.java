@@ -1,9 +1,12 @@
-// Spark's own Parquet reader, without the conditions on floating columns by which it would skip row groups. To Spark NaN
-// is the greatest number, and most writers leave it out of the bounds in a footer: `x > 9.5` would lose rows. Our writers
-// put no such bounds there, but a file may have come from elsewhere. Spark tests all conditions again, row by row.
-// Compiled by Janino, as `NativeRule.java` is.
+// Spark's own Parquet reader, without some conditions by which it would skip row groups that have rows. Spark tests all
+// conditions again, row by row. Compiled by Janino, as `NativeRule.java` is.
+// - Those on floating columns. To Spark NaN is the greatest number, and most writers leave it out of the bounds in a
+//   footer: `x > 9.5` would lose rows. Our writers put no such bounds there, but a file may have come from elsewhere.
+// - Those with old dates and times. Spark hands them over in Java's old calendar, which has no 1582-10-05 to -14 and
+//   other clocks before 1900: `day > 1582-10-10` would begin at 1582-10-20.
 
 import java.util.ArrayList;
+import java.util.Date;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.sql.SparkSession;
@@ -11,6 +14,7 @@ import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import scala.Function1;
+import scala.Product;
 import scala.collection.immutable.Map;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -23,13 +27,33 @@ public class NativeFormat extends ParquetFileFormat {
         List kept = new ArrayList();
         for (scala.collection.Iterator all = filters.iterator(); all.hasNext(); ) {
             Filter filter = (Filter) all.next();
-            if (!isOnFloats(filter, data)) {
+            if (!isOnFloats(filter, data) && !isOld(filter)) {
                 kept.add(filter);
             }
         }
         // Another object: what tasks read with holds on to it, and executors do not know this class.
         return new ParquetFileFormat().buildReaderWithPartitionValues(
             session, data, folders, wanted, CollectionConverters.asScala(kept).toSeq(), options, settings);
+    }
+
+    /** Whether a condition, or one inside of it, has a date or a time before 1901. */
+    private static boolean isOld(Object part) {
+        if (part instanceof Date) { // of a day or of a time
+            return ((Date) part).getTime() < -2177452800000L;
+        }
+        Object[] inner = part instanceof Object[] ? (Object[]) part : new Object[0];
+        if (part instanceof Product) {
+            inner = new Object[((Product) part).productArity()];
+            for (int at = 0; at < inner.length; at++) {
+                inner[at] = ((Product) part).productElement(at);
+            }
+        }
+        for (int at = 0; at < inner.length; at++) {
+            if (isOld(inner[at])) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static boolean isOnFloats(Filter filter, StructType data) {

@@ -12,8 +12,9 @@ the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -193,11 +194,19 @@ def _by_bucket(rows: DataFrame, buckets: int | None = None) -> DataFrame:
 
 
 def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[Part]:
-    parts = unpacked(row[0] for row in rows.mapInArrow(task.run, RESULT).collect())
+    names = rows.columns  # not those of users on the way: `mapInArrow` does not find `a.b`
+    numbered = rows.toDF(*map(str, range(len(names))))
+    parts = unpacked(row[0] for row in numbered.mapInArrow(partial(_run_task, task, names), RESULT).collect())
     buckets = [part.bucket for part in parts if part.bucket]
     if len(set(buckets)) < len(buckets):  # two tasks would both have written its stored rows
         raise HoldfastError("Spark gave the rows of one bucket to two tasks; nothing was committed")
     return parts
+
+
+def _run_task(
+    task: RowsTask | MergeTask, names: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return task.run(batch.rename_columns(names) for batch in batches)
 
 
 def _stored(files: Sequence[DataFile], buried: Mapping[str, str]) -> dict[str, Stored]:

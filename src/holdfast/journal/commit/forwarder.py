@@ -71,6 +71,10 @@ class Link(Protocol):
     """The way from a process that shares a log to the one that owns it; used in turns."""
 
     @property
+    def turns(self) -> RLock:
+        """The lock that is held during a turn."""
+
+    @property
     def wake(self) -> Wake:
         """What says that there may be a group to forward."""
 
@@ -78,7 +82,7 @@ class Link(Protocol):
     def durable(self) -> SharedNumber | None:
         """How many groups of the log are durable, as the owner tells it that was met last; None: it does not."""
 
-    def begin(self, turn: Turn, turns: RLock, refuse_second: Callable[[], None]) -> None:
+    def begin(self, turn: Turn, refuse_second: Callable[[], None]) -> None:
         """Let turns be taken by this, from now on, also by others than this thread; it holds the lock meanwhile.
 
         `refuse_second` raises in a thread that was interrupted with what a turn needs, and must not wait for one.
@@ -133,7 +137,11 @@ class _OnTheWay:
 
 
 class Forwarder:
-    """Forwards for one process."""
+    """Forwards for one process.
+
+    The link's lock, held by whoever has the turn, guards all of it but for `counters` and `poison`, which others read.
+    It knows which thread has it, for a signal handler may come in between.
+    """
 
     def __init__(
         self, queue: Queue, link: Link, partitions: Mapping[int, Partition], settings: JournalSettings, clock: Clock
@@ -144,8 +152,7 @@ class Forwarder:
         self._partitions = partitions
         self._clock = clock
         self._on_the_way: deque[_OnTheWay] = deque()
-        self._turns = RLock()
-        """Held by whoever has the turn; it knows which thread that is, for a signal handler may come in between."""
+        self._turns = link.turns
         queue.refuse_within(self._turns._is_owned)  # type: ignore[attr-defined]
         self._is_turning = False
         """Within a turn; else true only if a signal ended one."""
@@ -169,17 +176,20 @@ class Forwarder:
 
     def _work(self) -> None:
         try:
-            self._link.begin(self.turn, self._turns, self._queue.refuse_second)
+            self._link.begin(self.turn, self._queue.refuse_second)
             self.turn(False)
-            while not (self._queue.is_finished and not self._on_the_way):
+            while not self._is_finished():
                 self.turn(self._link.sleep(self._patience()))
         except BaseException as error:
             self._die(error)
 
+    def _is_finished(self) -> bool:
+        with self._turns:  # between the queue and the way to the owner a group is in nobody's hands but those of a turn
+            return self._queue.is_finished and not self._on_the_way
+
     def _patience(self) -> float | None:
-        if self._linger_until == inf:
-            return None
-        return max(0.0, self._linger_until - self._clock.monotonic())
+        until = self._linger_until  # a loop's turn may change it meanwhile
+        return None if until == inf else max(0.0, until - self._clock.monotonic())
 
     def turn(self, has_news: bool, loop: AbstractEventLoop | None = None) -> bool:
         """Take what came from the owner, if there may be something, and forward what is due; by any thread (`Turn`)."""
@@ -325,7 +335,8 @@ class Forwarder:
             for way in self._on_the_way:
                 way.group.finish(_unknown(poison))
             self._on_the_way.clear()
-        for waiting in self._queue.abandon(poison):
+            abandoned = self._queue.abandon(poison)  # a loop's turn takes nothing any more that nobody would answer
+        for waiting in abandoned:
             waiting.finish(poison)
 
 

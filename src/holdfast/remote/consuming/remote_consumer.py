@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once
 from holdfast.errors import Closed, Invalid, NotFound, OutcomeUnknown, Unavailable
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.topics.following import has_ended
@@ -121,14 +121,14 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
     async def poll_async(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """What `poll` does, for coroutines."""
         limit, deadline = checked_limit(limit), None if timeout is None else monotonic() + seconds(timeout)
-        while not self._is_ready and await awaited(lambda: self._more(deadline, limit), "holdfast-poll"):
+        while not (found := self._taken(limit)) and await awaited(lambda: self._more(deadline, limit), "holdfast-poll"):
             pass
-        return self._taken(limit)
+        return found
 
     def _poll(self, limit: int, deadline: float | None) -> list[Item]:
-        while not self._is_ready and self._more(deadline, limit):
+        while not (found := self._taken(limit)) and self._more(deadline, limit):
             pass
-        return self._taken(limit)
+        return found
 
     @property
     def _is_ready(self) -> bool:
@@ -137,7 +137,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
         return bool(self._page) and (queued is None or not queued.ticket.done or queued.ticket.is_stored)
 
     def _taken(self, limit: int) -> list[Item]:
-        with self._lock:
+        with once(self._lock):
             if not self._is_ready:
                 return []
             taken = [self._page.popleft() for _ in range(min(limit, len(self._page)))]
@@ -151,7 +151,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
         pauses = Pauses()
         records = page_records(limit)
         while True:
-            with self._lock:
+            with once(self._lock):
                 if self._is_ready:  # a cancelled task left it
                     return True
                 if self._closed or has_ended(self._journal):
@@ -219,7 +219,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
     @property
     def position(self) -> str:
         """How far it has given out records of its partitions, as text: for `topic.read(position)` or `seek`."""
-        with self._lock:
+        with once(self._lock):
             return position_text(self._given)
 
     @property
@@ -234,7 +234,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
 
     def _look(self) -> MemberState:
         self._require_open()
-        with self._lock:
+        with once(self._lock):
             return self._session.look()
 
     def seek(self, to: int | str | datetime, *, partition: int | None = None) -> None:
@@ -252,7 +252,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
             to = whole(to, "an offset")
         elif to not in ("first", "next", "committed"):
             parse_position(to)
-        with self._lock:
+        with once(self._lock):
             found = self._session.seek(to, None if partition is None else whole(partition, "partition"))
             self._page.clear()
             self._given.update(found)
@@ -277,13 +277,13 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
 
     def submit_commit(self) -> RemoteCommitTicket:
         """Have it committed and return a ticket: `ticket.result()` or `await ticket`. Reading need not wait for it."""
-        with self._lock:
+        with once(self._lock):
             self._require_uncontested()
             position = self._uncommitted()
         return RemoteCommitTicket(begin(lambda: self._commit(self._timeout, position), "holdfast-commit"))
 
     def _commit(self, timeout: float, position: Mapping[int, int] | None = None) -> None:
-        with self._lock:
+        with once(self._lock):
             self._require_uncontested(timeout)
             position = self._uncommitted() if position is None else position
             if not position:
@@ -328,7 +328,7 @@ class RemoteConsumer(AnyConsumer, Generic[Item]):
 
     def commit_operations(self) -> RemoteCommitting | None:
         """The position as it is now, to be committed with a transaction; None where nothing has changed."""
-        with self._lock:
+        with once(self._lock):
             self._require_uncontested()
             position = self._uncommitted()
             if not position:

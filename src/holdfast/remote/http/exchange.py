@@ -17,7 +17,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
-from threading import Event, RLock
+from threading import Event
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -99,13 +99,12 @@ class Attempt(NamedTuple):
 
 
 class Exchange:
-    """The way to one server; safe for threads: `_lock` guards the token that is known, `log` is set once."""
+    """The way to one server, for any thread: the token that is known is replaced as a whole, `log` is set once."""
 
     def __init__(self, address: ServerAddress, connections: Connections, token: Token | None) -> None:
         self.address = address
         self._connections = connections
         self._token = token
-        self._lock = RLock()
         self._bearer: str | None = None
         self.log: str | None = None
         """The log that is meant: a server that has another one by now refuses."""
@@ -230,12 +229,9 @@ class Exchange:
         """The token as it is sent; read again where the server did not take the one that is known."""
         if self._token is None:
             return None
-        with self._lock:
-            known = self._bearer
+        known = self._bearer
         if known is None or known == instead_of:
-            known = f"Bearer {self._token()}"  # it may take its time, and use this client: without the lock
-            with self._lock:
-                self._bearer = known
+            known = self._bearer = f"Bearer {self._token()}"
         return known
 
     # -- errors -------------------------------------------------------------------------------------------
@@ -283,7 +279,6 @@ class Exchange:
 
     def forget(self) -> None:
         """In a forked child."""
-        self._lock = RLock()
         self._is_over = Event()
         self._is_over.set()
         self._connections.forget()

@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from _thread import RLock
+from collections import deque
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, cast
 
-from holdfast.caller import refuse_second
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.remote.http.deadline_socket import DeadlineSocket
@@ -68,6 +67,7 @@ class Connection:
         self._http: HTTPConnection | None = None
         self._socket: DeadlineSocket | None = None
         self._idle_since = 0.0
+        self._is_ended = False
 
     def request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, deadline: float
@@ -114,6 +114,9 @@ class Connection:
         self._http = HTTPConnection(address.host, address.port)
         self._http.sock = cast("Any", self._socket)
         self._http.auto_open = 0
+        if self._is_ended:  # meanwhile: `shutdown` has seen no socket
+            self.close()
+            raise NotSent("the client is closed")
 
     def rest(self) -> None:
         """The answer was read to its end: it may serve another request."""
@@ -131,6 +134,7 @@ class Connection:
 
     def shutdown(self) -> None:
         """End it from another thread."""
+        self._is_ended = True
         sock = self._socket  # whoever uses it may let go of it meanwhile
         if sock is not None:
             sock.shutdown()
@@ -145,24 +149,30 @@ class Connection:
 
 
 class Connections:
-    """All connections of one client; safe for threads: one lock guards which are idle, which are used, and the end."""
+    """All connections of one client, for any thread.
+
+    Hazard: no lock. A signal handler may interrupt any step here, and wait for a record that another thread brings,
+    over a connection. So each step is one operation of a deque or a dictionary; whoever takes one notes it first and
+    looks then whether all has ended, and `interrupt` does the same the other way round.
+    """
 
     def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
         self._address = address
         self._context = context
-        self._idle: list[Connection] = []
-        self._used: set[Connection] = set()
+        self._idle: deque[Connection] = deque()
+        self._used: dict[Connection, None] = {}
         self._is_over = False
-        self._lock = RLock()
 
     def take(self) -> Connection:
         """One that nobody uses."""
-        refuse_second(self._lock)
         while True:
-            with self._lock:  # from here on it is among the used, whom `interrupt` ends
-                is_new = not self._idle
-                connection = Connection(self._address, self._context) if is_new else self._idle.pop()
-                self._used.add(connection)
+            try:
+                connection, is_new = self._idle.pop(), False
+            except IndexError:
+                connection, is_new = Connection(self._address, self._context), True
+            self._used[connection] = None
+            if self._is_over:
+                connection.shutdown()
             if is_new or connection.is_fresh:
                 return connection
             self.give_back(connection, reusable=False)
@@ -171,29 +181,33 @@ class Connections:
         """It is free again; unless its answer was read to the end, it is closed."""
         if reusable:
             connection.rest()
-        with self._lock:
-            self._used.discard(connection)
-            if reusable and not self._is_over and len(self._idle) < _IDLE_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
+        self._used.pop(connection, None)
+        if not reusable:
+            connection.close()
+            return
+        self._idle.append(connection)
+        self._close_idle(0 if self._is_over else _IDLE_MAX)
 
     def interrupt(self) -> None:
         """End what is under way, from another thread, and what is idle."""
-        with self._lock:
-            self._is_over = True
-            used, idle, self._idle = list(self._used), self._idle, []
-        for connection in used:
+        self._is_over = True
+        for connection in list(self._used):
             connection.shutdown()
-        for connection in idle:
-            connection.close()
+        self._close_idle(0)
+
+    def _close_idle(self, most: int) -> None:
+        while len(self._idle) > most:
+            try:
+                self._idle.popleft().close()
+            except IndexError:  # somebody else has taken it
+                return
 
     def forget(self) -> None:
         """In a forked child: the sockets are the parent's; ours are closed without a word to the server."""
-        self._lock = RLock()
         for connection in [*self._idle, *self._used]:
             connection.close()
-        self._idle, self._used = [], set()
+        self._idle.clear()
+        self._used.clear()
 
 
 def _words(error: BaseException) -> str:

@@ -25,7 +25,11 @@ _LOOK_AGAIN_S = 0.1
 
 
 class MarksFeed:
-    """The marks of one topic, kept up to date."""
+    """The marks of one topic, kept up to date.
+
+    `_lock` guards the thread, and how long it is wanted; what it has asked and failed with is the thread's. Marks, here
+    and in the partitions, are guarded by the journal's lock.
+    """
 
     def __init__(self, topic: str, parts: tuple[Partition, ...], exchange: Exchange, journal: RemoteJournal) -> None:
         self.topic = topic
@@ -101,8 +105,9 @@ class MarksFeed:
     def _take_up(self, marks: tuple[MarksRow, ...]) -> bool:
         if len(marks) != len(self._parts):
             raise not_understood("was the topic made anew?")
-        self.marks = marks
-        moved = [apply(part, row) for part, row in zip(self._parts, marks, strict=True)]
+        with once(self._journal.lock):
+            self.marks = marks
+            moved = [apply(part, row) for part, row in zip(self._parts, marks, strict=True)]
         if any(moved):
             self._parts[0].signal.notify()
             self._shipping_state.signal.notify()

@@ -82,7 +82,7 @@ class TopicState(msgspec.Struct, frozen=True):
 
 
 def apply(part: Partition, marks: MarksRow) -> bool:
-    """Take up the marks of one partition; whether any moved."""
+    """Take up the marks of one partition; whether any moved. With the journal's lock held: two threads may come."""
     before = (part.durable, part.sealed, part.shipment)
     part.durable = max(part.durable, marks.durable)
     if marks.sealed >= part.sealed.sealed_offset:

@@ -24,6 +24,7 @@ from threading import Thread
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal.queue.group import Group, Run, Unit
+from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.state.partition import Partition
 from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Pauses, Question, monotonic
@@ -42,7 +43,7 @@ logger = logging.getLogger("holdfast.remote")
 
 
 class GroupSender:
-    """Takes groups of a queue and has them written."""
+    """Takes groups of a queue and has them written; all of it is its thread's."""
 
     def __init__(
         self, queue: Queue, exchange: Exchange, partitions: dict[str, tuple[Partition, ...]], stored: Stored
@@ -56,8 +57,7 @@ class GroupSender:
         self._sequence = 0
         self._stored_last = 0
         """The newest number that is known to be in the log."""
-        self.failure: HoldfastError | None = None
-        """Why offered records were not stored: nobody holds a ticket for them, so flush() or close() tells, once."""
+        self.offered_failure = OfferedFailure()
         self.groups = 0
         self._is_troubled = False
         self._thread = Thread(target=self._work, name="holdfast-sender", daemon=True)
@@ -89,7 +89,7 @@ class GroupSender:
         reason = error if isinstance(error, HoldfastError) else Closed(f"sending ended: {type(error).__name__}")
         if not isinstance(error, Closed):
             logger.critical("sending ended: %s", reason.message, extra={"action": "sender_ended"}, exc_info=error)
-        self.failure = self.failure or reason
+        self.offered_failure.note(reason)
         abandoned = self._queue.abandon(reason)
         if group is not None and not group.done:
             group.finish(_unknown("the client was closed before the server had answered"))
@@ -110,8 +110,9 @@ class GroupSender:
             refused = self._send(left)
             left = [] if refused is None else [item for at, item in enumerate(left) if at != refused]
         self._stored(ends_of(items))
-        if group.offered:
-            self.failure = first_failure(items) or self.failure
+        failure = first_failure(items) if group.offered else None
+        if failure is not None:
+            self.offered_failure.note(failure)
         group.finish()
 
     def _send(self, items: Items) -> int | None:

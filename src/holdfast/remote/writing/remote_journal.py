@@ -26,7 +26,11 @@ from holdfast.remote.writing.remote_spaces import RemoteSpaces
 
 
 class RemoteJournal:
-    """The way of records to one server."""
+    """The way of records to one server.
+
+    `lock` is the queue's; it guards how far partitions are, too: the sender and whoever asks the server both move that.
+    What topics there are is guarded by the catalog's.
+    """
 
     read_only = False
     owned = False
@@ -52,7 +56,7 @@ class RemoteJournal:
         self._sender.start()
 
     def _use(self, queue: Queue) -> None:
-        self._queue = queue
+        self._queue, self.lock = queue, queue.lock
         self.submit, self.offer, self.put_runs, self.put_row = queue.submit, queue.offer, queue.put_runs, queue.put_row
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
         self.refuse_second = queue.refuse_second
@@ -82,10 +86,12 @@ class RemoteJournal:
 
     def _stored(self, ends: list[tuple[Partition, int]]) -> None:
         """What was acknowledged is durable: no question is needed to know that."""
-        for partition, end in ends:
-            if end > partition.durable:
-                partition.durable = end
-                partition.signal.notify()
+        with self.lock:
+            moved = [partition for partition, end in ends if end > partition.durable]
+            for partition, end in ends:
+                partition.durable = max(partition.durable, end)
+        for partition in moved:
+            partition.signal.notify()
 
     # -- as journals do -----------------------------------------------------------------------------------
 
@@ -115,9 +121,7 @@ class RemoteJournal:
         group = self._queue.barrier()
         if not group.signal.sleep(group.is_done, seconds):
             raise Unavailable(f"the server did not take everything within {seconds:g} s", hint="flush again to wait on")
-        failure, self._sender.failure = self._sender.failure, None
-        if failure is not None:
-            raise failure.again()
+        self._raise_failure()
 
     def waiting(self, partition: Partition) -> int:
         """Records of this partition that were accepted here and are not durable yet."""
@@ -151,8 +155,12 @@ class RemoteJournal:
                 f"the server did not take everything within {timeout:g} s: given up records={pending}",
                 hint="their tickets say for each whether it may have been written; give idempotency keys to send again",
             )
-        if self._sender.failure is not None:
-            raise self._sender.failure.again()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure = self._sender.offered_failure.take()
+        if failure is not None:
+            raise failure.again()
 
     def forget(self) -> None:
         """In a forked child: the thread that sends is the parent's."""

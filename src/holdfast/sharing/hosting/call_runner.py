@@ -10,11 +10,11 @@ from collections.abc import Callable
 from threading import Lock
 
 from holdfast.errors import Full, HoldfastError
+from holdfast.owner.call_handlers import CallHandler
+from holdfast.owner.wire import RESULT, Call, Result, frame, refusal
 from holdfast.process_lifetime import Threads
-from holdfast.sharing.hosting.client_connection import Caller, Connection
-from holdfast.sharing.wire import RESULT, Call, Result, frame, refusal
+from holdfast.sharing.hosting.client_connection import Connection
 
-CallHandler = Callable[[Caller, bytes], bytes]
 Tell = Callable[[Connection, "list[bytes | memoryview]"], None]
 
 _CALLS_MAX = 64

@@ -9,11 +9,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
 
-from holdfast.shared_number import SharedNumber
-from holdfast.sharing.unsent import Unsent
-from holdfast.sharing.wire import (
+from holdfast.owner.peer import Peer
+from holdfast.owner.wire import (
     BEFORE_HELLO,
     BEFORE_PROOF,
     CHALLENGE,
@@ -26,44 +24,13 @@ from holdfast.sharing.wire import (
     frame,
     header,
 )
+from holdfast.shared_number import SharedNumber
+from holdfast.sharing.unsent import Unsent
 
 _BUFFER_BYTES = 64 * 1024
 _UNSENT_BYTES_MAX = 64 * 2**20
 
 Handle = Callable[["Connection", Header, memoryview, memoryview, bool], None]
-
-
-class Caller:
-    """Who is at the other end, for whoever does something for it; lives as long as its connection.
-
-    Any thread may use it; `_lock` guards whether it is gone, and what is called then.
-    """
-
-    def __init__(self, session: bytes, pid: int, tell: Callable[[str, bytes], None]) -> None:
-        self.session = session
-        self.pid = pid
-        self.tell = tell
-        """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""
-        self.is_gone = False
-        self._ends: list[Callable[[], None]] = []
-        self._lock = Lock()
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Have something called, once, when the connection ends, by the host's thread, or now: it must be short."""
-        with self._lock:
-            is_gone = self.is_gone
-            if not is_gone:
-                self._ends.append(call)
-        if is_gone:
-            call()
-
-    def end(self) -> None:
-        """The connection has ended."""
-        with self._lock:
-            self.is_gone = True
-            ends, self._ends = self._ends, []
-        for call in ends:
-            call()
 
 
 class Connection:
@@ -76,7 +43,7 @@ class Connection:
         self.sock = sock
         self.number = number
         self.limits: Limits = BEFORE_HELLO
-        self.caller: Caller | None = None
+        self.caller: Peer | None = None
         self.hello: Hello | None = None
         """What it said, while it has to prove that it has the log's keys …"""
         self.challenge = b""

@@ -26,12 +26,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError
-from holdfast.sharing import socket_place
-from holdfast.sharing.group_frames import GroupReader
-from holdfast.sharing.hosting.call_runner import CallHandler, CallRunner
-from holdfast.sharing.hosting.client_connection import Caller, Connection
-from holdfast.sharing.hosting.listening import Listening, turn_away
-from holdfast.sharing.wire import (
+from holdfast.owner.call_handlers import CallHandler
+from holdfast.owner.group_frames import GroupReader
+from holdfast.owner.peer import Peer
+from holdfast.owner.wire import (
     ANSWER,
     BYE,
     CALL,
@@ -56,6 +54,10 @@ from holdfast.sharing.wire import (
     from_client,
     refusal,
 )
+from holdfast.sharing import socket_place
+from holdfast.sharing.hosting.call_runner import CallRunner
+from holdfast.sharing.hosting.client_connection import Connection
+from holdfast.sharing.hosting.listening import Listening, turn_away
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import Point
 from holdfast.telemetry.metric_list import shared
@@ -106,7 +108,7 @@ class Host:
         self.guard: Guard = lambda items: (items, lambda: None)
         """Looks at what is forwarded before it is queued."""
         self._connections: dict[int, Connection] = {}
-        self._welcomed: tuple[Caller, ...] = ()
+        self._welcomed: tuple[Peer, ...] = ()
         self._connections_max = socket_place.connections_max()
         self._looked_at = 0.0
         self._numbers = 0
@@ -154,7 +156,7 @@ class Host:
         """The log, how many clients there are now, and how many sessions are remembered."""
         return self._journal.log_id.hex(), len(self.callers()), self._journal.sessions.count
 
-    def callers(self) -> list[Caller]:
+    def callers(self) -> list[Peer]:
         """The clients that were welcomed."""
         return list(self._welcomed)
 
@@ -162,7 +164,7 @@ class Host:
         """How many there are beside this one."""
         return sum(one.session != session for one in self.callers())
 
-    def publish(self, name: str, body: bytes, to: Callable[[Caller], bool] = lambda caller: True) -> None:
+    def publish(self, name: str, body: bytes, to: Callable[[Peer], bool] = lambda caller: True) -> None:
         """Tell clients something; from any thread."""
         for caller in self._welcomed:
             if to(caller):
@@ -375,7 +377,7 @@ class Host:
             if not connection.ask_for_proof(hello, welcome):
                 self._close(connection)
             return
-        connection.caller = Caller(
+        connection.caller = Peer(
             hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, Event(name), body))
         )
         self._welcomed = (*self._welcomed, connection.caller)

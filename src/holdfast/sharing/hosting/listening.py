@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.owner.wire import REFUSED, frame, refusal
 from holdfast.sharing import socket_place
-from holdfast.sharing.wire import REFUSED, frame, refusal
 
 _ACCEPTED_AT_ONCE = 64
 _LOOK_AGAIN_S = 1.0

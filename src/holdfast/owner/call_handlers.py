@@ -17,22 +17,21 @@ from holdfast.journal.commit.owner_calls import (
     SetPolicyCall,
 )
 from holdfast.model.topic_name import MEMBERS_WRITE, check_users
-from holdfast.sharing.hosting.call_runner import CallHandler
-from holdfast.sharing.hosting.client_connection import Caller
-from holdfast.sharing.hosting.host import Host
+from holdfast.owner.peer import Peer
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.sharing.membership import Owner
 
 Asks = TypeVar("Asks", bound=msgspec.Struct)
+CallHandler = Callable[[Peer, bytes], bytes]
+"""Takes a request as bytes; may block, and raises what the peer is to get."""
 
 
-def handler(request: type[Asks], handle: Callable[[Caller, Asks], msgspec.Struct]) -> CallHandler:
+def handler(request: type[Asks], handle: Callable[[Peer, Asks], msgspec.Struct]) -> CallHandler:
     """A handler of a call that takes and gives values."""
     decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(request).decode
 
-    def call(caller: Caller, body: bytes) -> bytes:
+    def call(caller: Peer, body: bytes) -> bytes:
         try:
             asked = decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -42,13 +41,14 @@ def handler(request: type[Asks], handle: Callable[[Caller, Asks], msgspec.Struct
     return call
 
 
-def set_calls(host: Host, owner: Owner) -> None:
-    """Let clients ask this owner."""
-    journal = owner.journal
-    host.calls["create_topic"] = handler(CreateTopicCall, lambda _, asked: _create_topic(journal, asked))
-    host.calls["add_schema"] = handler(AddSchemaCall, lambda _, asked: _add_schema(journal, asked))
-    host.calls["set_policy"] = handler(SetPolicyCall, lambda _, asked: _set_policy(journal, asked))
-    host.calls["forget_producers"] = handler(ForgetProducersCall, lambda _, asked: _forget_producers(journal, asked))
+def journal_handlers(journal: Journal) -> dict[str, CallHandler]:
+    """What a journal itself asks of its owner, by the names of the calls."""
+    return {
+        "create_topic": handler(CreateTopicCall, lambda _, asked: _create_topic(journal, asked)),
+        "add_schema": handler(AddSchemaCall, lambda _, asked: _add_schema(journal, asked)),
+        "set_policy": handler(SetPolicyCall, lambda _, asked: _set_policy(journal, asked)),
+        "forget_producers": handler(ForgetProducersCall, lambda _, asked: _forget_producers(journal, asked)),
+    }
 
 
 def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
-from holdfast.reconcile.reconcile_report import ReconcileReport
-from holdfast.sharing.calls.call_messages import (
+from holdfast.owner.call_messages import (
     SECONDS_MAX,
     Nothing,
     RebuildStore,
@@ -17,7 +16,8 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
-from holdfast.sharing.calls.told_events import ToldEvents
+from holdfast.owner.event_relay import ToldEvents
+from holdfast.reconcile.reconcile_report import ReconcileReport
 
 if TYPE_CHECKING:
     from holdfast.shipping.events import Subscription
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 
-class AskedStore:
+class StoreProxy:
     """The store of one log, at its owner's."""
 
     counters = None

@@ -19,13 +19,13 @@ import msgspec
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.owner.peer import Peer
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
-    from holdfast.sharing.hosting.call_runner import CallHandler
+    from holdfast.owner.call_handlers import CallHandler
 
 _SHIPPING = ""
 """Stands for the store where topics are named."""
@@ -37,7 +37,7 @@ class MarkEvents:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._watchers: dict[str, set[Caller]] = {}
+        self._watchers: dict[str, set[Peer]] = {}
         """Who waits for which topic."""
         self._moved: deque[str] = deque()
         self._news = Event()
@@ -56,7 +56,7 @@ class MarkEvents:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def _watch(self, caller: Caller, asked: Watch) -> Nothing:
+    def _watch(self, caller: Peer, asked: Watch) -> Nothing:
         topics = [topic for topic in asked.topics if topic in self._journal.topics]
         if asked.shipping:
             topics.append(_SHIPPING)
@@ -73,7 +73,7 @@ class MarkEvents:
         self._rang(*topics)  # it may have moved before it was watched
         return Nothing()
 
-    def _marks(self, _: Caller, asked: AskMarks) -> Shipments:
+    def _marks(self, _: Peer, asked: AskMarks) -> Shipments:
         return self._shipments(self._journal.topics.get(asked.topic, ()))
 
     def _shipments(self, parts: tuple[Partition, ...] | list[Partition]) -> Shipments:
@@ -81,7 +81,7 @@ class MarkEvents:
         refusal = self._journal.shipping_state.refusal
         return Shipments(tuple(row[:5] for row in rows), None if refusal is None else Refusal.of(refusal))
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: Peer) -> None:
         with self._lock:
             for topic, watchers in list(self._watchers.items()):
                 watchers.discard(caller)

@@ -20,16 +20,15 @@ from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.hosting.client_connection import Caller
-from holdfast.sharing.owner_link import MET
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import Nothing
+from holdfast.owner.link_port import MET, OwnerLink
+from holdfast.owner.peer import Peer
 from holdfast.shipping.events import Event, Subscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.parts import LogStore
-    from holdfast.sharing.hosting.call_runner import CallHandler
-    from holdfast.sharing.owner_link import SocketLink
+    from holdfast.owner.call_handlers import CallHandler
 
 SHIPPING = "shipping"
 
@@ -50,7 +49,7 @@ class EventCalls:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._callers: set[Caller] = set()
+        self._callers: set[Peer] = set()
         self._lock = RLock()
         self._subscription: Subscription | None = None
 
@@ -58,7 +57,7 @@ class EventCalls:
         """The call that it answers."""
         return {"subscribe": handler(Nothing, self._subscribe)}
 
-    def _subscribe(self, caller: Caller, _: Nothing) -> Nothing:
+    def _subscribe(self, caller: Peer, _: Nothing) -> Nothing:
         with once(self._lock):
             if self._subscription is None:
                 self._subscription = self._store.subscribe()
@@ -70,7 +69,7 @@ class EventCalls:
         caller.at_end(partial(self._forget, caller))
         return Nothing()
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: Peer) -> None:
         with once(self._lock):
             self._callers.discard(caller)
 
@@ -100,10 +99,13 @@ class EventCalls:
 
 
 class ToldEvents:
-    """The subscriptions of one member; `_lock` guards which they are, and what was missed."""
+    """The subscriptions of one member; the link's lock guards which they are, and what was missed.
+
+    Events come in turns of the link, where it is held.
+    """
 
     def __init__(
-        self, link: SocketLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
+        self, link: OwnerLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
         timeout: float,
     ) -> None:  # fmt: skip
         """`soon` does something in a thread that may wait for the owner."""
@@ -112,7 +114,7 @@ class ToldEvents:
         self._events_max = events_max
         self._timeout = timeout
         self._subscribers = Subscribers(events_max)
-        self._lock = RLock()
+        self._lock = link.turns
         self._is_told = False
         self._has_gap = False
         link.on_event(SHIPPING, self._take)
@@ -135,9 +137,8 @@ class ToldEvents:
 
     def _met(self, _: bytes) -> None:
         """There is another owner."""
-        with once(self._lock):
-            is_told = self._has_gap = self._is_told
-        if is_told:
+        self._has_gap = self._is_told
+        if self._is_told:
             self._soon(self._ask)
 
     def _take(self, body: bytes) -> None:
@@ -145,14 +146,11 @@ class ToldEvents:
             news = _decode(body)
         except msgspec.MsgspecError:
             return
-        with once(self._lock):
-            subscribers = self._subscribers
-            gap, self._has_gap = int(self._has_gap), self._has_gap and news.event is None
-            if news.event is None and news.end is not None:
-                self._subscribers = Subscribers(self._events_max)
         if news.event is not None:
-            subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
+            gap, self._has_gap = int(self._has_gap), False
+            self._subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
         elif news.end is not None:
+            subscribers, self._subscribers = self._subscribers, Subscribers(self._events_max)
             subscribers.end(news.end.error())
 
     def close(self) -> None:

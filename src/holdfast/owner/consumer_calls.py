@@ -35,15 +35,15 @@ from holdfast.log.consumers.member_messages import (
 )
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.peer import Peer
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Unit
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.state.partition import Partition
     from holdfast.log.log import Log
-    from holdfast.sharing.hosting.call_runner import CallHandler
+    from holdfast.owner.call_handlers import CallHandler
 
 _LOOK_AGAIN_S = 1.0
 _MEMBERS_MAX = 10_000
@@ -53,7 +53,7 @@ _SPACE = SPACE.encode()
 class RemoteMember:
     """A member in another process, as the others know it."""
 
-    def __init__(self, caller: Caller, token: bytes, named: tuple[int, ...] | None, turns: Iterator[int]) -> None:
+    def __init__(self, caller: Peer, token: bytes, named: tuple[int, ...] | None, turns: Iterator[int]) -> None:
         """`turns` counts for all members, and goes on when one comes again."""
         self._turns = turns
         self.caller = caller
@@ -125,7 +125,7 @@ class ConsumerCalls:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def _join(self, caller: Caller, asked: JoinConsumer) -> Assignment:
+    def _join(self, caller: Peer, asked: JoinConsumer) -> Assignment:
         members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
         with self._joining:
             known = self._known(asked.token)
@@ -147,7 +147,7 @@ class ConsumerCalls:
         with self._lock:
             return [(token, *known) for token, known in self._remote.items()]
 
-    def _admit(self, caller: Caller, asked: JoinConsumer, members: Members) -> RemoteMember:
+    def _admit(self, caller: Peer, asked: JoinConsumer, members: Members) -> RemoteMember:
         """One more member; with `_joining` held."""
         if len(self._all()) >= _MEMBERS_MAX:
             raise Invalid(f"the log has {_MEMBERS_MAX} members of consumers already", hint="close some")
@@ -158,7 +158,7 @@ class ConsumerCalls:
                 self._remote[asked.token] = (members, member)
         return member
 
-    def _sync(self, caller: Caller, asked: SyncMember) -> Assignment:
+    def _sync(self, caller: Peer, asked: SyncMember) -> Assignment:
         for token in asked.gone:
             self._bury(token)
         known = self._known(asked.token)
@@ -171,11 +171,11 @@ class ConsumerCalls:
             member.offered = frozenset()
             return self._assignment(members, member)
 
-    def _leave(self, caller: Caller, asked: LeaveConsumer) -> Ok:
+    def _leave(self, caller: Peer, asked: LeaveConsumer) -> Ok:
         self._bury(asked.token)
         return Ok()
 
-    def _forget_consumer(self, caller: Caller, asked: ForgetConsumer) -> Ok:
+    def _forget_consumer(self, caller: Peer, asked: ForgetConsumer) -> Ok:
         self._consumers.forget_consumer(asked.name, asked.topic)
         return Ok()
 

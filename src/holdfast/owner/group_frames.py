@@ -23,7 +23,7 @@ from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_M
 from holdfast.model.record_columns import BadFrame as BadRecord
 from holdfast.model.record_columns import Columns, Encoded, Extra, Row, decode_headers, decode_kind
 from holdfast.model.topic_name import MEMBERS_WRITE, is_own
-from holdfast.sharing.wire import GROUP, BadFrame, begin_frame
+from holdfast.owner.wire import GROUP, BadFrame, begin_frame
 
 Buffer = bytes | memoryview
 

@@ -10,7 +10,6 @@ for is looked at once: nobody misses what happened in between. While there is no
 from __future__ import annotations
 
 import logging
-from _thread import RLock
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
@@ -24,15 +23,12 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
-from holdfast.sharing.calls.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
-from holdfast.sharing.membership import HAND_OVER_S
-from holdfast.sharing.owner_link import MET
+from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.owner.link_port import HAND_OVER_S, MET, OwnerLink
 
 if TYPE_CHECKING:
     from holdfast.crypto.keyring import Keyring
     from holdfast.log.log import Log
-    from holdfast.sharing.calls.key_rotation import KeyNews
-    from holdfast.sharing.owner_link import SocketLink
 
 HOLD_OFF = "hold_off"
 """The event that another member is about to own the log."""
@@ -64,12 +60,12 @@ class Ownership(Protocol):
 class OwnerNews:
     """Hears for one member; any thread may use it.
 
-    `_lock` guards what is watched, the thread, and what is told of the store, which two threads may be told at once.
-    `_meetings` is counted in turns of the link, and only compared elsewhere.
+    The link's lock guards what is watched, the thread, the meetings, and what is told of the store, which two threads
+    may be told at once. Events come in turns of the link, where it is held.
     """
 
     def __init__(
-        self, journal: Journal, link: SocketLink, asking: Asking, ownership: Ownership
+        self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership
     ) -> None:  # fmt: skip
         self._ownership = ownership
         self._clock = journal.clock
@@ -84,9 +80,10 @@ class OwnerNews:
         self._topics: set[str] = set()
         self._shipping = False
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = RLock()
+        self._lock = link.turns
         self._thread: Thread | None = None
-        self.keys: KeyNews | None = None
+        self.rotate: Callable[[Keyring], None] | None = None
+        """How the owner is asked for another key."""
         self.on_members: Callable[[], None] = lambda: None
         """Called when the members of some consumer have changed, or the owner has."""
         journal.shipping_state.expect = self._watch_shipping
@@ -148,8 +145,8 @@ class OwnerNews:
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Have the owner encrypt under this keyring's current key from now on."""
-        assert self.keys is not None
-        self.keys.rotate(keyring)
+        assert self.rotate is not None
+        self.rotate(keyring)
 
     def make_salt(self) -> None:
         """Have the owner draw the salt that hides keys of items, if there is none yet."""
@@ -158,8 +155,8 @@ class OwnerNews:
     # -- its thread ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take up what is told."""
-        with once(self._lock):
+        """Begin to take up what is told; in a turn, too."""
+        with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="holdfast-news", daemon=True)
                 self._thread.start()
@@ -174,9 +171,8 @@ class OwnerNews:
         self._todo.put(do)
 
     def _soon(self, do: Callable[[], None]) -> None:
-        with once(self._lock):
-            is_awaited = self._thread is not None
-        if is_awaited:
+        """In a turn: whoever was interrupted with a lock of ours would keep the whole link waiting for another one."""
+        if self._thread is not None:
             self._todo.put(do)
 
     def _work(self) -> None:

@@ -15,10 +15,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.owner_asking import Asking
 from holdfast.log.upkeep.kept_tables import TableStats
 from holdfast.log.upkeep.maintenance import TopicRetention
-from holdfast.reconcile.reconcile_report import ReconcileReport
-from holdfast.segments.retention.retention import RetentionReport
-from holdfast.segments.segment_stats import SegmentStats
-from holdfast.sharing.calls.call_messages import (
+from holdfast.owner.call_messages import (
     SECONDS_MAX,
     Compact,
     LastReport,
@@ -29,6 +26,9 @@ from holdfast.sharing.calls.call_messages import (
     SetRetention,
     limits_of,
 )
+from holdfast.reconcile.reconcile_report import ReconcileReport
+from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.segment_stats import SegmentStats
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.sharing")
 
 
-class AskedMaintenance:
+class MaintenanceProxy:
     """The chores of one log, at its owner's."""
 
     counters = None
@@ -106,7 +106,7 @@ class AskedMaintenance:
         """In a forked child: nothing here is the parent's."""
 
 
-class AskedTables:
+class TablesProxy:
     """The published tables of a log that another process owns."""
 
     def __init__(self, journal: Journal, asking: Asking) -> None:

@@ -10,18 +10,18 @@ from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import Nothing
+from holdfast.owner.consumer_calls import ConsumerCalls
+from holdfast.owner.event_relay import EventCalls, ToldEvents
+from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
+from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.owner_news import HOLD_OFF, OwnerNews, Ownership
+from holdfast.owner.peer import Peer
+from holdfast.owner.store_proxy import StoreProxy
+from holdfast.owner.verb_calls import VerbCalls
 from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.asked_maintenance import AskedMaintenance, AskedTables
-from holdfast.sharing.calls.asked_store import AskedStore
-from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.calls.consumer_calls import ConsumerCalls
-from holdfast.sharing.calls.key_rotation import KeyNews, RotationCalls
-from holdfast.sharing.calls.mark_events import MarkEvents
-from holdfast.sharing.calls.owner_news import HOLD_OFF, OwnerNews, Ownership
-from holdfast.sharing.calls.told_events import EventCalls, ToldEvents
-from holdfast.sharing.calls.verb_calls import VerbCalls
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.sharing.key_rotation import KeyNews, RotationCalls
 
 if TYPE_CHECKING:
     from holdfast.log.open_log import Asked
@@ -39,11 +39,11 @@ def compose_member(
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
     news = journal.news = OwnerNews(journal, link, asking, ownership)
-    news.keys = KeyNews(link, asking, keys, journal, news.soon)
+    news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
     events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
     log = Log(
-        context, AskedMaintenance(journal, asking), AskedStore(context, asking, events), AskedTables(journal, asking),
+        context, MaintenanceProxy(journal, asking), StoreProxy(context, asking, events), TablesProxy(journal, asking),
         KeptPositions(context),
     )  # fmt: skip
     news.on_members = log._consumers.changed
@@ -58,7 +58,7 @@ def answer_members(
     `hand_over` lets go of the log, and before that announces it; `session` is that of the member that owns it.
     """
 
-    def own(caller: Caller, _: Nothing) -> Nothing:
+    def own(caller: Peer, _: Nothing) -> Nothing:
         """A member wants to own the log: the others leave it to that one."""
         if caller.session == session():  # it has it: the answer of the owner before was lost, and it asked again
             return Nothing()

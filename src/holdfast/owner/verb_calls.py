@@ -13,9 +13,8 @@ from holdfast.log.log import Log
 from holdfast.log.log_executions import AskExecutions
 from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.model.topic_name import check_users
-from holdfast.segments.retention.retention_plan import Policy
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.call_messages import (
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import (
     Compact,
     LastReport,
     Nothing,
@@ -29,15 +28,16 @@ from holdfast.sharing.calls.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.peer import Peer
+from holdfast.segments.retention.retention_plan import Policy
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.journal.state.partition import Partition
+    from holdfast.owner.call_handlers import CallHandler
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
     from holdfast.segments.segment_stats import SegmentStats
-    from holdfast.sharing.hosting.call_runner import CallHandler
     from holdfast.shipping.refill.store_loss import RebuildReport
 
 _DONE = Nothing()
@@ -77,7 +77,7 @@ class VerbCalls:
             return catalog.partitions(None)
         return [part for topic in topics for part in catalog.partitions(topic)]
 
-    def _seal(self, _caller: Caller, request: SealTopics) -> Nothing:
+    def _seal(self, _caller: Peer, request: SealTopics) -> Nothing:
         parts = self._parts(request.topics)
         if request.waits:
             self._maintenance.seal(parts, request.timeout)
@@ -85,41 +85,41 @@ class VerbCalls:
             self._maintenance.seal_soon(parts)
         return _DONE
 
-    def _retain(self, _caller: Caller, request: Retain) -> RetentionReport:
+    def _retain(self, _caller: Peer, request: Retain) -> RetentionReport:
         return self._maintenance.retain(request.dry_run)
 
-    def _set_retention(self, _caller: Caller, request: SetRetention) -> Nothing:
+    def _set_retention(self, _caller: Peer, request: SetRetention) -> Nothing:
         self._log._topics.known(check_users(request.topic))
         wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
         self._maintenance.set_retention(request.topic, wanted)
         return _DONE
 
-    def _compact(self, _caller: Caller, request: Compact) -> CompactionReport:
+    def _compact(self, _caller: Peer, request: Compact) -> CompactionReport:
         parts = self._parts(request.topics)
         return self._maintenance.compact(parts, request.target, _silent, dry_run=request.dry_run)
 
-    def _reconcile(self, _caller: Caller, request: Reconcile) -> ReconcileReport:
+    def _reconcile(self, _caller: Peer, request: Reconcile) -> ReconcileReport:
         side = self._store if request.remote else self._maintenance
         return side.reconcile(fix=request.fix, deep=request.deep, limit=request.limit)
 
-    def _segment_stats(self, _caller: Caller, _: Nothing) -> SegmentStats:
+    def _segment_stats(self, _caller: Peer, _: Nothing) -> SegmentStats:
         return self._maintenance.stats()
 
-    def _ship(self, _caller: Caller, request: Ship) -> Nothing:
+    def _ship(self, _caller: Peer, request: Ship) -> Nothing:
         self._store.ship(request.timeout)
         return _DONE
 
-    def _rebuild_store(self, _caller: Caller, request: RebuildStore) -> RebuildReport:
+    def _rebuild_store(self, _caller: Peer, request: RebuildStore) -> RebuildReport:
         return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
 
-    def _make_salt(self, _caller: Caller, _: Nothing) -> Nothing:
+    def _make_salt(self, _caller: Peer, _: Nothing) -> Nothing:
         self._log._hidden_keys.make()
         return _DONE
 
-    def _ask_executions(self, _caller: Caller, request: AskExecutions) -> Answer:
+    def _ask_executions(self, _caller: Peer, request: AskExecutions) -> Answer:
         return self._log._executions.apply(request.message)
 
-    def _require_free(self, _caller: Caller, request: RequireFree) -> Nothing:
+    def _require_free(self, _caller: Peer, request: RequireFree) -> Nothing:
         self._store.require_free(request.topic)
         return _DONE
 

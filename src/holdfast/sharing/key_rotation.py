@@ -19,14 +19,14 @@ from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Unavailable
 from holdfast.log.owner_asking import Asking
-from holdfast.sharing.call_handlers import handler
-from holdfast.sharing.calls.call_messages import Nothing
-from holdfast.sharing.hosting.client_connection import Caller
+from holdfast.owner.call_handlers import handler
+from holdfast.owner.call_messages import Nothing
+from holdfast.owner.peer import Peer
 from holdfast.sharing.key_proof import KEYS, ROTATE, decrypted, encrypted
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.sharing.hosting.call_runner import CallHandler
+    from holdfast.owner.call_handlers import CallHandler
     from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
@@ -70,14 +70,14 @@ class RotationCalls:
         self._clock = clock
         self._one_at_a_time = Lock()
         self._number = 0
-        self._took: set[Caller] = set()
+        self._took: set[Peer] = set()
         self._news = Condition()
 
     def handlers(self) -> dict[str, CallHandler]:
         """The calls that it answers."""
         return {"rotate_key": handler(GivenKeys, self._rotate), "took_keys": handler(TookKeys, self._take)}
 
-    def _rotate(self, caller: Caller, asked: GivenKeys) -> Nothing:
+    def _rotate(self, caller: Peer, asked: GivenKeys) -> Nothing:
         present = self._journal.message_keys
         keyring = _keyring(decrypted(present, ROTATE, caller.session, asked.body))
         keyring.check_follows(present.keyring)
@@ -113,7 +113,7 @@ class RotationCalls:
                     )
                 self._news.wait(_LOOK_AGAIN_S)
 
-    def _take(self, caller: Caller, told: TookKeys) -> Nothing:
+    def _take(self, caller: Peer, told: TookKeys) -> Nothing:
         with self._news:
             if told.number == self._number:
                 self._took.add(caller)

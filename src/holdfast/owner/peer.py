@@ -1,0 +1,39 @@
+"""Who asks the owner of a log from another process: its session, how it is told something, and when it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+
+
+class Peer:
+    """Who is at the other end, for whoever does something for it; lives as long as its connection.
+
+    Any thread may use it; `_lock` guards whether it is gone, and what is called then.
+    """
+
+    def __init__(self, session: bytes, pid: int, tell: Callable[[str, bytes], None]) -> None:
+        self.session = session
+        self.pid = pid
+        self.tell = tell
+        """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""
+        self.is_gone = False
+        self._ends: list[Callable[[], None]] = []
+        self._lock = Lock()
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Have something called, once, when the connection ends, by the host's thread, or now: it must be short."""
+        with self._lock:
+            is_gone = self.is_gone
+            if not is_gone:
+                self._ends.append(call)
+        if is_gone:
+            call()
+
+    def end(self) -> None:
+        """The connection has ended."""
+        with self._lock:
+            self.is_gone = True
+            ends, self._ends = self._ends, []
+        for call in ends:
+            call()
