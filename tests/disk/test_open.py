@@ -319,13 +319,6 @@ def test_keyed_and_unkeyed_are_both_told(open_log, keyring):
         open_log("new", keyring=keyring, cipher=object())
 
 
-class Renamed:
-    """A cipher as they were written for older versions."""
-
-    name = "toy"
-    seal = open = mac = staticmethod(lambda *given: b"")
-
-
 def test_wrong_keys_fail_closed(open_log, keyring):
     """A wrong key is refused at open; the right one still works afterwards."""
     log = open_log(keyring=keyring)
