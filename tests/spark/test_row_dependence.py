@@ -95,6 +95,10 @@ TAKEN: dict[str, Made] = {
     "melt": lambda new, _: new.melt(["id"], ["g", "v"], "what", "n"),
     "sliding windows": lambda new, _: new.select("id", F.window(F.timestamp_seconds("v"), "4 seconds", "2 seconds")),
     "function in Python": lambda new, _: new.withColumn("more", _more("v")),
+    "encrypted alike": lambda new, _: new.select(
+        F.expr("aes_encrypt(s, repeat('k', 16), 'CBC', 'PKCS', cast(lpad(id, 16, '0') as binary))").alias("c"),
+        F.expr("aes_encrypt(s, repeat('k', 16), 'ECB')").alias("d"),
+    ),
     "hash of a row": lambda new, _: new.where("pmod(xxhash64(id), 3) = 0"),
     "inner join": lambda new, names: new.join(names, "g"),
     "left join": lambda new, names: new.join(names, "g", "left"),
@@ -236,10 +240,15 @@ DIFFERS: dict[str, tuple[Made, str, str]] = {
     "ids": (lambda new, _: new.withColumn("n", F.expr("uuid()")), "uuid", "column of the record"),
     "the clock": (lambda new, _: new.withColumn("n", F.current_timestamp()), "the time", "time of the record"),
     "random": (lambda new, _: new.withColumn("n", F.rand()), "rand", "column of the record"),
+    "encryption": (
+        lambda new, _: new.withColumn("s", F.expr("nvl(aes_encrypt(s, repeat('k', 16)), 'x')")),
+        "aes_encrypt", "iv",
+    ),
     "random, of a whole input": (lambda new, names: new.join(names.withColumn("n", F.rand()), "g"), "rand", "column"),
 }  # fmt: skip
 MAY_DIFFER: dict[str, tuple[Made, str, str]] = {
     "sample": (lambda new, _: new.sample(0.5, seed=1), "sample", "where"),
+    "sample, of a whole input": (lambda new, names: new.crossJoin(names.sample(0.5)), "sample", "where"),
     "tasks": (lambda new, _: new.withColumn("n", F.spark_partition_id()), "spark_partition_id", "column of the record"),
     "files": (lambda new, _: new.withColumn("n", F.input_file_name()), "input_file_name", "column of the record"),
     "the day": (lambda new, _: new.withColumn("n", F.current_date()), "the time", "time of the record"),

@@ -106,6 +106,8 @@ class _Plan:
             raise _NotSingle("the time, user or zone of the run", "take a time of the record")
         if not self._root.deterministic():
             _require_deterministic(self._root)
+        if self._root.containsPattern(self._patterns.RUNTIME_REPLACEABLE()):
+            _require_no_random_encryption(self._root, self._patterns.RUNTIME_REPLACEABLE())
 
     def _is_new(self, node: Any) -> bool:
         """Whether a plan has new rows: then each of its rows is made of one of them, or it is refused."""
@@ -122,6 +124,8 @@ class _Plan:
         if kind == "Generate" and "UDTF" in _kind(node.generator()):
             # It may keep what it has seen, and say so at its end.
             raise _NotSingle("a table function in Python, which sees many rows", _SNAPSHOT)
+        if kind == "Sample":  # of whole inputs, too: it has a seed, and Spark calls it deterministic
+            raise _NotSingle(*_SEVERAL[kind])
         if any([self._is_new(one) for one in _each(node.subqueries())]):  # noqa: C419  all of them are looked at
             raise _NotSingle("a subquery over new rows", _SNAPSHOT)
         below = [self._is_new(child) for child in _each(node.children())]
@@ -161,6 +165,19 @@ def _require_deterministic(root: Any) -> None:
         for one in _each(node.expressions()) if _kind(node) not in ("Aggregate", "Window") else ():
             if not one.deterministic():
                 raise _NotSingle(f"{_culprit(one)}, which is another value each time", "take a column of the record")
+
+
+def _require_no_random_encryption(root: Any, pattern: Any) -> None:
+    """Refuse `aes_encrypt` that draws its start value by itself; Spark calls that deterministic, too."""
+    left = [one for node in _nodes(root) for one in _each(node.expressions())]
+    while left:
+        one = left.pop()
+        if not one.containsPattern(pattern):
+            continue
+        below = list(_each(one.children()))
+        left += below
+        if _kind(one) == "AesEncrypt" and "''" in below[4].sql() and below[2].sql().upper() != "'ECB'":
+            raise _NotSingle("aes_encrypt, which is another value each time", "give it an iv that is of the record")
 
 
 def _nodes(node: Any) -> Iterator[Any]:
