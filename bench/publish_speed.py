@@ -28,8 +28,8 @@ from holdfast.model.segment import NO_CHAIN, Segment, SegmentFacts, SegmentHead
 from holdfast.publish.publication import Publisher
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import LogDocument, SegmentDocument, TopicDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import ObjectInfo
@@ -133,7 +133,7 @@ class _Counted(DirectoryStore):
 
 
 def _publisher(store: DirectoryStore) -> Publisher:
-    return Publisher(RootStore(store, RootForm(None)), CLOCK, delete_after_ms=7 * 86_400_000)
+    return Publisher(RootStore(store, RootTrust(None)), CLOCK, delete_after_ms=7 * 86_400_000)
 
 
 def _next(made: list[SegmentDocument]) -> SegmentDocument:

@@ -128,7 +128,7 @@ class Forgery:
     def parse_parts(self, parts: Sequence[Part]) -> list[Part]:
         """Parts as a reader understands them in this order: places follow from the order."""
         shell = footers.bundled(self.parts, self.footer.groups, b"")
-        stored = [footers._indexed(part, self.footer.schema) for part in parts]
+        stored = [footers._stored(part, self.footer.schema) for part in parts]
         return footers._parts(shell, stored)
 
     def write(

@@ -15,8 +15,8 @@ from holdfast.recovery.fetching import _Memory
 from holdfast.root import rewrites
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import read_manifest
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.store import layout
@@ -31,7 +31,7 @@ class Compactor:
     """Somebody who rewrites at one root; `keyring` for an encrypted log."""
 
     def __init__(self, store: Store, keyring: Keyring | None = None, *, topic: str = "orders", partition: int = 0):
-        self.store = RootStore(store, RootForm(Signer.of(keyring)))
+        self.store = RootStore(store, RootTrust(Signer.of(keyring)))
         self.where = (topic, partition)
         self.log = self.store.log().log
 

@@ -30,8 +30,8 @@ from holdfast.root.objects.documents import (
     SinkBatchDocument,
     SinkTopicDocument,
 )
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.sink_batches import NOTHING, end_behind
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME, typed_schema
@@ -53,7 +53,7 @@ class SinkTopic:
     def __init__(
         self, store: Store, topic: str = "spark", *, keyring: Keyring | None = None, schema: pa.Schema | None = None
     ) -> None:
-        self.store = RootStore(store, RootForm(Signer.of(keyring)))
+        self.store = RootStore(store, RootTrust(Signer.of(keyring)))
         self.topic, self._keyring = topic, keyring
         try:
             self.log = self.store.log().log

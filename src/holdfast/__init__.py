@@ -85,15 +85,6 @@ _HOMES = {
     "unpublish_tables": "log.upkeep.table_verbs",
 }
 
-_MOVED = {
-    "holdfast.clock": ("Clock", "SystemClock"),
-    "holdfast.results": (
-        "BatchTicket", "Event", "RebuildReport", "ReconcileReport", "RestoreReport", "RestoredExpiry",
-        "RestoredPolicy", "RetentionReport", "ShippedTicket", "Subscription", "Unshipped", "Watermark",
-    ),
-}  # fmt: skip
-"""Names that were here in version 0.1, and where they are."""
-
 __all__ = [
     "Closed",
     "Corrupt",
@@ -135,8 +126,7 @@ logging.getLogger("holdfast").addHandler(StderrWarnings())
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        moved = "".join(f": import it from {place}" for place, names in _MOVED.items() if name in names)
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}{moved}")
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     module, _, attribute = home.partition(":")
     value = getattr(import_module(f"holdfast.{module}"), attribute or name)
     globals()[name] = value

@@ -79,6 +79,15 @@ class Invalid(HoldfastError):
     """The call or a setting is wrong; nothing was written."""
 
 
+def other_version(what: str, **values: object) -> Invalid:
+    """What is said of data whose format is not ours: nobody can keep a promise about one that he does not know."""
+    said = " ".join(f"{name}={value}" for name, value in values.items())
+    return Invalid(
+        f"another version of holdfast wrote this {what} {said}",
+        hint="use the version that wrote it; if that is a newer one: pip install -U holdfast-log",
+    )
+
+
 class NotFound(HoldfastError):
     """What was asked for is not here."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from holdfast import disk
-from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
+from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable, other_version
 
 FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 4096
@@ -119,11 +119,8 @@ class Directory:
             raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT)) from None
         if title != "holdfast log":
             raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT))
-        if version > FORMAT_VERSION:
-            raise Invalid(
-                f"this log was written by a newer holdfast path={self.path} version={version} known={FORMAT_VERSION}",
-                hint="upgrade holdfast: pip install -U holdfast-log",
-            )
+        if version != FORMAT_VERSION:
+            raise other_version("log", path=self.path, version=version, known=FORMAT_VERSION)
         return log_id
 
     def create_database(self) -> None:

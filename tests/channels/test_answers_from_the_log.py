@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 import holdfast
@@ -143,13 +144,15 @@ def test_answers_from_the_log_have_the_same_budget(tmp_path):
         assert 1 <= len(answers) <= 8
 
 
-def test_what_an_older_version_kept_goes_on_from_there(tmp_path):
-    """Its history is known from then on, also when it has left; of records without causes no message is made."""
+def test_what_says_nothing_of_what_was_remembered_goes_on_from_there(tmp_path):
+    """As a snapshot of nim-sds: its history is known from then on, also when it has left; of records without causes no
+    message is made.
+    """
     clock = ManualClock()
     with opened(tmp_path / "log", clock) as (log, alice, _):
         converse(alice, clock)
         alice.close()
-        older_version(log)
+        forget(log)
     with opened(tmp_path / "log", clock) as (log, alice, answers):
         assert not log.kept_channel("alice", ROOM).known
         told = []
@@ -165,8 +168,8 @@ def test_what_an_older_version_kept_goes_on_from_there(tmp_path):
         assert {one.message_id for one in answers} == {"c0", "c1", "c2"}
 
 
-def older_version(log) -> None:
-    """The space as version 2 would have left it."""
+def forget(log) -> None:
+    """Take from the space what another implementation would not have kept."""
     from holdfast.channels.keeping.storage import decode_meta, encode_meta, stored_message
 
     name = f"channel/alice/{ROOM}"
@@ -175,7 +178,8 @@ def older_version(log) -> None:
     history = {message.message_id: message for message in messages}
     meta = decode_meta(items[b"m"][1], elsewhere=history)
     gone = [key for key in items if key[:1] == b"k"]
-    snapshot = encode_meta(meta, version=2, elsewhere=history)
+    bare = msgspec.structs.replace(meta, filter_ids=0, filter_rolled=False, lost=())
+    snapshot = encode_meta(bare, elsewhere=history)
     log._journal.spaces.change(name, [(b"m", 0, snapshot)], gone, timeout=5).result(5)
 
 

@@ -525,7 +525,7 @@ def look(observer: Log, past: list[ChannelData], at: int) -> int:
 
 
 def test_steps_under_way_are_never_kept_with_a_hole(tmp_path):
-    """While groups are refused in between (1.1-5): no history id is lost, and no snapshot is ahead of its history."""
+    """While groups are refused in between: no history id is lost, and no snapshot is ahead of its history."""
     refusals = [converse_blindly(tmp_path / str(seed), seed, queue_max=1_000)[0] for seed in range(3)]
     assert sum(refusals) > 5
 
@@ -659,7 +659,7 @@ def test_what_is_said_again_has_the_order_of_history():
 
 
 def test_what_was_kept_is_not_said_again():
-    """Only what was taken by a commit that succeeded is forgotten; what came meanwhile is not (1.2-3)."""
+    """Only what was taken by a commit that succeeded is forgotten; what came meanwhile is not."""
     store = Deferred()
     alice = Channels("alice", store, settings=ChannelSettings(ack_timeout_ms=0))
     alice.ensure_channel(ROOM)

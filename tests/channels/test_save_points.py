@@ -202,7 +202,7 @@ def test_a_buffered_message_is_one_commit_without_history(alice):
 
 
 def test_a_duplicate_that_changes_nothing_costs_nothing(alice):
-    """Ours: nim-sds writes its whole snapshot again (1.2-6). Delivered, sent by us, waiting, or a sync message."""
+    """Ours: nim-sds writes its whole snapshot again. Delivered, sent by us, waiting, or a sync message."""
     alice.send("a1")
     alice.receive("b1")
     alice.receive("b3", "b2")
@@ -304,7 +304,7 @@ def test_a_repair_that_is_due_is_one_commit(alice):
 
 
 def test_a_sweep_keeps_what_was_not_kept(alice):
-    """Ours: in nim-sds it would have to wait for the next message (1.2-4)."""
+    """Ours: in nim-sds it would have to wait for the next message."""
     alice.store.failing_ops.add("commit")
     alice.send("a1")
     alice.store.failing_ops.clear()
@@ -331,7 +331,7 @@ def test_a_sync_is_one_commit_where_there_is_anything_to_tell(alice):
 
 
 def test_removing_is_one_drop_whether_it_is_loaded_or_not(alice):
-    """Ours: nim-sds leaves the data of a channel that is not loaded where they are (1.2-4)."""
+    """Ours: nim-sds leaves the data of a channel that is not loaded where they are."""
     alice.send("a1")
     alice.calls()
     alice.channels.remove_channel(ROOM)
@@ -364,7 +364,7 @@ def test_looking_costs_nothing(alice):
 
 
 def test_closing_is_one_commit_for_each_channel_that_is_not_kept(alice):
-    """Ours: nim-sds forgets what was pending (1.2-4)."""
+    """Ours: nim-sds forgets what was pending."""
     alice.channels.ensure_channel("other")
     alice.store.failing_ops.add("commit")
     for number in range(3):

@@ -36,7 +36,6 @@ from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
-from holdfast.recovery.root_migration import MigrationReport
 from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
 from holdfast.segments.retention.retention import Removed, RetentionReport
 from pyspark_holdfast.pipeline import run_report as pipeline_report
@@ -127,7 +126,6 @@ def test_global_options_are_documented() -> None:
         ("holdfast retain", [RetentionReport, Removed]),
         ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, Lost]),
-        ("holdfast migrate-root", [MigrationReport]),
         ("holdfast compact", [CompactionReport, PartitionCompaction]),
         ("holdfast publish", [TableReport]),
         ("holdfast ship", [ship.ShipReport, ship.Left]),

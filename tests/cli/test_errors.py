@@ -36,7 +36,6 @@ ARGUMENTS: dict[str, list[str]] = {
     "reconcile": ["DIR"],
     "rebuild": ["DIR", "--yes"],
     "restore": ["DIR", "new", "--yes"],
-    "migrate-root": ["DIR"],
     "compact": ["DIR"],
     "publish": ["DIR"],
     "unpublish": ["DIR"],
@@ -102,7 +101,7 @@ def test_a_wrong_place(run: Run, tmp_path: Path, verb: str, place: str) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["photo"]
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in {"restore", "migrate-root", "spark", "config"}])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in {"restore", "spark", "config"}])
 def test_a_setting_that_is_wrong(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     """Settings are checked by every verb that takes any."""
     monkeypatch.setenv("HOLDFAST_JOURNAL__NOTHING", "1")

@@ -63,7 +63,7 @@ def test_executions_are_listed_and_shown(run: Run, kept: tuple[Path, UUID]) -> N
 
 
 def test_payloads_need_to_be_revealed_and_a_warning_comes_first(run: Run, kept: tuple[Path, UUID]) -> None:
-    """FR-DE-07."""
+    """Only what was asked for."""
     path, execution = kept
     for action in ("show", "timeline"):
         for as_json in ([], ["--json"]):

@@ -107,7 +107,7 @@ def test_status_of_a_store(run: Run, sealed_log: Path, root: Path) -> None:
     (own,) = objects(run("status", sealed_log, "--json").stdout)
     (found,) = objects(run("status", root.as_uri(), "--json").stdout)
     assert (found["log_id"], found["records"], found["segments"]) == (own["log_id"], own["records"], own["segments"])
-    assert (found["encrypted"], found["verified"], found["keys"], found["format"]) == (False, False, [], 2)
+    assert (found["encrypted"], found["verified"], found["keys"], found["format"]) == (False, False, [], 1)
     assert (found["claim"]["epoch"], found["claim"]["purpose"]) == (1, "open")
     text = run("status", root).stdout
     assert f"log        {own['log_id']}" in text

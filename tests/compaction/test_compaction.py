@@ -24,7 +24,6 @@ from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.compaction.conftest import Compact, expected, files, payloads, ship
 from tests.shipping.conftest import Root
-from tests.store.old_roots import make_old
 
 pytestmark = pytest.mark.store
 
@@ -379,10 +378,3 @@ def test_the_command(on_disk: Path):
     report = json.loads(run("compact", on_disk, "orders", "--json", "--measure", "--target-size", "1MiB"))
     assert (report["files_before"], report["files_after"], report["target_bytes"]) == (5, 1, 2**20)
     assert "0 files, 0 rows" in run("compact", on_disk)
-
-
-def test_old_roots_are_sent_to_migration(on_disk: Path):
-    make_old(on_disk)
-    with pytest.raises(Invalid) as refused:
-        holdfast.compact(str(on_disk))
-    assert "holdfast migrate-root" in refused.value.hint

@@ -18,8 +18,8 @@ from holdfast.results import CompactionReport
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import IntentDocument, RewriteDocument, SegmentDocument
 from holdfast.root.rewrite_sweep import NOBODY, STALE_US, Grace, sweep
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
 from holdfast.store.port import Body
@@ -62,7 +62,7 @@ def number_of(root: Root, folder: str) -> int:
 
 
 def swept(root: Root, now_us: int, *, delete_after_us: int = 0, leases: dict[tuple[str, int], int] | None = None):
-    store = RootStore(root.store, RootForm(None))
+    store = RootStore(root.store, RootTrust(None))
     grace = Grace(delete_after_us, 10 * HOUR_US)
     return sweep(store, store.log().log, "orders", 0, now_us, grace, leases or {})
 
@@ -330,7 +330,7 @@ def test_a_lease_does_not_keep_them_for_ever(log: Log, root: Root, compact: Comp
 
 def test_a_sweep_without_rewrites_costs_two_requests(log: Log, root: Root, faults: Faults):
     ship(log, 4)
-    store = RootStore(shared_store(root.url, StoreSettings(), SystemClock()), RootForm(None))
+    store = RootStore(shared_store(root.url, StoreSettings(), SystemClock()), RootTrust(None))
     log_id = store.log().log
     before = len(faults.seen)
     sweep(store, log_id, "orders", 0, now(), Grace(0, 0), {})

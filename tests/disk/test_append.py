@@ -234,7 +234,7 @@ def test_the_window_of_remembered_keys_is_bounded(open_log):
 
 
 def test_time_out_is_outcome_unknown_and_the_key_resolves_it(open_log):
-    """FR-DE-11: an unanswered ack raises OutcomeUnknown with its key; a retry returns the original receipt."""
+    """An unanswered ack raises OutcomeUnknown with its key; a retry returns the original receipt."""
     topic = open_log().topic("t")
     with stalled(topic), pytest.raises(OutcomeUnknown) as caught:
         topic.append(b"x", idempotency_key="k", timeout=0.05)
@@ -456,7 +456,7 @@ def test_many_event_loops_and_threads_share_a_topic(open_log):
 
 
 def test_flush_before_commit(open_log):
-    """INV-4: whatever was offered before an acknowledged append is durable before its acknowledgement."""
+    """Whatever was offered before an acknowledged append is durable before its acknowledgement."""
     topic = open_log(journal={"flush_interval_ms": 60_000}).topic("t", partitions=3)
     for i in range(100):
         assert topic.offer(b"offered %d" % i)

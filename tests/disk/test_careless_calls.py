@@ -83,7 +83,7 @@ def _calls() -> dict[str, Callable[[Place, Any], object]]:
             **_named(
                 lambda place, name, value: holdfast.read("log", "orders", **{name: value}).to_arrow(),
                 "columns", "starting_offsets", "ending_offsets", "starting_timestamp", "ending_timestamp", "as_of",
-                "include_tail", "verify", "schema_mode", "encrypted", "keyring", "log_id", "allow_unsigned",
+                "include_tail", "verify", "schema_mode", "encrypted", "keyring", "log_id",
                 "fail_on_data_loss", "store",
             ),
         },
@@ -92,7 +92,7 @@ def _calls() -> dict[str, Callable[[Place, Any], object]]:
             "path": lambda place, value: holdfast.restore("/nowhere/root", value),
             **_named(
                 lambda place, name, value: holdfast.restore("/nowhere/root", place.new(), **{name: value}),
-                "settings", "keyring", "cipher", "clock", "copy", "accept_loss", "log_id", "allow_unsigned",
+                "settings", "keyring", "cipher", "clock", "copy", "accept_loss", "log_id",
             ),
         },
         "rebuild": {

@@ -233,14 +233,14 @@ def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
     """Whatever an earlier use of the file left there."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log")
     at, size = frames(filed(copy)[0])[-1]
-    patch(filed(copy)[0], at + size, b"hfg3" + os.urandom(4000))
+    patch(filed(copy)[0], at + size, b"hfg1" + os.urandom(4000))
     with opened(copy) as log:
         assert payloads(log) == PAYLOADS
 
 
 def test_a_payload_cannot_pass_for_a_group(tmp_path):
     """One that looks like the heads of later groups, at the edges of sectors, in a group that a power cut tore."""
-    forged = struct.pack("<4sIQQ16s32s32sI", b"hfg3", 100, 2**40, 0, bytes(16), bytes(32), bytes(32), 0)
+    forged = struct.pack("<4sIQQ16s32s32sI", b"hfg1", 100, 2**40, 0, bytes(16), bytes(32), bytes(32), 0)
     with opened(tmp_path / "log") as log:
         log.topic("t").append(b"M" * 9000)
         edge = -filed(log.path)[0].read_bytes().index(b"MMMM") % SECTOR_BYTES
@@ -359,7 +359,7 @@ def forge(file: Path, change: Callable[[list[Any], list[Any]], object], nth: int
     encoded = msgspec.msgpack.encode(control)
     sizes = [entry[15] for entry in control[3] if isinstance(entry[15], int)]
     size = sum(sizes) if 0 <= sum(sizes) < 2**64 else head.body_bytes
-    start = struct.pack("<4sIQQ16s", b"hfg3", len(encoded), head.group, size, salt)
+    start = struct.pack("<4sIQQ16s", b"hfg1", len(encoded), head.group, size, salt)
     digest = blake3(start + encoded).digest()
     proof = digest if head.proof == head.digest else head.proof
     whole = start + digest + proof + struct.pack("<I", crc32(proof)) + encoded + bodies
@@ -463,7 +463,7 @@ def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
     file = filed(copy)[0]
     at, _ = frames(file)[-1]
     data = file.read_bytes()
-    patch(file, at, struct.pack("<4sIQQ16s", b"hfg3", control, 99, bodies, data[36:52]))
+    patch(file, at, struct.pack("<4sIQQ16s", b"hfg1", control, 99, bodies, data[36:52]))
     patch(file, at + 8, data[at + 8 : at + 16])
     with opened(copy) as log:
         assert payloads(log) == PAYLOADS[:-1]
@@ -475,7 +475,7 @@ def test_a_file_full_of_heads_takes_one_reading(left, tmp_path):
     file = filed(copy)[0]
     at, size = frames(file)[-1]
     salt = file.read_bytes()[36:52]
-    head = struct.pack("<4sIQQ16s32s", b"hfg3", 30 * 2**20, 2**40, 0, salt, bytes(32))
+    head = struct.pack("<4sIQQ16s32s", b"hfg1", 30 * 2**20, 2**40, 0, salt, bytes(32))
     sector = head.ljust(SECTOR_BYTES, b"\0")
     with file.open("r+b") as stream:
         stream.seek(at + size)

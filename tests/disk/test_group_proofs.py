@@ -25,10 +25,7 @@ from holdfast.crypto.vault import PLAIN, Vault
 from holdfast.journal.commit import writer
 from holdfast.journal.groups.group_frame import HEAD_BYTES, FrameProof, head_of, padded
 from holdfast.journal.proving.proved_groups import ProvedGroups
-from holdfast.journal.state.stamped_heads import head_row
-from holdfast.journal.state.state_digest import moved
 from holdfast.model import frame
-from holdfast.model.control_rows import stamped
 from holdfast.model.entry import Place, header
 
 pytestmark = pytest.mark.disk
@@ -323,44 +320,6 @@ def test_entries_that_leave_a_gap_are_refused_without_keys_too(column, tmp_path)
     forge(filed(copy)[0], leave_gap)
     with pytest.raises(Corrupt, match="do not follow"):
         opened(copy)
-
-
-def append_stamped(copy: Path, payload: bytes) -> None:
-    """Write a group as version 2 did, with rows that have stamps, behind what is there; of a log without keys."""
-    with opened(copy, read_only=True) as log:
-        state, part = log._journal._state, log._journal.topics["t"][0]
-        row, old, log_id, vault = state.row, state.topics.stamps["head", part.id], state.row.log_id, state.vault
-        body = frame.encode_one(payload, 5)
-        place = (part.durable, 1, row.groups + 1, 1, 0, PLAIN, 5, 5, part.link)
-        digest = digests.digest(header(Place(log_id, "t", 0), row.next_seq, *place), body)
-        head = head_row(part, state.topics.ids["t"], part.durable + 1, digest, vault)
-        row = row._replace(
-            entries=row.entries + 1, next_seq=row.next_seq + 1, groups=row.groups + 1,
-            heads=moved(vault.stamp, row.heads, [(old, head.stamp)]),
-        )  # fmt: skip
-        entry = (row.next_seq - 1, part.id, *place, digest, b"", "t", 0, len(body))
-        control = msgspec.msgpack.encode((stamped(row, vault), [head], [entry]))
-    (file,) = filed(copy)
-    start = struct.pack("<4sIQQ16s", b"hfg2", len(control), row.groups, len(body), file.read_bytes()[36:52])
-    patch(file, sum(frames(file)[-1]), start + blake3(start + control).digest(length=16) + control + body)
-
-
-@pytest.mark.parametrize("behind_proofs", [False, True])
-def test_stamped_rows_are_no_way_around_proofs(behind_proofs, tmp_path):
-    """A group as version 2 wrote it is taken behind a row of the database, and not behind groups with proofs."""
-    with opened(tmp_path / "log") as log:
-        log.topic("t").append(b"0")
-        log.topic("t").append(b"1", idempotency_key="through the database")
-        if behind_proofs:
-            log.topic("t").append(b"2")
-        copy = crashed(log, tmp_path / "copy")
-    append_stamped(copy, b"stamped")
-    if behind_proofs:
-        with pytest.raises(Corrupt, match="groups in files"):
-            opened(copy)
-    else:
-        with opened(copy) as log:
-            assert payloads(log) == [b"0", b"1", b"stamped"]
 
 
 # -- the chain by itself ----------------------------------------------------------------------------------

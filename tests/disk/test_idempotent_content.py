@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import apsw
 import pyarrow as pa
@@ -130,15 +129,6 @@ def test_rows_are_compared_by_what_they_say(open_log):
         with pytest.raises(Invalid, match="stands for something else"):
             topic.append(other, idempotency_key="b-1")
     assert topic.read().to_arrow().num_rows == 2
-
-
-def test_what_an_older_version_remembered_is_accepted_as_before(tmp_path):
-    """It has no digest, and its stamp holds without one."""
-    path = Path(__file__).parent.parent / "golden" / "schema-6"
-    subprocess.run(["cp", "-r", str(path), str(tmp_path / "log")], check=True)
-    with holdfast.open(tmp_path / "log") as log:
-        again = log.topic("users.v1").append(b"whatever", idempotency_key="user-1")
-        assert again.repeated
 
 
 def test_the_digest_of_a_secret_payload_confirms_no_guess(tmp_path):

@@ -152,7 +152,7 @@ def poisoned(open_log, monkeypatch, error):
 
 @pytest.mark.parametrize("error", [DiskFailed("IOError: fsync"), RuntimeError("planted bug"), KeyboardInterrupt()])
 def test_a_failed_sync_poisons_for_good(open_log, monkeypatch, error):
-    """INV-12: waiters of the failed group learn that the outcome is unknown, everybody later gets Closed."""
+    """Waiters of the failed group learn that the outcome is unknown, everybody later gets Closed."""
     log, topic = poisoned(open_log, monkeypatch, error)
     with pytest.raises(OutcomeUnknown) as unknown:
         topic.append(b"lost?", idempotency_key="k")
@@ -285,7 +285,7 @@ def test_a_group_with_an_error_before_its_commit_was_not_written(open_log, monke
 
 
 def test_the_queue_depth_is_true_and_returns_to_zero(open_log):
-    """stats() shows what waits, and nothing once it is durable; the original's gauge never returned to 0."""
+    """stats() shows what waits, and nothing once it is durable."""
     log = open_log()
     topic = log.topic("t")
     with stalled(topic):
@@ -300,7 +300,7 @@ def test_the_queue_depth_is_true_and_returns_to_zero(open_log):
 
 
 def test_a_thousand_offers_are_a_thousand_rows(open_log):
-    """Throughput is worth nothing if rows are missing: the original's gate never counted them."""
+    """Throughput is worth nothing if rows are missing: so they are counted."""
     log = open_log()
     topic = log.topic("t")
     accepted = sum(topic.offer(b"%d" % i) for i in range(1000))

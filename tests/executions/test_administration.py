@@ -109,7 +109,7 @@ def test_executions_are_listed_newest_first_and_by_status_and_kind(open_log):
 
 
 def test_payloads_are_shown_only_to_those_who_ask(open_log):
-    """Arguments, results and ends are hidden by default (INV-5, FR-DE-07)."""
+    """Arguments, results and ends are hidden by default."""
     log = open_log()
     started = log.executions.start("a", "secret", word="secret")
     live = begin(log)
@@ -124,7 +124,7 @@ def test_payloads_are_shown_only_to_those_who_ask(open_log):
 
 
 def test_a_log_that_another_handle_reads_shows_what_is_durable(open_log, tmp_path):
-    """FR-DE-08: looking works beside the owner; changes are made by it."""
+    """Looking works beside the owner; changes are made by it."""
     log = open_log()
     started = log.executions.start("a")
     with holdfast.open(tmp_path / "log", read_only=True) as reader:
@@ -219,7 +219,7 @@ def test_canceling_races_with_the_end_and_the_first_one_counts(open_log):
 
 
 def test_a_canceled_program_is_told_and_its_execution_never_goes_on(open_log):
-    """Cancel ends the execution at once, tells the program, and leaves its reason; INV-16'."""
+    """Cancel ends the execution at once, tells the program, and leaves its reason."""
     log = open_log()
     live = begin(log)
     assert log.executions.cancel(live.id, "no longer wanted") == "canceled"
@@ -359,7 +359,7 @@ def test_scopes_are_cut_as_a_whole(open_log):
 
 
 def test_an_effect_of_unknown_outcome_is_settled_by_hand(open_log):
-    """The result is recorded with the intent's own key, and with an audit record (FR-DE-10); only where one is due."""
+    """The result is recorded with the intent's own key, and with an audit record; only where one is due."""
     log = open_log()
     live = begin(log)
     key = live.key(live.place("charge"), GUARDED, b"argument")
@@ -384,7 +384,7 @@ def test_an_effect_of_unknown_outcome_is_settled_by_hand(open_log):
 
 
 def test_who_runs_an_execution_is_told_to_whoever_comes_second(open_log):
-    """INV-15: one live owner; changes by hand are refused while it runs, all but to cancel it."""
+    """One live owner; changes by hand are refused while it runs, all but to cancel it."""
     log = open_log()
     live = begin(log)
     step(live, "charge")

@@ -1,4 +1,4 @@
-"""The verbs of the journal by hand: what the original's backend did (C3), each with its promise."""
+"""The verbs of the journal by hand: what is done to an execution, each with its promise."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_opening_is_fresh_then_resumes(open_log):
     assert journal_of(again).open_execution(execution, "import") is True
 
 
-def test_inv15_one_owner_at_a_time(open_log):
+def test_one_owner_at_a_time(open_log):
     """The second opener learns who holds it; after a release it may."""
     log = open_log()
     execution = opened(log)
@@ -90,7 +90,7 @@ def test_inv15_one_owner_at_a_time(open_log):
     opened(log, execution=execution)
 
 
-def test_inv15_two_threads_fight_and_one_wins(open_log):
+def test_two_threads_fight_and_one_wins(open_log):
     """Whoever comes second is told so, however close it is."""
     log = open_log()
     for _ in range(20):
@@ -116,8 +116,8 @@ def test_inv15_two_threads_fight_and_one_wins(open_log):
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "aborted"])
-def test_inv16_opening_it_again_un_finalizes_it(open_log, status):
-    """FR-DE-21: an end is taken back when somebody goes on."""
+def test_opening_it_again_un_finalizes_it(open_log, status):
+    """An end is taken back when somebody goes on."""
     log = open_log()
     execution = opened(log)
     assert journal_of(log).finalize(execution, status) is True
@@ -128,8 +128,8 @@ def test_inv16_opening_it_again_un_finalizes_it(open_log, status):
     assert (row.status, row.ended_us, row.generation) == ("running", 0, before.generation + 1)
 
 
-def test_inv16_one_that_was_canceled_is_never_opened_again(open_log):
-    """INV-16': not even after a restart."""
+def test_one_that_was_canceled_is_never_opened_again(open_log):
+    """Not even after a restart."""
     log = open_log()
     execution = opened(log)
     journal_of(log).finalize(execution, "canceled")
@@ -164,7 +164,7 @@ def test_a_kind_is_for_good(open_log):
 
 
 def test_append_returns_the_number_and_reads_back(open_log):
-    """Numbers are dense and go on after a restart (FR-DE-12); payloads and effects are what they were."""
+    """Numbers are dense and go on after a restart; payloads and effects are what they were."""
     log = open_log()
     execution = opened(log)
     intent = EffectIntent("pay", b"k" * 32, "exactly_once_guarded", 5)
@@ -220,7 +220,7 @@ def test_kinds_with_a_verb_of_their_own_fail_closed(open_log):
 
 
 def test_a_step_has_one_result(open_log):
-    """Hole 2: a second result poisons nothing; the first one counts, and its number is returned."""
+    """A second result poisons nothing; the first one counts, and its number is returned."""
     log = open_log()
     execution = opened(log)
     assert journal_of(log).append(execution, result("a", b"first")) == 1
@@ -271,7 +271,7 @@ def test_a_range_is_bounded_by_steps_and_by_a_limit(open_log):
     assert journal.read_execution_range(execution, 10) == journal.read_execution_range(execution, "gone") == []
 
 
-def test_inv13_a_committed_result_is_found_by_its_key(open_log):
+def test_a_committed_result_is_found_by_its_key(open_log):
     """Hit and miss, also after a fold."""
     log = open_log()
     execution = opened(log)
@@ -285,8 +285,8 @@ def test_inv13_a_committed_result_is_found_by_its_key(open_log):
     assert journal.lookup_committed_result(execution, key).payload == b"1"
 
 
-def test_inv5_what_is_redacted_shows_no_payload(open_log):
-    """FR-DE-07: kinds, paths, sizes and the beginning of keys."""
+def test_what_is_redacted_shows_no_payload(open_log):
+    """Kinds, paths, sizes and the beginning of keys."""
     log = open_log()
     execution = opened(log)
     journal_of(log).append(execution, result("a", b"SECRET-PAYLOAD"))

@@ -1,4 +1,4 @@
-"""Folding: a long journal gets shorter, and nobody notices. Hole 10, and what hole 10 asks for."""
+"""Folding: a long journal gets shorter, and nobody notices."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_fold_that_fails_changes_nothing(open_log, monkeypatch):
 
 
 def test_entries_that_arrive_during_a_fold_are_kept(open_log):
-    """Hole 10: the original deleted by range; here exactly what was read is replaced."""
+    """Exactly what was read is replaced, not what lies between."""
     log = open_log()
     execution = opened(log)
     journal = journal_of(log)

@@ -1,4 +1,4 @@
-"""The journal of an execution while it is written: order, failure, and who may write. INV-4 and 15; holes 1, 2, 17."""
+"""The journal of an execution while it is written: order, failure, and who may write."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_many_threads_write_in_the_order_in_which_they_came(open_log):
 
 
 def test_an_acknowledged_entry_has_all_before_it(open_log):
-    """INV-4: what is acknowledged is durable with everything that was handed over before."""
+    """What is acknowledged is durable with everything that was handed over before."""
     log = open_log()
     live = begin(log)
     for number in range(50):
@@ -127,7 +127,7 @@ def test_an_acknowledged_entry_has_all_before_it(open_log):
 
 
 def test_nobody_goes_on_behind_a_hole(open_log, monkeypatch):
-    """Holes 1 and 17: if a commit fails, whatever comes later of that execution fails with it, until it is reopened."""
+    """If a commit fails, whatever comes later of that execution fails with it, until it is reopened."""
     log = open_log()
     live, other = begin(log), begin(log)
     live.write(result("first")).result()
@@ -139,7 +139,7 @@ def test_nobody_goes_on_behind_a_hole(open_log, monkeypatch):
         lost.result()
     with pytest.raises(Unavailable):
         live.write(result("behind it")).result()
-    other.write(result("of another")).result()  # hole 2: nobody else is hurt
+    other.write(result("of another")).result()  # nobody else is hurt
     room_of(log).live.release(live)
     again = begin(log, live.id)
     again.write(result("second")).result()
@@ -201,7 +201,7 @@ def test_a_thread_waits_for_room_without_keeping_others_from_deciding(open_log):
 
 
 def test_the_first_end_counts(open_log):
-    """`finalize` of the original: later ends change nothing."""
+    """Later ends change nothing."""
     log = open_log()
     live = begin(log)
     assert live.finish("failed", note="because") is not None
@@ -210,7 +210,7 @@ def test_the_first_end_counts(open_log):
 
 
 def test_one_that_was_canceled_while_its_journal_was_loaded_is_not_opened(open_log, monkeypatch):
-    """INV-16': the decision is made again when the row is changed."""
+    """The decision is made again when the row is changed."""
     log = open_log()
     live = begin(log)
     room = room_of(log)
@@ -231,7 +231,7 @@ def test_one_that_was_canceled_while_its_journal_was_loaded_is_not_opened(open_l
 
 
 def test_what_is_too_large_is_refused_before_it_is_handed_over(open_log):
-    """INV-11: the size is checked first; the execution goes on."""
+    """The size is checked first; the execution goes on."""
     log = open_log()
     live = begin(log)
     with pytest.raises(Invalid, match="too large"):

@@ -1,4 +1,4 @@
-"""Retention of executions: by status and age, in bounded commits, whole; limits hold. Holes 13 and 6.1-6."""
+"""Retention of executions: by status and age, in bounded commits, whole; limits hold."""
 
 from __future__ import annotations
 

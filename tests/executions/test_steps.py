@@ -1,5 +1,4 @@
-"""Steps: a finished one is never run again, a guarded one is durable before and after. FR-DE-01, 02, 04, 09, 10; INV-2,
-3, 10, 13; hole 18."""
+"""Steps: a finished one is never run again, a guarded one is durable before and after."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ def log(open_log: Callable[..., Log]) -> Log:
 
 
 def test_a_fresh_step_runs_and_is_recorded(log: Log) -> None:
-    """FR-DE-01."""
+    """In the order of the program."""
     fetch = Calls(7)
     with log.execution("import") as ctx:
         assert ctx.step("fetch", fetch, "a") == 7
@@ -108,7 +107,7 @@ def test_a_fresh_step_runs_and_is_recorded(log: Log) -> None:
 
 
 def test_a_recorded_step_is_not_run_again(log: Log) -> None:
-    """FR-DE-02, INV-10: of every effect, in another process as in this one."""
+    """Of every effect, in another process as in this one."""
     fetch = Calls({"total": [1, 2.5, None, "x", b"y"]})
     results = []
     execution = uuid4()
@@ -139,7 +138,7 @@ def test_the_past_is_there_after_the_log_was_closed(open_log: Callable[..., Log]
 
 
 def test_a_guarded_step_writes_its_intent_first(log: Log) -> None:
-    """FR-DE-04: the intent is durable when the function is called, the result when the step returns."""
+    """The intent is durable when the function is called, the result when the step returns."""
     durable: list[list[type]] = []
 
     def charge() -> int:
@@ -153,7 +152,7 @@ def test_a_guarded_step_writes_its_intent_first(log: Log) -> None:
 
 
 def test_what_was_buffered_before_is_durable_with_the_intent(log: Log) -> None:
-    """INV-4: nothing that a guarded effect may build upon is missing when it happens."""
+    """Nothing that a guarded effect may build upon is missing when it happens."""
     seen: list[str] = []
 
     def charge() -> None:
@@ -167,7 +166,7 @@ def test_what_was_buffered_before_is_durable_with_the_intent(log: Log) -> None:
 
 
 def test_divergence_is_found_before_anything_runs_and_names_both(log: Log) -> None:
-    """INV-3: another argument, another effect or another fingerprint at the same path."""
+    """Another argument, another effect or another fingerprint at the same path."""
     execution, other = uuid4(), Calls(2)
     with log.execution("import", id=execution) as ctx:
         ctx.step("fetch", Calls(1), "monday")
@@ -222,7 +221,7 @@ def test_the_order_of_keyword_arguments_and_dictionaries_does_not_matter(log: Lo
 def test_an_effect_that_may_have_happened_is_resolved_by_its_policy(
     log: Log, policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FR-DE-10, hole 18: skip takes it for done and does not run it; each resolution leaves an audit record."""
+    """Skip takes it for done and does not run it; each resolution leaves an audit record."""
     execution, charge = uuid4(), Calls(5)
     options: dict[str, Any] = {"effect": "exactly_once_guarded", "on_ambiguous": policy}
     with pytest.raises(Die), log.execution("pay", id=execution) as ctx:
@@ -261,7 +260,7 @@ def test_what_was_skipped_gives_nothing_unless_it_is_told(log: Log) -> None:
 
 @pytest.mark.parametrize("kind", [None, "destructive", "security_relevant", "money_moving", "custom"])
 def test_a_guarded_step_without_a_policy_is_refused_before_its_place_counts(log: Log, kind: Any) -> None:
-    """FR-DE-09: at construction; only a cost-bearing one has a default."""
+    """At construction; only a cost-bearing one has a default."""
     with log.execution("pay") as ctx:
         with pytest.raises(Invalid, match="policy"):
             ctx.step("charge", Calls(1), effect="exactly_once_guarded", effect_kind=kind)
@@ -274,7 +273,7 @@ def test_a_guarded_step_without_a_policy_is_refused_before_its_place_counts(log:
 
 
 def test_a_committed_guarded_result_is_never_run_again(log: Log) -> None:
-    """INV-13: whatever else was recorded at its path, by a program that had diverged."""
+    """Whatever else was recorded at its path, by a program that had diverged."""
     execution, charge = uuid4(), Calls(2)
     with log.execution("pay", id=execution) as ctx:
         path, key = "charge", ctx.live.key("charge", "exactly_once_guarded", b"")
@@ -674,7 +673,7 @@ def test_careless_calls_are_refused_before_anything_is_recorded(log: Log) -> Non
 
 
 def test_an_execution_is_run_by_one_at_a_time(log: Log) -> None:
-    """INV-15: the second one learns who has it."""
+    """The second one learns who has it."""
     with log.execution("e") as ctx, pytest.raises(ExecutionHeld) as caught, log.execution("e", id=ctx.id):
         pass
     assert "thread:" in caught.value.holder

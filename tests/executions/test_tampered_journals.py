@@ -1,7 +1,7 @@
 """What somebody does to an execution's rows in the file: refused when the execution is opened, before anything runs.
 
-The original's high-water mark counted results; here the whole journal is proved, and its rows and spaces with it:
-edited, deleted, truncated, swapped, moved, added and put back. Holes 11 and 12; INV-7, INV-8, INV-11. By the attacker's
+The whole journal is proved, and its rows and spaces with it:
+edited, deleted, truncated, swapped, moved, added and put back.  By the attacker's
 means: SQL on the database of a log that nobody has open.
 """
 
@@ -124,7 +124,7 @@ def test_rows_of_another_execution_are_found(made, attacked):
 
 
 def test_a_space_that_is_put_back_is_found(made, attacked):
-    """Hole 11: rows of the whole space as they were before the last entry, taken from an old copy of the file."""
+    """Rows of the whole space as they were before the last entry, taken from an old copy of the file."""
 
     def put_back(older: Path, log: Path) -> None:
         database = apsw.Connection(str(log / "durable.db"))
@@ -148,7 +148,7 @@ def test_a_status_that_was_changed_is_found(made, attacked):
         attacked(sql, made[2][0].bytes)
 
 
-def test_inv8_nothing_of_it_is_readable_in_the_file(made):
+def test_nothing_of_it_is_readable_in_the_file(made):
     """Encrypted at rest, wherever the bytes lie; results, paths, notes and inputs. (1.5: looked at as raw bytes.)"""
     path, keyring, _ = made
     found = any(SECRET in file.read_bytes() for file in (path / "log").rglob("*") if file.is_file())
@@ -169,7 +169,7 @@ def test_values_kept_by_reference_are_encrypted_and_proved(tmp_path, keyring):
 
 
 def test_key_rotation_goes_on_with_what_is_open(tmp_path, keyring):
-    """Hole 20, #6454: what the old key encrypted is read, what comes is the new one's, nothing is aborted."""
+    """What the old key encrypted is read, what comes is the new one's, nothing is aborted."""
     newer = Keyring({"newer": bytes(range(32)), **keyring._keys})
     with open_at(tmp_path / "log", keyring) as log:
         execution = opened(log)

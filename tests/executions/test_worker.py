@@ -1,4 +1,4 @@
-"""Workers: what they take, in which order, how runs end, how they stop. FR-DE-02, 20; INV-15, 16."""
+"""Workers: what they take, in which order, how runs end, how they stop."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_worker_that_is_told_to_stop_drains(tmp_path, start, number):
 
 
 def test_the_second_process_learns_who_has_the_log_and_takes_over_when_it_dies(tmp_path, start):
-    """INV-15 across processes: one wins, the other is told its pid; what died with the first goes on in the second."""
+    """One wins, the other is told its pid; what died with the first goes on in the second."""
     started = queue(tmp_path / "log")
     first = start()
     wait_for_lines(tmp_path / "seen", 5, first)

@@ -1,28 +1,15 @@
 """Make the golden files anew: `python -m tests.golden.make`, from the repository's root.
 
-Run it only when a format got a new version, and then keep the files of the old one under another name: what
-was written once must be read for ever. So files of released versions (`RELEASED`) are only made if they are not there.
-Everything is fixed: clock, randomness, keys and pid; so two runs store the same rows. (Two versions of SQLite may still
-lay the same rows out in other bytes, and two of Arrow the same columns.)
+Run it only when a format got a new version, and from the first release on keep the files of the old one under another
+name: what was written once must be read for ever. Everything is fixed: clock, randomness, keys and pid; so two runs
+store the same rows. (Two versions of SQLite may still lay the same rows out in other bytes, and two of Arrow the same
+columns.)
 
     plain/, sealed/                 whole logs: raw and typed topics, tails, segments, a segment that expired, spaces,
                                     sessions of producers
-    schema-8/, schema-8-sealed/     the same before there were sessions, their databases at schema version 8
-    schema-7/, schema-7-sealed/     the same before there were files of groups, their databases at schema version 7
-    schema-6/, schema-6-sealed/     the same before idempotency keys had digests and segments had indexes of their
-                                    keys, their databases at schema version 6
-    schema-5/, schema-5-sealed/     the same, bound to a store, their databases at schema version 5
-    schema-4/, schema-4-sealed/     the same before there were spaces, their databases at schema version 4
-    schema-3/, schema-3-sealed/     the same before there were stores, their databases at schema version 3
-    schema-2/, schema-2-sealed/     logs without segments, their databases at schema version 2
-    schema-1/                       a log whose database is at schema version 1; all of these are upgraded in place
     store/, store-sealed/           a store's root with one of each object, but for segment files; and the same, signed
-    store-1/                        a root of format 1: the same objects under their old names, nothing signed
     group-file/, group-file-sealed/ logs as a crash leaves them: their newest groups are in a file alone
-    group-file-2/, group-file-2-sealed/   the same in a file of version 2
-    group-file-1/, group-file-1-sealed/   the same in a file of version 1, their databases at schema version 8
     bundle/                         two segments of sealed/, their blocks in one file
-    bundle-2/                       the same of segments without indexes of their keys
     table/                          a table of a pipeline, and what must be read of it
     damaged/                        logs and objects that must be refused, each in its own way
     expected.json                   what was put into them, and what their segments are
@@ -37,7 +24,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -45,23 +32,19 @@ from unittest.mock import patch
 import apsw
 import msgspec
 import pyarrow as pa
-from tests.golden.counted import CountedEncryptor, encrypting_as_before, without_indexes
 from tests.golden.make_table import make_table
-from tests.store.old_roots import make_old
 
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import digests as chain
-from holdfast.crypto.cipher import AesGcmCipher, CountedCipher, Source
+from holdfast.crypto.cipher import AesGcmCipher, Source
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
+from holdfast.journal.kept_time import KeptTime
 from holdfast.journal.session_access import ForwardedRows
-from holdfast.journal.sqlite.migrations import migrate
-from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weight_of
-from holdfast.log.topics.validation import Validation
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,
@@ -73,6 +56,8 @@ from holdfast.model.control_rows import (
     PolicyRow,
     SchemaRow,
     SegmentRow,
+    ShipmentRow,
+    ShippingRow,
     SpaceRow,
     TopicRow,
     WatermarkRow,
@@ -88,7 +73,6 @@ from holdfast.root.objects.key_object import KeyObject, StoredKey
 from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_reader import SegmentReader
-from holdfast.shipping.shipping_marks import attach
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
 
@@ -99,23 +83,12 @@ ROTATED = Keyring({"golden-2": KEYS["golden-2"], "golden-1": KEYS["golden-1"]})
 SETTINGS = Settings.from_mapping(
     {"journal": {"group_file_bytes": 0}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
 )
-"""All goes through the database, as it did before there were files of groups; `group-file/` has one."""
+"""All goes through the database, without files of groups; `group-file/` has one."""
 FILED = Settings.from_mapping(
     {"journal": {"group_file_bytes": "64KiB"}, "segments": {"seal_on_close": False}, "disk": {"free_bytes_min": 0}}
 )
 NARROW = pa.schema([("sensor", pa.string()), ("celsius", pa.float64())])
 WIDE = pa.schema([*NARROW, ("tags", pa.list_(pa.string()))])
-
-RELEASED = (
-    "schema-1", "schema-2", "schema-2-sealed", "schema-3", "schema-3-sealed", "schema-4", "schema-4-sealed",
-    "schema-5", "schema-5-sealed", "schema-6", "schema-6-sealed",
-    "schema-7", "schema-7-sealed", "schema-8", "schema-8-sealed", "group-file-1", "group-file-1-sealed",
-    "group-file-2", "group-file-2-sealed",
-    "store-1", "bundle-2",
-    "damaged/database-gone", "damaged/flipped-body", "damaged/format-garbage", "damaged/format-version",
-    "damaged/frame-version", "damaged/truncated", "damaged/user-version",
-)  # fmt: skip
-"""Files of released versions: never made again."""
 
 Expected = dict[str, Any]
 
@@ -158,6 +131,7 @@ def fixed(path: Path, clock: ManualClock, keyring: Keyring | None = None) -> Ite
     """An open log of which every stored byte is determined."""
     with (
         patch("os.getpid", return_value=4242),
+        patch.object(KeptTime, "write", lambda _: None),  # it is of the moment at which the log was open
         holdfast.open(path, settings=SETTINGS, keyring=keyring, clock=clock) as log,
     ):
         yield log
@@ -260,27 +234,16 @@ class Scribe:
         return found | ({"sessions": self.sessions} if self.sessions else {})
 
 
-def make_log(
-    path: Path,
-    keyring: Keyring | None = None,
-    *,
-    spaces: bool = True,
-    shipping: bool = False,
-    sessions: bool = False,
-) -> Expected:
-    """A log with everything in it: a tail, then segments and spaces, in three ownerships."""
+def make_log(path: Path, keyring: Keyring | None = None) -> Expected:
+    """A log with everything in it: a tail, then segments, spaces and sessions, in three ownerships."""
     clock = ManualClock(seed=2026)
     scribe = Scribe(clock)
     _write_tail(path, keyring, clock, scribe)
     clock.advance(3600)
     with fixed(path, clock, keyring and ROTATED) as log:
         _write_segments(log, scribe)
-        if spaces:
-            scribe.write_spaces(log)
-        if sessions:
-            scribe.write_sessions(log)
-        if shipping:
-            _attach(log)
+        scribe.write_spaces(log)
+        scribe.write_sessions(log)
     return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
 
 
@@ -304,17 +267,6 @@ def _write_segments(log: Log, scribe: Scribe) -> None:
     scribe.append_rows(log, "readings", NARROW, [{"sensor": "a", "celsius": 21.5}, {"sensor": None, "celsius": -0.0}])
     _seal(log, "readings")
     scribe.append_rows(log, "readings", WIDE, [{"sensor": "grüß", "tags": ["x", None]}])
-
-
-def _attach(log: Log) -> None:
-    """Say that the log is shipped somewhere, and how far; nothing is."""
-    journal = log._journal
-    attach(
-        journal, "memory://golden", bytes(range(16)), {p: p.sealed.first_offset for p in journal.partitions.values()}
-    )
-    row = journal.shipping
-    assert row is not None
-    journal.settle(journal.note_shipped(row._replace(epoch=3, shipped_seq=2, root_format=0), []))
 
 
 def _seal(log: Log, topic: str) -> None:
@@ -350,15 +302,6 @@ def segments_of(path: Path) -> list[Expected]:
     return found
 
 
-def make_tail(path: Path, keyring: Keyring | None = None) -> Expected:
-    """A log as schema 2 held it: without segments."""
-    clock = ManualClock(seed=2026)
-    scribe = Scribe(clock)
-    _write_tail(path, keyring, clock, scribe)
-    _as_schema(path, 2)
-    return scribe.told()
-
-
 def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe: Scribe) -> None:
     """Raw records in two ownerships, the key rotated in the second if there is one."""
     with fixed(path, clock, keyring) as log:
@@ -381,105 +324,13 @@ def _write_tail(path: Path, keyring: Keyring | None, clock: ManualClock, scribe:
         scribe.append(log, "orders", b"last", key=b"c-42", kind="closed", headers={})
 
 
-def make_schema_5(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before it was remembered that a store is another's now; one that is shipped."""
-    expected = make_log(path, keyring, shipping=True)
-    _as_schema(path, 5)
-    make_old(path / "segments")
-    return expected
-
-
-def make_schema_4(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before there were spaces."""
-    expected = make_log(path, keyring, spaces=False)
-    _as_schema(path, 4)
-    make_old(path / "segments")
-    return expected
-
-
-def make_schema_3(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before there were stores: no tables about shipping, no documents beside the segments."""
-    expected = make_log(path, keyring, spaces=False)
-    _as_schema(path, 3)
-    for file in (path / "segments").rglob("*.json"):
-        file.unlink()
-    for folder in sorted((path / "segments").rglob("*"), reverse=True):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    return expected
-
-
-def make_schema_1(path: Path) -> Expected:
-    """A log as the first schema held it: without the table of idempotency keys."""
-    clock = ManualClock(seed=1)
-    scribe = Scribe(clock)
-    with fixed(path, clock) as log:
-        log.topic("orders", partitions=2)
-        scribe.append(log, "orders", b"old", partition=0, key=b"c-1", kind="created", headers={"h": b"v"})
-        scribe.append_batch(log, "orders", [Record(b"older"), Record(b"oldest")], partition=1)
-    _as_schema(path, 1)
-    return scribe.told()
-
-
-def _as_schema(path: Path, version: int) -> None:
-    """Put the rows of a log into a database of an older schema; whatever that did not have must be empty or zero."""
-    database = path / "durable.db"
-    newest = apsw.Connection(str(database))
-    known = {name for (name,) in newest.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
-    rows = {table: newest.execute(f"SELECT * FROM {table}").fetchall() for table in known}
-    newest.close()
-    database.unlink()
-    database.touch(mode=0o600)
-    backend = SqliteBackend(database)
-    migrate(backend, upto=version)
-    kept = {name for (name,) in backend.connection.execute("SELECT name FROM sqlite_schema WHERE type='table'")}
-    for table in kept:
-        width = len(backend.connection.execute(f"PRAGMA table_info({table})").fetchall())
-        marks = ",".join("?" * width)
-        for row in rows[table]:
-            assert not any(row[width:]), table
-            backend.connection.execute(f"INSERT INTO {table} VALUES ({marks})", row[:width])
-    assert not any(rows[table] for table in known - kept)
-    backend.close()
-
-
-def as_before(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
-    """A log as it was written before there were page checksums; one with keys, encrypted in the first scheme."""
-
-    def make_older(path: Path) -> Expected:
-        with encrypting_as_before():
-            return make_one(path, *keys)
-
-    return make_older
-
-
-def undigested(make_one: Callable[..., Expected], *keys: Keyring) -> Callable[[Path], Expected]:
-    """A log as it was written before it was kept what idempotency keys stand for, and which keys a segment has."""
-    unique = Validation.unique
-
-    def make_older(path: Path) -> Expected:
-        with (
-            without_indexes(),
-            patch.object(Validation, "unique", lambda *given: (unique(*given)[0], unique(*given)[1][:16])),
-        ):
-            return make_one(path, *keys)
-
-    return make_older
-
-
-def make_schema_6(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before there were digests."""
-    expected = make_log(path, keyring)
-    _as_schema(path, 6)
-    return expected
-
-
 def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
     """A log as a crash leaves it: some of its groups are in a file alone."""
     clock = ManualClock(seed=2026)
     running = path.with_name(f"{path.name}-running")
     with (
         patch("os.getpid", return_value=4242),
+        patch.object(KeptTime, "write", lambda _: None),  # it is of the moment at which the log was open
         patch("holdfast.journal.commit.writer._FOLD_S", 3600.0),
         holdfast.open(running, settings=FILED, keyring=keyring, clock=clock) as log,
     ):
@@ -493,39 +344,7 @@ def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
     shutil.rmtree(running)
 
 
-def make_schema_7(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before there were files of groups."""
-    expected = make_log(path, keyring)
-    _as_schema(path, 7)
-    return expected
-
-
-def make_schema_8(path: Path, keyring: Keyring | None = None) -> Expected:
-    """The same log before there were sessions."""
-    expected = make_log(path, keyring)
-    _as_schema(path, 8)
-    return expected
-
-
-MAKERS = {
-    "plain": lambda path: make_log(path, sessions=True),
-    "sealed": lambda path: make_log(path, FIRST, sessions=True),
-    "schema-8": make_schema_8,
-    "schema-8-sealed": lambda path: make_schema_8(path, FIRST),
-    "schema-7": make_schema_7,
-    "schema-7-sealed": lambda path: make_schema_7(path, FIRST),
-    "schema-6": undigested(make_schema_6),
-    "schema-6-sealed": undigested(make_schema_6, FIRST),
-    "schema-5": undigested(as_before(make_schema_5)),
-    "schema-5-sealed": undigested(as_before(make_schema_5, FIRST)),
-    "schema-4": undigested(as_before(make_schema_4)),
-    "schema-4-sealed": undigested(as_before(make_schema_4, FIRST)),
-    "schema-3": undigested(as_before(make_schema_3)),
-    "schema-3-sealed": undigested(as_before(make_schema_3, FIRST)),
-    "schema-2": undigested(make_tail),
-    "schema-2-sealed": undigested(as_before(make_tail, FIRST)),
-    "schema-1": make_schema_1,
-}
+MAKERS: dict[str, Callable[[Path], Expected]] = {"plain": make_log, "sealed": lambda path: make_log(path, FIRST)}
 
 
 # -- damage -----------------------------------------------------------------------------------------------
@@ -559,7 +378,6 @@ def _make_small(path: Path) -> None:
     with fixed(path, clock) as log:
         for payload in (b"one", b"two", b"three"):
             log.topic("t").append(payload)
-    _as_schema(path, 2)
 
 
 def _make_damaged_segments(path: Path) -> None:
@@ -658,107 +476,16 @@ CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
 }  # fmt: skip
 ROWS = {
     "log": LogRow(
-        LOG_ID,
-        1_700_000_000_000_000,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        bytes(range(96, 128)),
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        b"",
-        5,
-        b"",
+        LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 11, 12, 13, 14, 15, 16,
+        bytes(range(64, 96)), 5, b"",
     ),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
-    "key_epochs": KeyEpoch(5, "aes-256-gcm", "golden-1", SALT, bytes(32), b""),
+    "key_epochs": KeyEpoch(5, "aes-256-gcm-salted", "golden-1", SALT, bytes(32), b""),
     "topics": TopicRow(1, "orders", 3, -1, 5, b""),
     "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
-    "idempotency": KeyRow(6, LINK, 4, 2**40, 9, b"", 5, b""),
-    "idempotency with a digest": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
-    "log with segments": LogRow(
-        LOG_ID,
-        1_700_000_000_000_000,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        bytes(range(96, 128)),
-        10,
-        0,
-        12,
-        0,
-        0,
-        0,
-        0,
-        b"",
-        5,
-        b"",
-    ),
-    "log with spaces": LogRow(
-        LOG_ID,
-        1_700_000_000_000_000,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        bytes(range(96, 128)),
-        0,
-        0,
-        0,
-        13,
-        0,
-        0,
-        0,
-        b"",
-        5,
-        b"",
-    ),
-    "log with sessions": LogRow(
-        LOG_ID,
-        1_700_000_000_000_000,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        bytes(range(96, 128)),
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        14,
-        bytes(range(64, 96)),
-        5,
-        b"",
-    ),
+    "idempotency": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
+    "shipping": ShippingRow("memory://golden", bytes(range(16)), 3, 2**40, 1, 4, "an alarm", "an end", "an error", 5),
+    "shipments": ShipmentRow(4, 8, 7, 2**40, 2**41, 5),
     "watermarks": WatermarkRow(4, 8, 2**40, CHAIN, 2, 2**30, 5, b""),
     "segments": SegmentRow(
         partition_id=4,
@@ -785,7 +512,7 @@ ROWS = {
     "schemas": SchemaRow(1, 2, FINGERPRINT, b"a serialized schema", 1_700_000_000_000_000, 5, b""),
     "policies": PolicyRow(1, 0, 3_600_000_000, 1000, 5, b""),
     "spaces": SpaceRow(3, "größe".encode(), 2, bytes(range(128, 160)), 5, b""),
-}
+}  # fmt: skip
 ITEMS = {
     "every field its own": ItemRow(3, b"\x00key", -7, 5, b"sealed body"),
     "an empty body": ItemRow(1, b"", 0, 0, b""),
@@ -795,7 +522,6 @@ ITEMS = {
 def make_vectors() -> Expected:
     """Pure values: what each codec must give for each input, today and for ever."""
     cipher = store_cipher()
-    salted = AesGcmCipher(SOURCE, encrypts=True, random=ManualClock(seed=6).random_bytes)
     return {
         "frames": {
             name: {
@@ -841,12 +567,8 @@ def make_vectors() -> Expected:
         },
         "sealing": {
             "commitment": cipher.commitment.hex(),
+            "mac": cipher.mac(b"a message").hex(),
             "sealed": [cipher.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
-        },
-        "salted sealing": {
-            "commitment": salted.commitment.hex(),
-            "mac": salted.mac(b"a message").hex(),
-            "sealed": [salted.encrypt(b"the same body", b"the same header").hex() for _ in range(2)],
         },
     }
 
@@ -958,18 +680,16 @@ def sink_documents() -> dict[str, AnyDocument]:
 
 
 def store_batches() -> dict[str, CommitBatch]:
-    """The same entries plain and encrypted, in all formats, by their keys. (No real root has all of these.)"""
-    made = [_commit_batch(1, None, 1), _commit_batch(2, store_cipher(), 1)]
-    made += [_commit_batch(3, None, 2), _commit_batch(4, store_cipher(), 2)]
-    made += [_commit_batch(5, None, 3), _commit_batch(6, store_cipher(), 3)]
+    """The same entries plain and encrypted, and beside segments, by their keys. (No real root has all of these.)"""
     segments = [one for one in manifest_objects() if isinstance(one, documents.SegmentDocument)]
-    made += [_commit_batch(7, store_cipher(), 4)._replace(segments=tuple(map(documents.checked, segments)))]
+    made = [_commit_batch(1, None), _commit_batch(2, store_cipher())]
+    made += [_commit_batch(3, store_cipher())._replace(segments=tuple(map(documents.checked, segments)))]
     return {layout.batch_key(batch.epoch, batch.first_seq, batch.last_seq): batch for batch in made}
 
 
-def store_cipher() -> CountedEncryptor:
-    """What the encrypted entries of the store are encrypted with: key epoch 5, in the first scheme."""
-    return CountedEncryptor(SOURCE)
+def store_cipher() -> AesGcmCipher:
+    """What the encrypted entries of the store are encrypted with: key epoch 5."""
+    return AesGcmCipher(SOURCE, encrypts=True, random=ManualClock(seed=6).random_bytes)
 
 
 IDEMPOTENCY = [bytes([0xE0 + n]) * 16 for n in range(3)]
@@ -979,25 +699,23 @@ DIGESTED = [bytes([0xD0 + n]) * 16 for n in range(3)]
 
 
 def store_keys() -> dict[str, KeyObject]:
-    """The same idempotency keys of a log without keys and of one with, in both formats, by their keys."""
+    """The same idempotency keys of a log without keys and of one with, by their keys."""
     made = []
-    for epoch, cipher, number in ((3, None, 1), (4, store_cipher(), 1), (5, None, 2), (6, store_cipher(), 2)):
-        rows = []
-        for n in range(3):
-            hashed, digest = _encrypted(cipher, n, digests=number > 1)
-            rows.append(StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, hashed, digest))
-        made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows), number))
+    for epoch, cipher in ((3, None), (4, store_cipher())):
+        rows = [
+            StoredKey("orders" if n < 2 else "readings.v1", 3, 100 + n, 1 + n, *_encrypted(cipher, n)) for n in range(3)
+        ]
+        made.append(KeyObject(LOG_ID, epoch, 1, 9, _tail_key(cipher) if cipher else None, tuple(rows)))
     return {layout.keys_key(keys.epoch, keys.first_seq, keys.last_seq): keys for keys in made}
 
 
-def _encrypted(cipher: CountedCipher | None, n: int, *, digests: bool) -> tuple[bytes, bytes]:
-    """A hash and a digest as they lie on a store; the digest of the second key is not known."""
+def _encrypted(cipher: AesGcmCipher | None, n: int) -> tuple[bytes, bytes]:
+    """A hash and a digest as they lie on a store."""
     mac = cipher.mac if cipher else None
-    digest = HashCipher(LOG_ID, mac, DIGESTS).encrypt(DIGESTED[n]) if digests and n != 1 else commit_batch.NO_DIGEST
-    return HashCipher(LOG_ID, mac).encrypt(IDEMPOTENCY[n]), digest
+    return HashCipher(LOG_ID, mac).encrypt(IDEMPOTENCY[n]), HashCipher(LOG_ID, mac, DIGESTS).encrypt(DIGESTED[n])
 
 
-def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> CommitBatch:
+def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
     bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
     links: dict[int, bytes] = {}
@@ -1010,15 +728,14 @@ def _commit_batch(epoch: int, cipher: CountedCipher | None, number: int) -> Comm
         encrypted = bytes(cipher.encrypt(body, head)) if cipher else body
         links[kind] = chain.digest(head, encrypted)
         entry = entry._replace(digest=links[kind], body=encrypted)
-        known = [(place, *_encrypted(cipher, place, digests=number > 2)) for place in range(0, min(count, 3), 2)]
-        given = commit_batch.with_idempotent(known) if number > 1 and seq % 2 else b""
+        known = [(place, *_encrypted(cipher, place)) for place in range(0, min(count, 3), 2)]
+        given = commit_batch.with_idempotent(known) if seq % 2 else b""
         entries.append(TailEntry(topic, 3, entry.seq, *entry[2:], given))
     keys = (_tail_key(cipher),) if cipher else ()
-    acked = 8 if number > 1 else 0
-    return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries), acked, number)
+    return CommitBatch(LOG_ID, epoch, 10, 10 + len(bodies), keys, tuple(entries), 8)
 
 
-def _tail_key(cipher: CountedCipher) -> TailKey:
+def _tail_key(cipher: AesGcmCipher) -> TailKey:
     draft = KeyEpoch(5, cipher.name, "golden-1", SALT, cipher.commitment, b"")
     return TailKey(5, cipher.name, "golden-1", SALT, cipher.commitment, cipher.mac(draft.message()))
 
@@ -1052,21 +769,24 @@ def _make_damaged_store(path: Path) -> None:
     """Objects with one thing wrong in each, under the keys that they would have."""
     objects = store_objects()
     batch, rows, log = layout.batch_key(1, 10, 19), layout.checkpoint_key("orders", 3, 2), layout.LOG
-    newest, keys = layout.batch_key(6, 10, 19), layout.keys_key(6, 1, 9)
-    for key in (batch, newest, keys, rows, log):
+    keys = layout.keys_key(4, 1, 9)
+    for key in (batch, layout.batch_key(3, 10, 19), keys, rows, log):
         data = objects[key]
         middle = len(data) // 2
         _write_objects(path / "flipped", {key: data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]})
         _write_objects(path / "truncated", {key: data[:-20]})
     _write_objects(path / "moved", {layout.batch_key(2, 10, 19): objects[batch]})
     _write_objects(path / "moved", {layout.checkpoint_key("orders", 2, 2): objects[rows]})
-    _write_objects(path / "moved", {layout.keys_key(6, 2, 9): objects[keys]})
+    _write_objects(path / "moved", {layout.keys_key(4, 2, 9): objects[keys]})
     _write_objects(path / "moved", {layout.epoch_key(3): objects[log]})
-    newer = msgspec.structs.replace(store_documents()[log], format=3)
-    with patch.object(checkpoint, "FORMAT", 2):
+    newer = msgspec.structs.replace(store_documents()[log], format=2)
+    modules = (checkpoint, commit_batch, key_object)
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(patch.object(module, "FORMAT", 2))
         _write_objects(path / "newer", {
-            batch: commit_batch.encode(store_batches()[batch]._replace(format=5)),
-            keys: key_object.encode(store_keys()[keys]._replace(format=3)), rows: checkpoint.encode(manifest_objects()),
+            batch: commit_batch.encode(store_batches()[batch]),
+            keys: key_object.encode(store_keys()[keys]), rows: checkpoint.encode(manifest_objects()),
             log: documents.encode(newer),
         })  # fmt: skip
 
@@ -1086,14 +806,10 @@ def _write_json(path: Path, content: Expected) -> None:
 
 
 def replace(made: Path, target: Path) -> None:
-    """Put what was made in the place of what is there, files of released versions excepted."""
-    folders = [path for path in (*made.iterdir(), *(made / "damaged").iterdir()) if path.is_dir()]
-    for folder in folders:
-        name = folder.relative_to(made).as_posix()
-        if name == "damaged" or (name in RELEASED and (target / name).exists()):
-            continue
-        shutil.rmtree(target / name, ignore_errors=True)
-        shutil.copytree(folder, target / name)
+    """Put what was made in the place of what is there."""
+    for folder in (path for path in made.iterdir() if path.is_dir()):
+        shutil.rmtree(target / folder.name, ignore_errors=True)
+        shutil.copytree(folder, target / folder.name)
     for file in made.glob("*.json"):
         shutil.copy(file, target / file.name)
 

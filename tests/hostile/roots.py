@@ -19,8 +19,8 @@ from holdfast.crypto.signatures import Signer
 from holdfast.reader.lease import Lease
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body
@@ -71,7 +71,7 @@ def settings(root: Path) -> Settings:
 def write_expiry(root: Path, log: Log, keyring: Keyring | None) -> None:
     """Retire the first segment, as retention on the store does."""
     expired = ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
-    store = RootStore(DirectoryStore(root, SystemClock()), RootForm(Signer.of(keyring)))
+    store = RootStore(DirectoryStore(root, SystemClock()), RootTrust(Signer.of(keyring)))
     store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.clock import SystemClock
 from holdfast.publish.delta import delta_log
 from holdfast.publish.publication import Publisher
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body, ObjectInfo, Store
 
@@ -24,7 +24,7 @@ CLOCK = SystemClock()
 
 
 def publisher_of(store: Store) -> Publisher:
-    return Publisher(RootStore(store, RootForm(None)), CLOCK, delete_after_ms=7 * 86_400_000)
+    return Publisher(RootStore(store, RootTrust(None)), CLOCK, delete_after_ms=7 * 86_400_000)
 
 
 class CountingStore:

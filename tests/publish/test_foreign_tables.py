@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Corrupt, HoldfastError, Invalid, Keyring, NotFound, publish_tables, unpublish_tables
+from holdfast import Corrupt, HoldfastError, Invalid, Keyring, NotFound, publish_tables
 from holdfast.publish.delta import delta_log
 from holdfast.publish.delta.delta_log import ForeignCommit
 from tests.publish.test_delta_table import fill
 from tests.publish.worlds import World, delta_rows, files_below, log_folder
-from tests.store.old_roots import make_old
 
 pytestmark = pytest.mark.disk
 
@@ -132,7 +131,7 @@ def test_hostile_commits_are_typed_errors(world: World, kind: str):
 
 def test_a_newer_holdfasts_commit_asks_for_an_upgrade(world: World):
     commit(world, 1).write_text(commit(world, 0).read_text().replace('"format":1', '"format":2', 1))
-    with pytest.raises(Invalid, match="newer holdfast"):
+    with pytest.raises(Invalid, match="another version of holdfast"):
         world.publisher().publish("orders")
 
 
@@ -177,15 +176,6 @@ def test_a_hint_that_makes_no_sense_is_passed_over(world: World, monkeypatch: py
     fill(world)
     assert world.publisher().publish("orders").version == 2
     assert delta_rows(world.table("orders")) == world.expected("orders")
-
-
-def test_an_old_root_is_refused_with_the_remedy(world: World):
-    world.close()
-    unpublish_tables(world.place)
-    make_old(world.root)
-    with pytest.raises(Invalid, match="old layout") as refused:
-        publish_tables(world.place)
-    assert "migrate-root" in refused.value.hint
 
 
 def test_an_encrypted_log_is_refused(tmp_path: Path):

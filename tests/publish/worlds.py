@@ -18,8 +18,8 @@ from holdfast.publish.publication import Publisher
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, RewriteDocument, Rewritten, SegmentDocument
 from holdfast.root.rewrites import in_effect, read_rewrites
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import read_manifest
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_writer import SegmentWriter
@@ -66,7 +66,7 @@ class World:
         return publisher_of(DirectoryStore(self.root, CLOCK))
 
     def store(self) -> RootStore:
-        return RootStore(DirectoryStore(self.root, CLOCK), RootForm(None))
+        return RootStore(DirectoryStore(self.root, CLOCK), RootTrust(None))
 
     def segments(self, topic: str, partition: int) -> list[SegmentDocument]:
         return read_manifest(self.store(), self.log.id, topic, partition).segments

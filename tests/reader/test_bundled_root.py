@@ -18,8 +18,8 @@ from holdfast.crypto import segment_key
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.crypto.signatures import Signer
 from holdfast.root.rewrites import in_effect, read_rewrites
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.store_settings import StoreSettings
@@ -143,7 +143,7 @@ def test_all_keys_of_a_bundle_are_needed_and_the_missing_one_is_named(root, encr
 def test_two_who_bundle_the_same_segments_make_two_files(root, encrypted, keyring, tmp_path):
     """So that the one who is overtaken removes its own file, and not the one that is in effect."""
     before = rows(root, keyring)
-    signed = RootForm(Signer.of(Keyring.from_reference(keyring)))
+    signed = RootTrust(Signer.of(Keyring.from_reference(keyring)))
     store = RootStore(DirectoryStore(root, encrypted._journal.clock), signed)
     log = store.log().log
     (tmp_path / "work").mkdir()
@@ -175,7 +175,7 @@ def test_a_bundle_on_the_store_is_what_its_signed_rewrite_says(root, encrypted, 
 def test_a_bundle_says_what_the_manifest_says_of_its_segments(root, encrypted, keyring):
     """The content of a bundle follows from the manifest: nobody needs the file to know it."""
     compact(root, keyring)
-    signed = RootForm(Signer.of(Keyring.from_reference(keyring)))
+    signed = RootTrust(Signer.of(Keyring.from_reference(keyring)))
     store = RootStore(DirectoryStore(root, encrypted._journal.clock), signed)
     log = store.log().log
     segments = read_manifest(store, log, "orders", 0).segments

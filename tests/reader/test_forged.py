@@ -218,16 +218,6 @@ def test_a_plain_segment_is_no_part_of_an_encrypted_log(
     require_true_or_refused(answers())
 
 
-def test_a_root_without_signatures_does_not_pass_for_an_old_one(
-    attacker: Attacker, log: Log, answers: Callable[[], list[object]], root: Path, key_file: str
-) -> None:
-    """Everything stripped, and `log.json` says format 1: readers with a keyring refuse the root as a whole."""
-    attacker.change(layout.LOG, LogDocument, format=1)
-    assert set(answers()) == {Invalid}
-    with pytest.raises(Invalid, match="allow_unsigned"):
-        holdfast.read(str(root), "orders", keyring=key_file)
-
-
 def test_a_plain_log_in_its_place_is_refused(attacker: Attacker, log: Log, answers: Callable[[], list[object]]) -> None:
     attacker.write(layout.LOG, attacker.bare(layout.LOG))
     assert set(answers()) == {Invalid}

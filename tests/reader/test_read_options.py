@@ -82,7 +82,6 @@ CASES = {
     "encrypted": Case("sealed", "encrypted", "sealed", "yes", "encrypted must be one of: open, sealed"),
     "keyring": Case("env:KEYS", "keyring", "env:KEYS", "k1:c2VjcmV0", "keyring must be env:NAME or file:PATH"),
     "logId": Case("0f" * 16, "log_id", "0f" * 16, "0F", "logId must be 32 hex digits"),
-    "allowUnsigned": Case("true", "allow_unsigned", True, "yes", "allowUnsigned must be true or false"),
     "failOnDataLoss": Case("false", "fail_on_data_loss", False, "0", "failOnDataLoss must be true or false"),
     "minPartitions": Case("12", "min_partitions", 12, "0", "minPartitions must be above zero"),
     "splitBytes": Case("1048576", "split_bytes", 2**20, "1M", "splitBytes must be a number"),

@@ -30,8 +30,8 @@ from holdfast.reader.resolve import Span, resolve
 from holdfast.reader.tail_rows import TailReader, TailTask, plan_tail
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import TailEntry
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 from holdfast.testing.manual_clock import ManualClock
@@ -314,7 +314,7 @@ def test_what_is_settled_after_planning_is_found_in_segments(written, root):
 
 
 def test_what_is_settled_between_marks_and_planning_is_not_left_out(written, shipped_store):
-    root = SettledRoot(RootStore(shipped_store, RootForm(None)))
+    root = SettledRoot(RootStore(shipped_store, RootTrust(None)))
     options = ReadOptions(topics=("orders",), include_tail=True)
     resolved = resolve(root, options)
     written.settle()
@@ -363,7 +363,7 @@ class Interfering(DirectoryStore):
 
 
 def planned(store: DirectoryStore, **options: Any) -> tuple[TailReader, TailTask]:
-    root = SettledRoot(RootStore(store, RootForm(None)))
+    root = SettledRoot(RootStore(store, RootTrust(None)))
     read_options = ReadOptions(topics=("orders",), include_tail=True, starting_offsets="latest", **options)
     plan = plan_tail(root, resolve(root, read_options), read_options)
     reader = TailReader(root, read_options, Shaping([c.source for c in RAW], schema_of(RAW), is_raw=True), Bounds())

@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Settings
 from holdfast.crypto.vault import Vault
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.bundle_data import File, Forgery, Masked
@@ -29,7 +29,7 @@ def test_a_log_comes_back_from_its_bundles_and_from_no_other(open_quiet, root, t
     shutil.rmtree(log.path)
     compactor = Compactor(root.store)
     signer = Vault(bytes.fromhex(compactor.log), None, Masked()).signer
-    compactor.store = RootStore(root.store, RootForm(signer))
+    compactor.store = RootStore(root.store, RootTrust(signer))
     compactor.rewrite((0, 4), remove=True)
     (key,) = (info.key for info in root.store.list(layout.segments_folder("orders", 0) + "/"))
     true = root.store.get(key)

@@ -21,8 +21,8 @@ from holdfast.crypto.signatures import Signer
 from holdfast.model.entry import Entry, Place, header_of
 from holdfast.root.objects import checkpoint, commit_batch, documents
 from holdfast.root.objects.documents import ExpiredDocument, SegmentDocument, TopicDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.store import layout
 from holdfast.store.port import Body
@@ -64,7 +64,7 @@ def ship_everything(open_one: Callable[..., Log], root: Root, **keys: Keyring) -
     log.topic("rows", schema="latest").append([{"n": 2}], durability="shipped")
     log.close()
     expired = ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
-    own = RootStore(root.store, RootForm(Signer.of(keys.get("keyring"))))
+    own = RootStore(root.store, RootTrust(Signer.of(keys.get("keyring"))))
     own.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
 
 
@@ -296,10 +296,10 @@ def test_hostile_json_is_damage(plain, bring, kind, data):  # noqa: F811
 
 
 def test_an_object_of_a_newer_holdfast_is_no_damage(plain, bring):  # noqa: F811
-    """It says: upgrade."""
+    """It says so."""
     key = numbered(plain, "orders/_topic/")
     replace(plain, key, plain.store.get(key).replace(b'"format":1', b'"format":3'))
-    with pytest.raises(Invalid, match="newer holdfast"):
+    with pytest.raises(Invalid, match="another version of holdfast"):
         bring(of=plain)
 
 

@@ -11,7 +11,6 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Log, Settings
 from holdfast.results import RestoreReport
-from holdfast.root.objects import commit_batch
 from holdfast.store import layout
 from tests.segments.planting import TEN
 from tests.shipping.conftest import Root
@@ -195,17 +194,6 @@ def test_a_loss_at_the_end_is_known_from_a_later_epoch_too(open_shipped, bring, 
     root.store.delete([missing])
     with pytest.raises(Corrupt, match="from=3"):
         bring()
-
-
-def test_batches_of_format_1_say_nothing_and_are_cut_as_before(open_shipped, bring, root, forgetful):
-    """Whoever upgraded is not shut out; the report says what is not known."""
-    for key in batch_keys(root):
-        batch = commit_batch.decode(root.store.get(key), key)
-        root.replace(key, commit_batch.encode(batch._replace(format=1, acked=0)))
-    root.store.delete(root.keys(layout.FRONTIERS))
-    report = bring()
-    assert (report.records, report.cut_batches, report.lost_commits) == (5, 6, 0)
-    assert any("format 1" in told for told in report.not_proved)
 
 
 def test_many_damaged_batches_can_be_given_up(open_shipped, bring, root):

@@ -30,8 +30,8 @@ from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.manifest_chain import prove
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, continued
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.root.tail_walk import Walked
@@ -300,9 +300,7 @@ class Session:
     ) -> None:  # fmt: skip
         self._world, self.log, self._policy, self._settings = world, log, policy, settings
         log.trusted_time = TrustedTime(world.clock, log.created_us, 2**62)
-        face = RootStore(
-            ModelFace(world.store, policy, log.name, world.loop), RootForm.of_owner(None, "", documents.ROOT)
-        )
+        face = RootStore(ModelFace(world.store, policy, log.name, world.loop), RootTrust.of_owner(None, ""))
         self.shipper = Shipper(
             log.journal(), log.manifest(), face, lambda: remote(world.store, policy, log.name), settings,
             world.clock, no_abort,

@@ -84,15 +84,6 @@ def test_a_root_that_a_log_ships_to(place: Place, tmp_path: Path) -> None:
     assert place.counted() == Counter({("q", 0): WHOLE})
 
 
-def test_a_root_of_an_older_format_is_refused(place: Place) -> None:
-    """It can be moved to the present one."""
-    document = LogDocument(format=1, log="ab" * 16, created_us=1)
-    place.store.create(layout.LOG, Body.of(documents.encode(document)))
-    with pytest.raises(Invalid, match="older format") as raised:
-        write(place.target(), "q", 0)
-    assert "migrate-root" in raised.value.hint
-
-
 def test_another_log_is_refused(place: Place) -> None:
     """By those who name the one that they mean; also where there is none."""
     with pytest.raises(NotFound):

@@ -197,7 +197,7 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
     assert report.files_after < report.files_before
     for file in (tmp_path / "store").rglob("*.parquet"):
         file.unlink()
-    frame = load(spark, tmp_path / "store", "orders,trades", emit="manifest", allowUnsigned="true")
+    frame = load(spark, tmp_path / "store", "orders,trades", emit="manifest", keyring=f"file:{tmp_path / 'keyring'}")
     found = rows(frame, "topic", "partition", "number")
     assert [(row["topic"], row["partition"], row["first_offset"], row["rows"]) for row in found] == [
         *[("orders", partition, first, 20) for partition in (0, 1) for first in (0, 20, 40)], ("trades", 0, 0, 1),
@@ -213,7 +213,9 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
             "startingOffsets": f'{{"orders":{{"0":{begin},"1":{begin}}}}}',
             "endingOffsets": f'{{"orders":{{"0":{end},"1":{end}}}}}',
         }
-        part = load(spark, tmp_path / "store", "orders", emit="manifest", allowUnsigned="true", **span)
+        part = load(
+            spark, tmp_path / "store", "orders", emit="manifest", keyring=f"file:{tmp_path / 'keyring'}", **span
+        )
         pieces += part.select("number").collect()
     assert sorted(row.number for row in pieces) == [0, 0, 1, 1, 2, 2]
 

@@ -209,12 +209,12 @@ def test_missing_fields_are_refused(kind):
 @every_kind
 def test_a_newer_format_is_refused_by_its_number(kind):
     """An object of a newer holdfast is Invalid, with what to do, whatever else it holds."""
-    content = json.loads(encode(small(kind))) | {"format": documents.ROOT + 1}
-    newer = msgspec.structs.replace(small(kind), format=documents.ROOT + 1)
+    content = json.loads(encode(small(kind))) | {"format": documents.FORMAT + 1}
+    newer = msgspec.structs.replace(small(kind), format=documents.FORMAT + 1)
     for data in (json.dumps(content), json.dumps(content | {"more": [1]}), '{"format":9}', encode(newer)):
-        with pytest.raises(Invalid, match="newer holdfast") as caught:
+        with pytest.raises(Invalid, match="another version of holdfast") as caught:
             decode(data if isinstance(data, bytes) else data.encode(), KEY, kind)
-        assert "upgrade" in caught.value.hint
+        assert "newer one" in caught.value.hint
 
 
 def test_what_is_too_large_is_not_parsed(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import typing
 import pytest
 
 import holdfast
-from holdfast import errors, results
+from holdfast import errors
 from holdfast.journal import backend
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
@@ -37,16 +36,6 @@ def test_public_names_are_sorted_complete_and_real():
 def test_there_are_few_public_names():
     """Whoever reads `dir(holdfast)` reads a short list. (The 31st: `connect`, the other way to get a log.)"""
     assert len(holdfast.__all__) <= 31
-
-
-def test_names_that_moved_say_where_they_are():
-    """A name of version 0.1 that is elsewhere now is an AttributeError with its place, and is there."""
-    for place, names in holdfast._MOVED.items():
-        for name in names:
-            with pytest.raises(AttributeError, match=f"has no attribute '{name}': import it from {place}"):
-                getattr(holdfast, name)
-            assert hasattr(importlib.import_module(place), name)
-    assert set(holdfast._MOVED["holdfast.results"]) <= set(results.__all__)
 
 
 def test_importing_holdfast_loads_nothing():
@@ -82,7 +71,7 @@ def test_the_set_of_backends_is_closed():
     assert not inspect.isabstract(SqliteBackend)
     assert SqliteBackend.__subclasses__() == []
     doors = {name for name in backend.__all__ if name[0].islower()}
-    assert doors == {"create_backend", "inspect_backend", "open_backend"}
+    assert doors == {"create_backend", "open_backend"}
     assert SqliteBackend.capabilities.name == "sqlite"
     assert SqliteBackend.capabilities.embedded
 

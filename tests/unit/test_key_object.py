@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 
 LOG_ID = bytes(range(16))
 KEY = TailKey(3, "aes-256-gcm", "k-1", b"s" * 32, b"c" * 32, b"t" * 32)
-ROW = StoredKey("orders", 2, 100, 7, b"h" * 16)
+ROW = StoredKey("orders", 2, 100, 7, b"h" * 16, b"d" * 16)
 KEYS = KeyObject(LOG_ID, 4, 7, 10, KEY, (ROW, ROW._replace(record=101), ROW._replace(seq=10, partition=0)))
 
 
@@ -131,7 +131,7 @@ def test_a_key_counts_when_its_record_does(epoch: int, seq: int, record: int, co
     where = ("orders", 2)
     manifest = StoreManifest(*where, (start(2, 50, 40),), None)
     walk = KeyWalk(LOG_ID, None, None, {where: manifest}, {where: 60}, 80)
-    row = StoredKey(*where, record, seq, b"h" * 16)
+    row = StoredKey(*where, record, seq, b"h" * 16, b"d" * 16)
     found = list(walk.keys(lambda: [KeyObject(LOG_ID, epoch, 1, 99, None, (row,))], []))
     assert [(key.record, key.seq) for key in found] == ([(record, min(seq, 80))] if counts else [])
 

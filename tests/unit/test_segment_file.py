@@ -124,8 +124,7 @@ def test_footer_pairs(segment, shape):
         "time_min", "time_max", "content", "chain", "groups", "blocks", "arrow_schema", "mac",
         *(("keys",) if shape.endswith("raw") else ()),
     }  # fmt: skip
-    version = "3" if shape.endswith("raw") else "1"
-    assert (pairs["holdfast.format"], pairs["holdfast.shape"], pairs["holdfast.first"]) == (version, shape, "1000")
+    assert (pairs["holdfast.format"], pairs["holdfast.shape"], pairs["holdfast.first"]) == ("1", shape, "1000")
     data = content[: -int.from_bytes(content[-8:-4], "little") - 8]
     hashes = [hash_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
     assert pairs["holdfast.blocks"] == b"".join(hashes).hex()
@@ -468,13 +467,13 @@ def test_impossible_shapes_are_refused(wrong):
 
 
 def test_a_newer_format_is_refused_not_guessed(tmp_path, monkeypatch):
-    """A file of a later version says: upgrade."""
-    monkeypatch.setattr(footers, "INDEXED_VERSION", 5)
+    """A file of a later version says so."""
+    monkeypatch.setattr(footers, "VERSION", 2)
     write(tmp_path / "segment", head(), [raw_batch(0, 5)])
     monkeypatch.undo()
-    with pytest.raises(Invalid, match="newer") as caught:
+    with pytest.raises(Invalid, match="another version") as caught:
         SegmentReader(tmp_path / "segment", None, None, None)
-    assert "upgrade" in caught.value.hint
+    assert "newer one" in caught.value.hint
 
 
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=4))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.test_checkpoint import partition
 
 from holdfast import Corrupt, Invalid, Keyring
 from holdfast.clock import SystemClock
 from holdfast.crypto.signatures import Signature, Signer
 from holdfast.root.objects import documents, signature_place
-from holdfast.root.objects.documents import FloorDocument, LogDocument, SegmentDocument
-from holdfast.root.old_layout import new_key, old_key
-from holdfast.root.root_format import RootForm
+from holdfast.root.objects.documents import FloorDocument, LogDocument
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body
@@ -37,20 +35,20 @@ def floor(log: str = LOG) -> bytes:
     return documents.encode(FloorDocument(log=log, epoch=2, seq=9))
 
 
-def log_json(log: str = LOG, root_format: int = documents.ROOT) -> bytes:
-    return documents.encode(LogDocument(format=root_format, log=log, created_us=5))
+def log_json(log: str = LOG) -> bytes:
+    return documents.encode(LogDocument(log=log, created_us=5))
 
 
 def a_root(ring: Keyring | None = keyring) -> tuple[MemoryStore, RootStore]:
     """An empty store, and the root of a log in it."""
     store = MemoryStore("x", SystemClock())
-    root = RootStore(store, RootForm(Signer.of(ring)))
+    root = RootStore(store, RootTrust(Signer.of(ring)))
     root.create(layout.LOG, Body.of(log_json()))
     return store, root
 
 
 def seen_by(store: MemoryStore, ring: Keyring | None, **options: object) -> RootStore:
-    return RootStore(store, RootForm(Signer.of(ring), **options))
+    return RootStore(store, RootTrust(Signer.of(ring), **options))
 
 
 def put(store: MemoryStore, key: str, data: bytes) -> None:
@@ -177,19 +175,23 @@ def test_another_logs_keyring_is_refused_in_words_about_keyrings() -> None:
         seen_by(store, stranger).log()
 
 
-def test_a_root_that_was_made_to_look_old_is_refused_unless_somebody_insists() -> None:
-    """Whoever can write to the store could strip signatures and say format 1."""
-    store, _ = a_root()
-    put(store, layout.LOG, log_json(root_format=documents.OLD_ROOT))
-    with pytest.raises(Invalid, match="before objects were signed") as caught:
-        seen_by(store, keyring).log()
-    assert "migrate-root" in caught.value.hint
-    assert seen_by(store, keyring, allow_unsigned=True).log().format == documents.OLD_ROOT
+@pytest.mark.parametrize(("key", "value"), [("format", 2), ("type", "log")])
+def test_a_root_of_another_version_is_refused_in_one_sentence(key: str, value: object) -> None:
+    """One from before the first release, or from a later one: with keys and without, nobody takes it for damage."""
+    store, _ = a_root(None)
+    said = json.loads(log_json()) | {key: value, "check": ""}
+    blank = json.dumps(said, separators=(",", ":"))
+    check = blake3(blank.encode(), derive_key_context="holdfast 1 store document").digest(length=16).hex()
+    put(store, layout.LOG, blank.replace('"check":""', f'"check":"{check}"').encode() + b"\n")
+    for ring in (None, keyring):
+        with pytest.raises(Invalid, match=r"another version of holdfast wrote this object key=log\.json") as caught:
+            seen_by(store, ring).log()
+        assert caught.value.hint
 
 
 def test_another_log_under_the_same_keyring_is_refused_where_the_log_was_named() -> None:
     store = MemoryStore("x", SystemClock())
-    RootStore(store, RootForm(Signer.of(keyring))).create(layout.LOG, Body.of(log_json(OTHER)))
+    RootStore(store, RootTrust(Signer.of(keyring))).create(layout.LOG, Body.of(log_json(OTHER)))
     assert seen_by(store, keyring, log=OTHER).log().log == OTHER
     with pytest.raises(Invalid, match=f"this root belongs to another log log={OTHER} expected={LOG}"):
         seen_by(store, keyring, log=LOG).log()
@@ -201,37 +203,3 @@ def test_without_its_first_document_nothing_of_a_root_is_believed() -> None:
     store.delete([layout.LOG])
     with pytest.raises(Corrupt, match="document is missing"):
         seen_by(store, keyring).get(FLOOR)
-
-
-# -- the old layout ---------------------------------------------------------------------------------------
-
-KEYS = [
-    layout.LOG, layout.epoch_key(1), layout.batch_key(1, 1, 2), layout.topic_key("t", 1), layout.topic_key("_topic", 1),
-    layout.manifest_key("manifest", 0, 0), layout.checkpoint_key("topic", 3, 0), layout.expired_key("_t", 10, 1),
-    layout.segment_key("expired", 0, 1, bytes(32)), layout.lease_key("topics", 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_keys_of_the_old_layout_come_back(key: str) -> None:
-    assert new_key(old_key(key)) == key
-    assert not any(part in ("_manifest", "_checkpoints", "_expired") for part in old_key(key).split("/")[2:])
-
-
-def test_an_old_root_is_read_and_written_on_in_its_layout() -> None:
-    store = MemoryStore("x", SystemClock())
-    store.create(layout.LOG, Body.of(log_json(root_format=documents.OLD_ROOT)))
-    document = partition([True])[0]
-    assert isinstance(document, SegmentDocument)
-    document = msgspec.structs.replace(document, log=LOG)
-    key = layout.manifest_key(document.topic, document.partition, 0)
-    root = seen_by(store, None)
-    root.create(key, Body.of(documents.encode(document)))
-    assert [info.key for info in store.list("topics/")] == [old_key(key)]
-    assert store.get(old_key(key)) == root.get(key) == documents.encode(document)
-    folder = layout.manifest_folder(document.topic, document.partition)
-    assert [info.key for info in root.list(folder)] == [info.key for info in root.list("topics/")] == [key]
-    assert root.head(key).key == key
-    assert list(root.list(folder, after=key)) == []
-    root.delete([key])
-    assert list(store.list("topics/")) == []

@@ -30,7 +30,7 @@ from holdfast.suggestions import meant
 
 VERBS = (
     "append", "read", "tail", "topics", "status", "metrics", "seal", "ship", "retain", "reconcile", "rebuild",
-    "restore", "migrate-root", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "producer", "channel",
+    "restore", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "producer", "channel",
     "execution", "spark", "serve", "token", "config",
 )  # fmt: skip
 

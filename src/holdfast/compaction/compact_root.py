@@ -22,10 +22,10 @@ from holdfast.quantity import parse_bytes
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import root_place, store_settings
-from holdfast.root.objects.documents import OLD_ROOT, TopicDocument
+from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.rewrite_sweep import Grace
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.shared_stores import shared_store
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store.store_settings import StoreSettings
@@ -132,14 +132,9 @@ def open_for_compaction(
     """Open a root, and refuse one that cannot be compacted; nothing is written."""
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
     keys = Keyring.from_reference(keyring) if keyring else None
-    opened = RootStore(shared_store(root_place(root), settings, clock), RootForm(Signer.of(keys)))
+    opened = RootStore(shared_store(root_place(root), settings, clock), RootTrust(Signer.of(keys)))
     settled = SettledRoot(opened, is_keyed=keys is not None)
-    if opened.form.format == OLD_ROOT:
-        raise Invalid(
-            "this root has the format of an older holdfast, which knows no rewrites",
-            hint="move it to the present format: holdfast migrate-root",
-        )
-    if opened.form.is_signed and not opened.form.is_authentic:
+    if opened.trust.is_signed and not opened.trust.is_authentic:
         raise Invalid(
             "this root is signed, and there is no key to sign with",
             hint="name the log's keyring: keyring='file:PATH' or 'env:NAME', --keyring on the command line",

@@ -193,7 +193,7 @@ class ThreadWorkers:
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""
         self._cancelled.clear()
-        opened = SourceFiles(store.files, self._settings, trusted=store.form.is_authentic)
+        opened = SourceFiles(store.files, self._settings, trusted=store.trust.is_authentic)
         with Threads(self._count, "holdfast-compact") as threads:
             try:
                 coming = [threads.submit(self._make, store, opened, nonce, run) for run in runs]

@@ -20,10 +20,6 @@ commitment proved the epoch's key is the only possible one, and it gives each sa
 so a blob, too, decrypts under one key at most.
 
 Encrypted blob: 24-byte salt ‖ ciphertext ‖ 16-byte tag. Overhead: 40 bytes.
-
-`CountedCipher` is the scheme before this one: a counter as nonce, under the epoch's own key. It decrypts what it
-encrypted and never encrypts again. Keys, MACs and commitments of the two come from different derivations, so that a
-changed scheme name is a commitment that does not match.
 """
 
 from __future__ import annotations
@@ -49,7 +45,6 @@ OVERHEAD_BYTES = 40
 JOURNAL = b"hfj1"
 _BODY_SALT_BYTES = 24
 _TAG_BYTES = 16
-_COUNTER_BYTES = 8
 _NO_NONCE = bytes(12)
 _LARGE_BYTES = 8 * 1024
 
@@ -120,15 +115,15 @@ class AesGcmCipher:
 
     def __init__(self, source: Source | Subkeys, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
         _check_domain(source)
-        self._key = source.derive("2 aead")
-        self._mac_key = source.derive("2 mac")
-        self.commitment = source.derive("2 commitment")
+        self._key = source.derive("1 aead")
+        self._mac_key = source.derive("1 mac")
+        self.commitment = source.derive("1 commitment")
         self._domain = source.domain
         self._nonce = source.domain + bytes(8)
         self._encrypts = encrypts
         self._random = random
         if encrypts:
-            self._salt_key, self._body_key = source.derive("2 salt"), source.derive("2 body")
+            self._salt_key, self._body_key = source.derive("1 salt"), source.derive("1 body")
             # Nobody sees its tags, so one nonce is enough: it serves as a universal hash, three times as fast as
             # BLAKE3, which then makes a random function of it.
             self._tag = AESGCM(self._body_key).encrypt
@@ -166,74 +161,32 @@ class AesGcmCipher:
 
     def subkeys(self, *, only_decrypts: bool) -> Subkeys:
         """This cipher for another process; one that only decrypts can neither encrypt nor make a mac there."""
-        keys = {"2 aead": self._key, "2 commitment": self.commitment}
+        keys = {"1 aead": self._key, "1 commitment": self.commitment}
         if not only_decrypts:
-            keys |= {"2 mac": self._mac_key, "2 salt": self._salt_key, "2 body": self._body_key}
+            keys |= {"1 mac": self._mac_key, "1 salt": self._salt_key, "1 body": self._body_key}
         return Subkeys(self.name, self._domain, keys)
 
 
-class CountedCipher:
-    """The first scheme: nonce = prefix ‖ counter, under the epoch's own key. It only decrypts.
-
-    Encrypted blob: 8-byte counter (big endian) ‖ ciphertext ‖ 16-byte tag.
-    """
-
-    name = "aes-256-gcm"
-
-    def __init__(self, source: Source | Subkeys) -> None:
-        _check_domain(source)
-        self._domain = source.domain
-        self._key = source.derive("1 aead")
-        self._aead = AESGCM(self._key)
-        self._mac_key = source.derive("1 mac")
-        self.commitment = source.derive("1 commitment")
-
-    def encrypt(self, plaintext: bytes | memoryview, associated: bytes) -> bytes:
-        """Never: clones of a process would use a nonce twice."""
-        raise Unavailable("this key epoch no longer encrypts", hint="reopen the log: it starts a new key epoch")
-
-    def decrypt(self, encrypted: bytes | memoryview, associated: bytes) -> bytes:
-        """Decrypt, or raise NotAuthentic."""
-        if len(encrypted) < _COUNTER_BYTES + _TAG_BYTES:
-            raise NotAuthentic
-        blob = memoryview(encrypted)
-        try:
-            return self._aead.decrypt(self._domain + blob[:_COUNTER_BYTES], blob[_COUNTER_BYTES:], associated)
-        except InvalidTag:
-            raise NotAuthentic from None
-
-    def mac(self, message: bytes) -> bytes:
-        """Keyed BLAKE3."""
-        return digests.keyed_stamp(self._mac_key, message)
-
-    def subkeys(self, *, only_decrypts: bool) -> Subkeys:
-        """This cipher for another process, which can decrypt with it and nothing else: it never does more here."""
-        assert only_decrypts, "this scheme no longer encrypts"
-        return Subkeys(self.name, self._domain, {"1 aead": self._key, "1 commitment": self.commitment})
+AnyCipher = AesGcmCipher | PayloadCipher
 
 
-OwnCipher = AesGcmCipher | CountedCipher
-"""Holdfast's own ciphers: a closed set."""
-AnyCipher = OwnCipher | PayloadCipher
-
-
-def encrypting_cipher(source: Source | Subkeys, random: Random) -> OwnCipher:
-    """A cipher for a salt that was never used, in the scheme of today."""
+def encrypting_cipher(source: Source | Subkeys, random: Random) -> AesGcmCipher:
+    """A cipher for a salt that was never used."""
     return AesGcmCipher(source, encrypts=True, random=random)
 
 
-def decrypting_cipher(scheme: str, source: Source | Subkeys) -> OwnCipher:
+def decrypting_cipher(scheme: str, source: Source | Subkeys) -> AesGcmCipher:
     """The cipher of something that was stored under this scheme; it never encrypts again."""
     check_scheme(scheme)
-    return CountedCipher(source) if scheme == CountedCipher.name else AesGcmCipher(source, encrypts=False)
+    return AesGcmCipher(source, encrypts=False)
 
 
 def check_scheme(scheme: str) -> None:
-    """Refuse what none of our own ciphers encrypted."""
-    if scheme not in (AesGcmCipher.name, CountedCipher.name):
+    """Refuse what our own cipher did not encrypt."""
+    if scheme != AesGcmCipher.name:
         raise Invalid(
             f"this was encrypted with another cipher scheme={scheme}",
-            hint="open it with the keyring or cipher it was written with; a newer holdfast may have written it",
+            hint="open it with the keyring or cipher it was written with, and that version of holdfast",
         )
 
 
@@ -246,7 +199,5 @@ def check_cipher(cipher: PayloadCipher | None) -> PayloadCipher | None:
     """A cipher of the caller's own, or none."""
     if cipher is not None:
         hint = "give an object with what holdfast.PayloadCipher has: name, encrypt, decrypt, mac"
-        if hasattr(cipher, "seal") and not hasattr(cipher, "encrypt"):
-            hint = "rename its methods: seal is called encrypt now, and open is called decrypt"
         having(cipher, ("name", "encrypt", "decrypt", "mac"), "cipher", hint)
     return cipher

@@ -21,9 +21,9 @@ from holdfast.crypto import digests
 from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
+    AesGcmCipher,
     AnyCipher,
     NotAuthentic,
-    OwnCipher,
     PayloadCipher,
     Random,
     Source,
@@ -86,7 +86,7 @@ class SegmentKey:
 
     def subkeys(self) -> Subkeys | None:
         """This key for another process that writes the file; None if it is of the user's own cipher."""
-        return self._cipher.subkeys(only_decrypts=False) if isinstance(self._cipher, OwnCipher) else None
+        return self._cipher.subkeys(only_decrypts=False) if isinstance(self._cipher, AesGcmCipher) else None
 
     @classmethod
     def of_subkeys(cls, encrypted_with: EncryptedWith, subkeys: Subkeys) -> SegmentKey:

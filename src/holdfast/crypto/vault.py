@@ -18,9 +18,9 @@ from holdfast.crypto import digests
 from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
+    AesGcmCipher,
     AnyCipher,
     NotAuthentic,
-    OwnCipher,
     PayloadCipher,
     Random,
     Source,
@@ -105,7 +105,7 @@ class Vault:
         cipher: AnyCipher | None = self._injected
         if cipher is None:
             cipher = encrypting_cipher(self._source(number, key_id, salt, ring), self._random)
-        commitment = cipher.commitment if isinstance(cipher, OwnCipher) else b""
+        commitment = cipher.commitment if isinstance(cipher, AesGcmCipher) else b""
         draft = KeyEpoch(number, cipher.name, key_id, salt, commitment, b"")
         self._ciphers[number] = cipher
         return msgspec.structs.replace(draft, stamp=cipher.mac(draft.message()))
@@ -124,7 +124,7 @@ class Vault:
         if self.epoch == PLAIN:
             return body
         cipher = self._ciphers[self.epoch]
-        if not isinstance(cipher, OwnCipher):
+        if not isinstance(cipher, AesGcmCipher):
             return cipher.encrypt(bytes(body), associated)  # whoever injects a cipher is promised bytes
         return cipher.encrypt(body, associated)
 
@@ -182,7 +182,7 @@ class Vault:
     def subkeys(self, number: int) -> Subkeys | None:
         """What decrypts the bodies of an epoch in another process; None in a log without keys, or of users' ciphers."""
         cipher = None if number == PLAIN else self.cipher(number)
-        return cipher.subkeys(only_decrypts=True) if isinstance(cipher, OwnCipher) else None
+        return cipher.subkeys(only_decrypts=True) if isinstance(cipher, AesGcmCipher) else None
 
     def segment_key(self, salt: bytes) -> SegmentKey | None:
         """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""
@@ -214,7 +214,7 @@ class Vault:
             raise Corrupt(f"a key epoch is missing key_epoch={number}")
         cipher = self._cipher_of(epoch)
         # A scheme that was switched in the row ends here, too: schemes derive their commitments apart.
-        if isinstance(cipher, OwnCipher) and not digests.same(cipher.commitment, epoch.commitment):
+        if isinstance(cipher, AesGcmCipher) and not digests.same(cipher.commitment, epoch.commitment):
             if epoch.key_id in self._proved:  # the key is right: then the row is not
                 raise Corrupt(f"a key epoch does not match its key key_epoch={number}")
             raise Invalid(

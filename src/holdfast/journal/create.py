@@ -94,8 +94,6 @@ class KnownStore(NamedTuple):
     owner: bytes
     epoch: int
     is_copy: bool
-    root_format: int = 0
-    """Of the store's root; 0 where nobody said."""
 
 
 def partition_ids(topics: Sequence[KnownTopic]) -> dict[tuple[str, int], int]:
@@ -239,7 +237,7 @@ class _Filling:
             store = self._store
             self.shipping = ShippingRow(
                 store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy),
-                root_format=store.root_format, key_epoch=self.vault.epoch,
+                key_epoch=self.vault.epoch,
             )  # fmt: skip
             self._backend.store_shipping(stamped(self.shipping, self.vault))
         count = 0
@@ -252,7 +250,7 @@ class _Filling:
         """Insert the idempotency keys, as many as the window holds; returns the last one's id."""
         last = 0
         for last, key in enumerate(self._tail.keys, 1):
-            digest = self.vault.hash_cipher(self.vault.epoch).encrypt(key.digest) if key.digest else b""
+            digest = self.vault.hash_cipher(self.vault.epoch).encrypt(key.digest)
             draft = KeyRow(last, key.hash, key.partition_id, key.record, key.seq, digest, self.vault.epoch, b"")
             self._backend.store_key(stamped(draft, self.vault))
         if last > self._tail.keys_max:

@@ -58,14 +58,8 @@ class LogRow(NamedTuple):
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else; counters that came later, only once one of them counts."""
-        if self.sessions or self.session_sum:
-            later: tuple[int | bytes, ...] = self[12:20]
-        elif self.group_file or self.group_position:
-            later = self[12:18]
-        else:
-            later = self[12:16] if self.spaces else self[12:15]
-        return digests.canonical("log", *self[:12], *(later if any(later) else ()), self.key_epoch)
+        """What the stamp covers: everything else."""
+        return digests.canonical("log", *self[:-1])
 
 
 class EpochRow(NamedTuple):
@@ -127,13 +121,13 @@ class KeyRow(NamedTuple):
     record: int
     seq: int
     digest: bytes
-    """Of what was appended under the key, encrypted in a log with keys; empty where an older version wrote the row."""
+    """Of what was appended under the key, encrypted in a log with keys."""
     key_epoch: int
     stamp: bytes
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else; the digest, which came later, only where there is one."""
-        return digests.canonical("idempotency", *self[:5], *((self.digest,) if self.digest else ()), self.key_epoch)
+        """What the stamp covers: everything else."""
+        return digests.canonical("idempotency", *self[:-1])
 
 
 class WatermarkRow(NamedTuple):
@@ -260,8 +254,6 @@ class ShippingRow(NamedTuple):
     epoch: int
     shipped_seq: int
     copy: int
-    root_format: int = 0
-    """Layout of the store's root; 0 = not known yet."""
     fenced: int = 0
     """The claim that took the log over; 0 = nobody's."""
     alarm: str = ""
@@ -274,9 +266,8 @@ class ShippingRow(NamedTuple):
     stamp: bytes = b""
 
     def message(self) -> bytes:
-        """What the stamp covers: everything else; columns that came later, only once one of them says something."""
-        later = self[5:10]
-        return digests.canonical("shipping", *self[:5], *(later if any(later) else ()), self.key_epoch)
+        """What the stamp covers: everything else."""
+        return digests.canonical("shipping", *self[:-1])
 
 
 class ShipmentRow(NamedTuple):

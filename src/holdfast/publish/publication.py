@@ -27,7 +27,6 @@ from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
 from holdfast.root.batch_application import apply, is_applied
 from holdfast.root.objects.documents import (
-    OLD_ROOT,
     SinkBatchDocument,
     SinkTopicDocument,
     TopicDocument,
@@ -106,12 +105,7 @@ class Publisher:
         if self._log:
             return self._log
         log = self._root.log()
-        if log.format == OLD_ROOT:
-            raise Invalid(
-                "a root of the old layout cannot be published: a VACUUM of the table would delete its manifests",
-                hint="move it to the present layout: holdfast migrate-root",
-            )
-        if self._root.form.is_signed:
+        if self._root.trust.is_signed:
             raise Invalid(
                 "an encrypted log cannot be published: nobody else can decrypt its topics",
                 hint="read it with holdfast.read or Spark's format('holdfast') and a keyring",

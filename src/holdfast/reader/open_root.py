@@ -19,7 +19,6 @@ from holdfast.reader.offsets import LATEST, Where, require_log
 from holdfast.reader.read_options import ReadOptions
 from holdfast.root import rewrites, sink_batches, store_manifest
 from holdfast.root.objects.documents import (
-    ROOT,
     ExpiredDocument,
     FrontierDocument,
     ManifestDocument,
@@ -30,8 +29,8 @@ from holdfast.root.objects.documents import (
     TopicDocument,
 )
 from holdfast.root.objects.frontiers import Behind, absent, behind, missing, newest_frontier, settled_of
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
 from holdfast.suggestions import listed, meant
@@ -51,8 +50,8 @@ logger = logging.getLogger("holdfast")
 def root_store(place: str, options: ReadOptions, clock: Clock | None = None) -> RootStore:
     """The root of a read, with the keys that will prove it; sends no request yet."""
     keyring = Keyring.from_reference(options.keyring) if options.keyring else None
-    form = RootForm(Signer.of(keyring), log=options.log_id, allow_unsigned=options.allow_unsigned)
-    return RootStore(shared_store(place, options.store, clock or SystemClock()), form)
+    trust = RootTrust(Signer.of(keyring), log=options.log_id)
+    return RootStore(shared_store(place, options.store, clock or SystemClock()), trust)
 
 
 class SettledRoot:
@@ -259,7 +258,7 @@ class SettledRoot:
 
     def _require_frontier(self) -> None:
         """In a log with keys one is there before anything is settled: somebody has removed it."""
-        if self.store.form.is_authentic and self.store.form.format >= ROOT and self.frontier() is None:
+        if self.store.trust.is_authentic and self.frontier() is None:
             self.lost(absent(_LOST_HINT))
 
     def frontier(self) -> FrontierDocument | None:

@@ -37,8 +37,8 @@ class TaskReader:
         self._shaping = shaping
         self._bounds = bounds
         self._keyring = Keyring.from_reference(options.keyring) if options.keyring else None
-        # With keys, planning believed only what they signed, unless it was told to believe more.
-        self._is_authentic = self._keyring is not None and not options.allow_unsigned
+        # With keys, planning believed only what they signed.
+        self._is_authentic = self._keyring is not None
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order."""

@@ -60,7 +60,6 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     keyring: str = ""
     log_id: str = ""
     """The log that must be at the root; another one is refused."""
-    allow_unsigned: bool = False
     """Read a root of an encrypted log that was written before objects were signed."""
     fail_on_data_loss: bool = True
     min_partitions: int = 0
@@ -242,7 +241,6 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "encrypted": ("encrypted", _choice("open", "sealed")),
     "keyring": ("keyring", str),
     "logId": ("log_id", str),
-    "allowUnsigned": ("allow_unsigned", _flag),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "minPartitions": ("min_partitions", _positive),
     "splitBytes": ("split_bytes", _positive),

@@ -54,7 +54,6 @@ def read(
     encrypted: Encrypted = "open",
     keyring: str | None = None,
     log_id: str | None = None,
-    allow_unsigned: bool = False,
     fail_on_data_loss: bool = True,
     store: Mapping[str, Any] | StoreSettings | None = None,
 ) -> SettledReading:
@@ -89,7 +88,6 @@ def read(
         encrypted=encrypted,
         keyring="" if keyring is None else text(keyring, "keyring", "file:PATH"),
         log_id="" if log_id is None else check_log_id(log_id),
-        allow_unsigned=flag(allow_unsigned, "allow_unsigned"),
         fail_on_data_loss=flag(fail_on_data_loss, "fail_on_data_loss"),
         store=store if isinstance(store, StoreSettings) else store_settings({} if store is None else store),
     )

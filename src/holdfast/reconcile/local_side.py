@@ -23,7 +23,6 @@ from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
-from holdfast.root.old_layout import new_key
 from holdfast.segments.manifest import segment_folders
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFile
@@ -92,7 +91,7 @@ class LocalSide:
 
     def _is_document(self, key: str) -> bool:
         """Whether a file is a document of this log's own directory, or belongs to a topic's published table."""
-        topic = layout.parse_document(new_key(key))
+        topic = layout.parse_document(key)
         return topic == "" or (topic or layout.parse_table_file(key)) in self.journal.topics
 
     def _is_known(self, folder: Path) -> bool:

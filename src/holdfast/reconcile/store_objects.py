@@ -83,7 +83,7 @@ class StoreObjects:
 
     def is_forged(self, key: str) -> bool:
         """Whether something stands there, in a log with keys, that none of them signed: its name says nothing then."""
-        return self.store.form.is_authentic and self.read(key) == b""
+        return self.store.trust.is_authentic and self.read(key) == b""
 
     def numbered(self, folder: str, **place: Any) -> dict[int, ObjectInfo]:
         """The objects of a folder by number; any other is not ours, and reported."""

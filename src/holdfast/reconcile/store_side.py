@@ -41,7 +41,7 @@ from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, topic_document
 from holdfast.shipping.refill.store_loss import REBUILD
-from holdfast.shipping.shipping_marks import root_form, shipped_partitions
+from holdfast.shipping.shipping_marks import root_trust, shipped_partitions
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.store_settings import StoreSettings
@@ -62,7 +62,7 @@ class StoreSide:
         epoch: Callable[[], int] | None, resend: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         _require_own(journal, address)
-        self.store = RootStore(store_kinds.open_any_store(address.url, address, clock), root_form(journal))
+        self.store = RootStore(store_kinds.open_any_store(address.url, address, clock), root_trust(journal))
         self._journal = journal
         self._manifest = manifest
         self._epoch = epoch

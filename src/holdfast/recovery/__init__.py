@@ -1,1 +1,1 @@
-"""Logs made again: a database rebuilt from segment files, a log restored from its store, a root migrated."""
+"""Logs made again: a database rebuilt from segment files, a log restored from its store."""

@@ -17,10 +17,10 @@ from holdfast.clock import Clock
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Invalid
 from holdfast.recovery.rebuild_plan import Found
-from holdfast.root.objects.documents import ROOT, SegmentDocument
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import read_manifest
 from holdfast.store.directory import DirectoryStore
 
@@ -52,7 +52,7 @@ class Compacted(NamedTuple):
 def compacted(root: Path, vault: Vault, clock: Clock) -> dict[Where, Compacted]:
     """The partitions of a log's own directory that have rewrites; raises Corrupt where those make no sense."""
     log = vault.log_id.hex()
-    store = RootStore(DirectoryStore(root, clock), RootForm.of_owner(vault.signer, log, ROOT))
+    store = RootStore(DirectoryStore(root, clock), RootTrust.of_owner(vault.signer, log))
     found = {}
     for folder in sorted(root.glob("topics/*/*/_rewrites")):
         topic, number = folder.parts[-3], folder.parts[-2]

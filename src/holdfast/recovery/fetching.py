@@ -26,9 +26,9 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ROOT, SegmentDocument
+from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect
-from holdfast.root.root_format import RootForm
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.proven_file import Damaged, Range
 from holdfast.segments.file.segment_reader import SegmentReader
@@ -159,12 +159,12 @@ class SegmentFetching:
         folder = self._root / layout.rewrites_folder(*place)
         if manifest.rewrites:
             disk.make_directory(folder, root=self._root)
-        form = RootForm.of_owner(self._vault.signer, self._vault.log_id.hex(), ROOT)
+        trust = RootTrust.of_owner(self._vault.signer, self._vault.log_id.hex())
         names = set()
         for rewrite in manifest.rewrites:
             key = layout.rewrite_key(*place, rewrite.number)
             path = self._root / key
-            disk.write_file(path, form.signed(key, Body.of(documents.encode(rewrite))).read())
+            disk.write_file(path, trust.signed(key, Body.of(documents.encode(rewrite))).read())
             names.add(path.name)
         if folder.is_dir():
             disk.remove_all(folder, set(os.listdir(folder)) - names)

@@ -19,7 +19,7 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.key_hashes import DIGESTS, KEYS, HashCipher, Purpose
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
-from holdfast.root.objects.commit_batch import NO_DIGEST, CommitBatch, TailKey, idempotent
+from holdfast.root.objects.commit_batch import CommitBatch, TailKey, idempotent
 from holdfast.root.objects.documents import StartDocument
 from holdfast.root.objects.key_object import KeyObject, StoredKey
 from holdfast.root.store_manifest import StoreManifest
@@ -96,17 +96,14 @@ class KeyWalk:
         return all(row.seq <= start.adopted_seq or row.record < start.first for start in starts)
 
     def _revealed(self, key: TailKey | None, purpose: Purpose, hashes: list[bytes]) -> list[bytes]:
-        """What was encrypted; empty in the place of a digest that there is none of."""
+        """What was encrypted."""
         if not hashes:
             return []
         by = (key, purpose)
         if by not in self._hash_ciphers:
             self._hash_ciphers[by] = hash_cipher_of(self._log_id, self._keyring, self._cipher, key, purpose)
         content = self._hash_ciphers[by].decrypt(b"".join(hashes))
-        found = [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
-        if purpose == DIGESTS:
-            return [b"" if given == NO_DIGEST else one for given, one in zip(hashes, found, strict=True)]
-        return found
+        return [content[at : at + _HASH_BYTES] for at in range(0, len(content), _HASH_BYTES)]
 
 
 def hash_cipher_of(

@@ -53,7 +53,6 @@ from holdfast.root.numbered_objects import segments_from
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import (
-    ROOT,
     EpochDocument,
     FrontierDocument,
     LogDocument,
@@ -64,8 +63,8 @@ from holdfast.root.objects.documents import (
 from holdfast.root.objects.frontiers import absent, missing, newest_frontier
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, all_continued, by_partition, in_parallel
 from holdfast.root.tail_listing import Inherited
 from holdfast.root.tail_walk import Walked
@@ -101,15 +100,14 @@ def restore(
     copy: bool = False,
     accept_loss: bool = False,
     log_id: str = "",
-    allow_unsigned: bool = False,
     progress: Progress | None = None,
 ) -> RestoreReport:
     """Bring a log back from its store into a new or empty directory, and take it over.
 
     The old owner, wherever it still runs, can ship nothing more. With `copy=True` the store is left as it is, and the
     log here is a copy to look at. An encrypted log needs its keyring or cipher: without it nothing is taken over, here
-    or there, and nothing is believed that its keys did not sign. `log_id` says which log must be there; a root that was
-    written before objects were signed needs `allow_unsigned`. Interrupted, it can be run again.
+    or there, and nothing is believed that its keys did not sign. `log_id` says which log must be there. Interrupted,
+    it can be run again.
 
     Raises Closed if another restore of the same log was faster, Corrupt at what is damaged on the store, also where
     commits are missing that were acknowledged as shipped. With `accept_loss=True` the log is brought back up to there,
@@ -119,14 +117,14 @@ def restore(
     settings = Settings.given(settings, keyring.variable if isinstance(keyring, Keyring) else keyring)
     keyring = Keyring.given(keyring)
     check_cipher(cipher)
-    for name, value in (("copy", copy), ("accept_loss", accept_loss), ("allow_unsigned", allow_unsigned)):
+    for name, value in (("copy", copy), ("accept_loss", accept_loss)):
         flag(value, name)
     if keyring is None and cipher is None and settings.crypto.keyring:
         keyring = Keyring.from_reference(settings.crypto.keyring)
     clock = check_clock(clock) or SystemClock()
     address = msgspec.structs.replace(settings.store, url=store_address(store))
-    form = RootForm(Signer.of(keyring, cipher), log=check_log_id(log_id), allow_unsigned=allow_unsigned)
-    source = RootStore(store_kinds.open_any_store(address.url, address, clock), form)
+    trust = RootTrust(Signer.of(keyring, cipher), log=check_log_id(log_id))
+    source = RootStore(store_kinds.open_any_store(address.url, address, clock), trust)
     directory = Directory(place)
     directory.refuse_within(address.directory)
     try:
@@ -382,8 +380,8 @@ class _Restore:
             return
         if seen.behind:
             raise missing(seen.behind[0], self._store, _LOST_HINT)
-        form, has_settled = self._store.form, any(manifest.segments for manifest in seen.manifests.values())
-        if seen.frontier is None and has_settled and form.is_authentic and form.format >= ROOT:
+        has_settled = any(manifest.segments for manifest in seen.manifests.values())
+        if seen.frontier is None and has_settled and self._store.trust.is_authentic:
             raise absent(_LOST_HINT)
 
     def _require_acknowledged(self, seen: Seen) -> None:
@@ -479,7 +477,7 @@ class _Restore:
             seen.acknowledged, seen.lost, keys, restore_report.policies(seen.topics),
             restore_report.expiries(seen.manifests.values()),
             restore_report.not_proved(
-                rows, seen, keyed=keyed, signed=self._store.form.is_authentic, damaged=len(self._damaged),
+                rows, seen, keyed=keyed, damaged=len(self._damaged),
                 unread=self._unread,
             ),
             self._sinks, restore_report.lost_settled(seen),

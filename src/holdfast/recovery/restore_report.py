@@ -104,23 +104,12 @@ def expiries(manifests: Iterable[StoreManifest]) -> tuple[RestoredExpiry, ...]:
     return tuple(found)
 
 
-def not_proved(
-    rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, signed: bool, damaged: int, unread: int
-) -> tuple[str, ...]:
+def not_proved(rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, damaged: int, unread: int) -> tuple[str, ...]:
     """What had to be taken on trust."""
-    rows, told, walked = list(rows), list(_beyond(seen)), seen.walked
+    rows, told = list(rows), list(_beyond(seen))
     if not keyed:
         told.append(
             "the log is not encrypted: everything agrees with itself, and nothing proves that this log wrote it"
-        )
-    elif not signed:
-        told.append(
-            "the root is of format 1: policies, expiries and what counts of the tail were not signed, and anybody who"
-            " could write to the store may have said them"
-        )
-    if walked.is_silent:
-        told.append(
-            "some commit batches are of format 1: they do not say what was acknowledged, and have no idempotency keys"
         )
     if any(row.state == EXPIRED for row in rows):
         told.append("records of expired segments are gone: that they had expired is only said")

@@ -140,7 +140,7 @@ class RestoredDatabase:
         vault = Vault(self._log_id, self._keyring, self._cipher, self._clock.random_bytes)
         created = create_database(
             self._directory.rebuilt, vault, topics, self._clock, created_us=self._log.created_us, tail=tail,
-            store=KnownStore(self._root, bytes.fromhex(owner), epoch, self._options.copy, self._log.format),
+            store=KnownStore(self._root, bytes.fromhex(owner), epoch, self._options.copy),
         )  # fmt: skip
         return created, ids
 

@@ -82,7 +82,7 @@ def _acked(store: Store, key: str, unknown: int = _MUCH) -> int:
     """What a batch says was acknowledged; one that cannot be read may have said anything (`unknown`)."""
     try:
         batch = commit_batch.decode(store.get(key), key)
-        return batch.acked if batch.format > 1 else unknown  # the first format did not say
+        return batch.acked
     except NotFound:
         return 0
     except Corrupt:

@@ -51,8 +51,6 @@ class Walked(NamedTuple):
     """Everything up to here is in these batches, or settled."""
     acks: Mapping[int, int] = {}  # nobody changes it
     """What batches say was acknowledged as shipped when they were cut, by epoch."""
-    is_silent: bool = False
-    """Whether a batch is of a format that does not say so."""
 
 
 def walk(
@@ -98,7 +96,6 @@ class _Walker:
         self._log_id = log_id
         self._open = prove
         self._acks: dict[int, int] = {}
-        self._is_silent = False
         self._cut_at = limit + 1
         """The first entry that does not count."""
         self._settled = settled
@@ -125,7 +122,6 @@ class _Walker:
         if batch.log_id != self._log_id:
             raise self._corrupt("a commit batch belongs to another log")
         self._acks[batch.epoch] = max(self._acks.get(batch.epoch, 0), batch.acked)
-        self._is_silent = self._is_silent or batch.format < 2
         self._forget(batch.first_seq)
         for entry in batch.entries:
             if entry.seq in self._digests:
@@ -152,7 +148,7 @@ class _Walker:
         return Walked(
             last, self._last_group, self._ends, self._links, tuple(self._keys[n] for n in sorted(self._keys)),
             self._records, self._cut, frozenset(self._schemas), self._has_plain,
-            max(self._cut_at - 1, min(self._floor, self._limit)), self._acks, self._is_silent,
+            max(self._cut_at - 1, min(self._floor, self._limit)), self._acks,
         )  # fmt: skip
 
     def _forget(self, first_seq: int) -> None:

@@ -30,7 +30,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto import digests
 from holdfast.crypto.signatures import Signature, Signer, UnknownKey
-from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable, other_version
 
 if TYPE_CHECKING:
     from holdfast.log.log import Log
@@ -211,7 +211,7 @@ class TokenFile:
         except msgspec.MsgspecError:
             raise self._damaged() from None
         if found.format != FORMAT:
-            raise Invalid(f"a newer holdfast wrote the tokens path={self.path}", hint="upgrade holdfast")
+            raise other_version("file of tokens", path=self.path)
         if any(not re.fullmatch(r"[0-9a-f]{64}", one.hash) for one in found.tokens):
             raise self._damaged()
         self._prove(found, known)

@@ -20,7 +20,7 @@ def remote_for(
 ) -> Callable[[], Remote]:
     """How the shipper's thread reaches the root: by a pool of its own for S3, by a few threads for all others."""
     connect = _connections(url, store.files, settings, shipping, clock)
-    return lambda: RootRemote(connect(), store.form)
+    return lambda: RootRemote(connect(), store.trust)
 
 
 def _connections(

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.errors import NotFound
 from holdfast.process_lifetime import Threads
-from holdfast.root.root_format import RootForm
+from holdfast.root.root_trust import RootTrust
 from holdfast.shipping.cost import Counter
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Body, ObjectInfo, Store
@@ -93,11 +93,11 @@ class CountedRemote:
 
 
 class RootRemote:
-    """Another remote, as the root of one log: keys as the layout spells them, objects signed and proved."""
+    """Another remote, as the root of one log: objects signed and proved."""
 
-    def __init__(self, remote: Remote, form: RootForm) -> None:
+    def __init__(self, remote: Remote, trust: RootTrust) -> None:
         self._remote = remote
-        self._form = form
+        self._trust = trust
 
     async def start(self) -> None:
         """Begin to open connections."""
@@ -106,18 +106,17 @@ class RootRemote:
     async def create(self, key: str, body: Body) -> None:
         """Create an object."""
         is_large = body.data is not None and body.size > _SIGNED_AT_ONCE
-        signed = await asyncio.to_thread(self._form.signed, key, body) if is_large else self._form.signed(key, body)
-        await self._remote.create(self._form.outside(key), signed)
+        signed = await asyncio.to_thread(self._trust.signed, key, body) if is_large else self._trust.signed(key, body)
+        await self._remote.create(key, signed)
 
     async def read(self, key: str) -> bytes | None:
         """An object's bytes, proved; raises Corrupt where they are not this log's."""
-        found = await self._remote.read(self._form.outside(key))
-        return None if found is None else self._form.proved(key, found)
+        found = await self._remote.read(key)
+        return None if found is None else self._trust.proved(key, found)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """What there is under a key."""
-        found = await self._remote.head(self._form.outside(key))
-        return None if found is None else self._form.inside(found)
+        return await self._remote.head(key)
 
     def pool(self) -> PoolState:
         """The connections."""

@@ -102,7 +102,6 @@ class Session:
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
         """Ship; `remembered` is called once the store turned out to be what it was."""
         await self.fence.introduce()
-        say(self._journal, root_format=self._store.form.format)
         if is_doubtful:
             await self.taken.find()  # before anything of this log is looked for there
             self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
@@ -134,7 +133,6 @@ class Session:
             await marks.noted()
         if is_missing:
             await self.fence.introduce_anew(replace=True)
-            say(self._journal, root_format=self._store.form.format)
         claim = await self.fence.claim("open", rebuild=True)
         remembered()
 

@@ -17,8 +17,7 @@ from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import MarkShipped
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SHIPPING_TEXT_BYTES_MAX, ShipmentRow, ShippingRow
-from holdfast.root.objects.documents import ROOT
-from holdfast.root.root_format import RootForm
+from holdfast.root.root_trust import RootTrust
 
 _NOTED_S = 10.0
 _TEXT_CHARACTERS_MAX = SHIPPING_TEXT_BYTES_MAX // 4
@@ -124,7 +123,7 @@ class ShippedMarks:
 
 def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition, int]) -> None:
     """Say where the log is shipped to from now on, durably; partitions that never were begin at these offsets."""
-    shipping = ShippingRow(root, owner, 0, 0, 0, root_format=ROOT)
+    shipping = ShippingRow(root, owner, 0, 0, 0)
     for partition in journal.partitions.values():
         partition.shipment = ShipmentRow(partition.id, 0, 0, firsts[partition], firsts[partition])
     # Before it is durable: topics that are created meanwhile must know that they are shipped.
@@ -132,9 +131,9 @@ def attach(journal: Journal, root: str, owner: bytes, firsts: Mapping[Partition,
     journal.perform(MarkShipped(shipping, [shipment_of(partition) for partition in journal.partitions.values()]))
 
 
-def rebind(journal: Journal, root: str, root_format: int) -> None:
+def rebind(journal: Journal, root: str) -> None:
     """The root has moved, with all that was in it: say so, durably; the marks stay."""
-    shipping = shipping_of(journal)._replace(root=root, root_format=root_format, alarm="", ended="", last_error="")
+    shipping = shipping_of(journal)._replace(root=root, alarm="", ended="", last_error="")
     journal.publish_shipping(shipping)
     journal.perform(MarkShipped(shipping, []))
 
@@ -171,9 +170,9 @@ def shipping_of(journal: Journal) -> ShippingRow:
     return shipping
 
 
-def root_form(journal: Journal) -> RootForm:
-    """What the root is like that a log ships to, as far as it knows."""
-    return RootForm.of_owner(journal.signer, journal.log_id.hex(), shipping_of(journal).root_format)
+def root_trust(journal: Journal) -> RootTrust:
+    """Who vouches for the root that a log ships to."""
+    return RootTrust.of_owner(journal.signer, journal.log_id.hex())
 
 
 def shipped_partitions(journal: Journal) -> list[Partition]:

@@ -2,7 +2,7 @@
 
 A sink may write to the root that a log ships to, into topics of its own; and to an empty place, which then gets a
 `log.json` that says so. It never writes into a log's own directory, whose `segments/` belongs to the process that owns
-the log, nor to a root of an older format. In a root with keys everything is signed and encrypted: without the keyring
+the log. In a root with keys everything is signed and encrypted: without the keyring
 nothing is written. All of this is refused before the first byte is.
 """
 
@@ -18,9 +18,9 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.log_directory import is_log
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import LogDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.root.shared_stores import shared_store
 from holdfast.sink.sink_target import SinkTarget
 from holdfast.store import layout
@@ -44,9 +44,9 @@ def open_root(target: SinkTarget, clock: Clock) -> SinkRoot:
     _refuse_log(target.place)
     keyring = Keyring.from_reference(target.keyring) if target.keyring else None
     files = shared_store(target.place, target.store, clock)
-    store = RootStore(files, RootForm(Signer.of(keyring), log=target.log_id))
+    store = RootStore(files, RootTrust(Signer.of(keyring), log=target.log_id))
     log = store.log().log
-    _check_form(store.form)
+    _check_keys(store.trust)
     return SinkRoot(store, log, keyring)
 
 
@@ -79,8 +79,8 @@ def _is_empty(files: Store) -> bool:
 def _create(files: Store, target: SinkTarget, clock: Clock) -> None:
     signer = Signer.of(Keyring.from_reference(target.keyring)) if target.keyring else None
     document = LogDocument(log=clock.random_bytes(_LOG_ID_BYTES).hex(), created_us=clock.now_us())
-    # A form of its own: if another sink is faster, its log counts, not this one.
-    store = RootStore(files, RootForm(signer))
+    # A trust of its own: if another sink is faster, its log counts, not this one.
+    store = RootStore(files, RootTrust(signer))
     create_repeatedly(store, layout.LOG, Body.of(documents.encode(document)))
 
 
@@ -96,12 +96,8 @@ def _refuse_log(place: str) -> None:
         )
 
 
-def _check_form(form: RootForm) -> None:
-    if form.format == documents.OLD_ROOT:
-        raise Invalid(
-            "this root has an older format", hint="move it to the present format first: holdfast migrate-root"
-        )
-    if form.is_signed and not form.is_authentic:
+def _check_keys(trust: RootTrust) -> None:
+    if trust.is_signed and not trust.is_authentic:
         raise Invalid(
             "the log at this root has keys, and a sink without them would write in plain",
             hint="give the keyring by reference: option keyring, env:NAME or file:PATH",

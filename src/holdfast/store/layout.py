@@ -20,7 +20,7 @@
     leases/<reader>/<20 digits>.json                        what a reader still needs
 
 Folders that hold no data begin with `_`: `topics/<topic>/` may also be the root of a table of another kind, whose
-cleaning removes every other folder that it does not know. Roots of format 1 have them without it (`old_layout`).
+cleaning removes every other folder that it does not know.
 
 A log's own `segments/` directory is such a root. Names are made here and taken apart here; what does not come
 apart is not ours. All names in one folder have one shape, so that every store lists them in the same order.

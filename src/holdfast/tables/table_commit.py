@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.publish.delta import actions
 from holdfast.publish.delta.actions import Add, CommitInfo, Metadata, Protocol, Remove, Txn
 from holdfast.tables import table_layout
@@ -156,7 +156,7 @@ def decode(data: bytes, key: str) -> TableCommit | None:
         return None
     try:
         if _marked.decode(first).commit_info.holdfast.format > FORMAT:
-            raise Invalid(f"a newer holdfast wrote this table key={key}", hint="upgrade: pip install -U holdfast-log")
+            raise other_version("table", key=key)
         if rest.count(b"\n") >= _LINES_MAX:
             raise ValueError("too many lines")
         commit = _put_together(_lines.decode_lines(data))

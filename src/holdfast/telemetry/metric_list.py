@@ -211,7 +211,7 @@ SECTIONS = (
                lambda journal: journal.queue_records),
         _gauge("holdfast.queue.bytes", "By", "Their bytes.", lambda journal: journal.queue_bytes),
         _gauge("durable.journal.writer.queue_depth", "{record}",
-               "The same as holdfast.queue.records, under the name that the original has.",
+               "The same as holdfast.queue.records, under a name that dashboards of journals know.",
                lambda journal: journal.queue_records),
     )),
     Section("Limits", _writing, (

@@ -71,7 +71,7 @@ class SparkWorkers:
 
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`."""
-        task = _Task(self._place, self._settings, nonce, is_authentic=store.form.is_authentic)
+        task = _Task(self._place, self._settings, nonce, is_authentic=store.trust.is_authentic)
         sent = [msgspec.msgpack.encode(run) for run in runs]
         found = self._spark.sparkContext.parallelize(sent, len(sent)).mapPartitions(task.run).collect()
         return [msgspec.msgpack.decode(one, type=Made) for one in found]

@@ -61,7 +61,7 @@ def test_a_message_that_names_ours_acknowledges_it(dialect):
 
 @both
 def test_acknowledgements_are_told_before_what_acknowledged_them(dialect):
-    """One ready, one sent, in the order of the original."""
+    """One ready, one sent, in the order of nim-sds."""
     alice = Machine(dialect=dialect)
     alice.send("m1")
     alice.events.clear()
@@ -200,7 +200,7 @@ def test_a_hostile_filter_acknowledges_nothing_in_rfc(data):
 
 @both
 def test_what_is_not_acknowledged_is_handed_out_to_be_sent_again(dialect):
-    """The same message, with what we know today; the original only counts."""
+    """The same message, with what we know today; nim-sds only counts."""
     alice, bob = Machine(dialect=dialect), Machine("bob", dialect=dialect)
     first = alice.send("m1", b"hello")
     alice.receive(message("c1", sender="carol"))
@@ -218,7 +218,7 @@ def test_what_is_not_acknowledged_is_handed_out_to_be_sent_again(dialect):
 
 @both
 def test_it_is_due_after_the_interval_and_not_at_its_end(dialect):
-    """Strictly later, as in the original."""
+    """Strictly later, as in nim-sds."""
     alice = Machine(dialect=dialect)
     alice.send("m1")
     alice.pass_ms(MINUTE)

@@ -161,7 +161,7 @@ def test_a_waiting_message_that_comes_again_waits_for_no_more_than_before(dialec
 
 @both
 def test_a_waiting_message_that_comes_again_changes_nothing(dialect):
-    """No clock, no filter, no new wait; it is told again, as in the original."""
+    """No clock, no filter, no new wait; it is told again, as in nim-sds."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1"))
     before, known = alice.state.snapshot(), alice.state.filter.ids

@@ -43,7 +43,7 @@ def alive(channels, dialect):
     return channels.channel(ROOM).stats().delivered_total == number + 1
 
 
-# -- what ends the original -----------------------------------------------------------------------------------
+# -- what ends other implementations --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FLOODS)
@@ -181,7 +181,7 @@ def test_noise_and_damage_are_refused_or_taken_and_never_more(dialect, noise, cu
 
 @both
 def test_a_stranger_creates_no_channels(dialect):
-    """In the original any peer does; here the message is refused, counted, and nothing is loaded or kept."""
+    """In nim-sds any peer does; here the message is refused, counted, and nothing is loaded or kept."""
     store = MemoryPersistence()
     channels = opened(dialect, store)
     calls = list(store.calls)

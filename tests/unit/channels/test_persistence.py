@@ -187,7 +187,7 @@ def test_state_survives_many_restarts():
 
 
 def test_buffered_messages_survive_a_restart_with_what_they_wait_for():
-    """And with their content: who receives them later gets it (1.1-10, 1.2-7)."""
+    """And with their content: who receives them later gets it."""
     alice = Life()
     alice.receive("b3", "b1", "b2", content=b"the content")
     alice.receive("b1")
@@ -287,7 +287,7 @@ def test_a_restored_message_that_is_delivered_is_in_the_filter():
 
 
 def test_answers_that_were_due_meanwhile_wait_anew():
-    """Else every participant that was away would answer at once (1.2-8)."""
+    """Else every participant that was away would answer at once."""
     alice = Life()
     for number in range(20):
         alice.receive(f"b{number}")
@@ -304,7 +304,7 @@ def test_answers_that_were_due_meanwhile_wait_anew():
 
 
 def test_requests_that_were_due_long_ago_are_made_all_the_same():
-    """Nobody gives up on a message only because the process was away (1.2-8)."""
+    """Nobody gives up on a message only because the process was away."""
     alice = Life()
     alice.receive("b2", "b1")
     alice.pass_ms(3_600_000)
@@ -329,7 +329,7 @@ def test_times_of_a_clock_that_was_wrong_are_not_believed():
 
 
 def test_a_history_beyond_the_limit_is_trimmed_when_it_is_loaded():
-    """In memory at once, on disk with the next commit (1.2-9)."""
+    """In memory at once, on disk with the next commit."""
     alice = Life()
     for number in range(10):
         alice.receive(f"b{number}")
@@ -356,7 +356,7 @@ def test_ids_that_a_backend_returns_twice_are_one_message():
 
 
 def test_filters_that_came_from_elsewhere_are_not_kept_in_memory():
-    """A snapshot of version 1 has them (1.2-5)."""
+    """A snapshot of version 1 has them."""
     alice = Life()
     heavy = message("b1", bloom=bytes(1_000))
     alice.store.update_history(ROOM, update_of("b0"))
@@ -533,7 +533,7 @@ def test_a_backends_own_failures_come_through_as_ours_with_their_cause():
 
 
 def test_closing_keeps_what_was_not_kept():
-    """And says so when it cannot (1.2-4)."""
+    """And says so when it cannot."""
     alice = Life()
     alice.store.failing_ops.add("commit")
     alice.send("a1")

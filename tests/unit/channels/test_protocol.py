@@ -70,7 +70,7 @@ def test_a_message_carries_the_filter_of_what_was_known_before_it(dialect):
 
 @both
 def test_a_message_names_the_newest_ten_with_their_senders(dialect):
-    """Oldest first; the default of the original."""
+    """Oldest first; the default of nim-sds."""
     alice = Machine(dialect=dialect)
     for number in range(12):
         alice.receive(message(f"b{number:02}", lamport=number + 1, sender=f"bob{number}"))
@@ -150,7 +150,7 @@ def test_sending_beyond_the_bound_is_refused_until_somebody_acknowledges(dialect
 
 @both
 def test_a_reused_id_replaces_in_place(dialect):
-    """As in the original: history keeps the place, and both wait for an acknowledgement."""
+    """As in nim-sds: history keeps the place, and both wait for an acknowledgement."""
     alice = Machine(dialect=dialect)
     for name in ("m1", "m2"):
         alice.send(name)
@@ -199,7 +199,7 @@ def test_a_message_is_delivered_once_with_content_sender_and_time(dialect):
 
 @both
 def test_the_result_tells_a_duplicate_from_a_first_receipt(dialect):
-    """And who sent it; the original says neither."""
+    """And who sent it; nim-sds says neither."""
     alice = Machine(dialect=dialect)
     first, second = (alice.receive(message("b1")) for _ in range(2))
     assert (first.duplicate, second.duplicate) == (False, True)
@@ -310,7 +310,7 @@ def test_what_was_marked_as_met_is_not_called_a_repetition_when_it_comes(dialect
 
 @both
 def test_a_sync_message_is_no_part_of_the_conversation(dialect):
-    """Neither delivered, nor in history, nor in the filter; the original does all three."""
+    """Neither delivered, nor in history, nor in the filter; nim-sds does all three."""
     alice, bob = Machine(dialect=dialect), Machine("bob", dialect=dialect)
     alice.send("m1")
     sync = alice.sync("s1")

@@ -1,4 +1,4 @@
-"""How channels are stored: version 1 byte for byte as nim-sds, 2 and 3 by their golden bytes, damage refused."""
+"""How channels are stored: by their golden bytes; what nim-sds has stored is read, damage refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
 
 import msgspec
 import pytest
@@ -45,8 +44,7 @@ from holdfast.testing.channel_contract import sample_message, sample_meta
 
 pytestmark = pytest.mark.unit
 
-GOLDEN = Path(__file__).parent / "data" / "storage_v2.json"
-GOLDEN_3 = Path(__file__).parent / "data" / "storage_v3.json"
+GOLDEN = Path(__file__).parent / "data" / "storage.json"
 VECTOR = NIM_VECTORS["channel_meta"]
 
 frugal = settings(max_examples=25, deadline=None)
@@ -55,46 +53,44 @@ bare = messages().map(SdsMessage.without_bloom)
 
 
 @st.composite
-def buffered(draw: st.DrawFn, version: int) -> Buffered:
+def buffered(draw: st.DrawFn) -> Buffered:
     """A message that waits for some of its causes."""
-    message = draw(messages() if version == 1 else bare)
+    message = draw(bare)
     causes = list(dict.fromkeys(entry.message_id for entry in message.causal_history))
-    missing = tuple(cause for cause in causes if draw(st.booleans()))
-    return Buffered(message, missing, draw(times) if version > 1 else 0)
+    return Buffered(message, tuple(cause for cause in causes if draw(st.booleans())), draw(times))
 
 
 @st.composite
-def metas(draw: st.DrawFn, version: int) -> ChannelMeta:
-    """Snapshots, with what a version can say."""
-    message = messages() if version == 1 else bare
-    acks = st.integers(0, 3) if version > 1 else st.just(0)
+def metas(draw: st.DrawFn) -> ChannelMeta:
+    """Snapshots."""
     unique = {"max_size": 3, "unique_by": lambda one: one.entry.message_id}
     return ChannelMeta(
         draw(times),
-        tuple(draw(st.lists(st.builds(Unacknowledged, message, times, st.integers(0, 9), acks), max_size=2))),
-        tuple(draw(st.lists(buffered(version), max_size=2))),
+        tuple(draw(st.lists(st.builds(Unacknowledged, bare, times, st.integers(0, 9), st.integers(0, 3)), max_size=2))),
+        tuple(draw(st.lists(buffered(), max_size=2))),
         tuple(draw(st.lists(st.builds(RepairRequest, entries, times), **unique))),
         tuple(draw(st.lists(st.builds(RepairResponse, entries, times, st.binary(max_size=40)), **unique))),
-        tuple(draw(st.lists(ids, max_size=2))) if version > 1 else (),
-        draw(st.sampled_from(["", "nim", "rfc"])) if version > 1 else "",
-        draw(st.booleans()) if version > 1 else False,
-        tuple(draw(st.lists(ids, max_size=2))) if version > 2 else (),
-        draw(times) if version > 2 else 0,
-        draw(st.booleans()) if version > 2 else False,
+        tuple(draw(st.lists(ids, max_size=2))),
+        draw(st.sampled_from(["", "nim", "rfc"])),
+        draw(st.booleans()),
+        tuple(draw(st.lists(ids, max_size=2))),
+        draw(times),
+        draw(st.booleans()),
     )
 
 
-versions = pytest.mark.parametrize("version", [1, 2, 3])
+# -- what nim-sds has stored ----------------------------------------------------------------------------------
 
 
-# -- version 1, as recorded -----------------------------------------------------------------------------------
-
-
-def test_the_recorded_snapshot_is_read_and_written_byte_for_byte():
-    """What nim-sds has stored, and what it said its state was."""
+def test_the_recorded_snapshot_is_read():
+    """What nim-sds has stored, and what it said its state was; ours of it says the same, without filters."""
     blob, state = bytes.fromhex(VECTOR["hex"]), VECTOR["state"]
     meta = decode_meta(blob)
-    assert encode_meta(meta, version=1) == blob
+    bare = [msgspec.structs.replace(entry, message=entry.message.without_bloom()) for entry in meta.outgoing]
+    waiting = [msgspec.structs.replace(entry, message=entry.message.without_bloom()) for entry in meta.incoming]
+    assert decode_meta(encode_meta(meta)) == msgspec.structs.replace(
+        meta, outgoing=tuple(bare), incoming=tuple(waiting)
+    )
     assert meta.lamport == state["lamport"]
     found = [{"id": e.message.message_id, "attempts": e.attempts, "t": e.sent_ms} for e in meta.outgoing]
     assert found == state["outgoing"]
@@ -106,13 +102,13 @@ def test_the_recorded_snapshot_is_read_and_written_byte_for_byte():
     assert {r.entry.message_id: (r.due_ms, len(r.data)) for r in meta.responses} == {
         name: (one["t"], one["cached"]) for name, one in state["inRepair"].items()
     }
-    assert meta.outgoing[0].message.bloom_filter, "version 1 keeps filters"
-    assert meta.dialect == "", "version 1 does not say"
+    assert meta.outgoing[0].message.bloom_filter, "it keeps filters"
+    assert meta.dialect == "", "it does not say"
 
 
 @pytest.mark.parametrize("case", NIM_VECTORS["channel_meta_decode"], ids=lambda case: case["name"])
 def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
-    """Each case by name; that there is no version is told as such (1.2-10)."""
+    """Each case by name; that there is no version is told as such."""
     blob, result = bytes.fromhex(case["hex"]), case["result"]
     if "err" in result:
         with pytest.raises(Corrupt) as caught:
@@ -123,56 +119,26 @@ def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
     meta = decode_meta(blob)
     counts = [len(part) for part in (meta.outgoing, meta.incoming, meta.requests, meta.responses)]
     assert [meta.lamport, *counts] == [result[name] for name in ("lamport", "out", "inc", "orp", "irp")]
-    assert encode_meta(meta, version=1).hex() == result["re"]
 
 
-# -- version 2, as we wrote it --------------------------------------------------------------------------------
-
-
-def golden(version: Literal[2, 3] = 2) -> dict[str, bytes]:
-    """What the golden files are made of; whoever changes a version breaks snapshots that are on disk."""
-    meta = msgspec.structs.replace(sample_meta(5), encrypted=version > 2)
-    history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
-    return {
-        "meta": encode_meta(meta, version),
-        "named": encode_meta(meta, version, elsewhere={"o1", "i1"}),
-        "empty": encode_meta(ChannelMeta(), version),
-        "data": encode_data(ChannelData(meta, history), version),
-        "update": encode_update(HistoryUpdate(history, ("gone", "\udcfe")), version),
-        "message": store_message(msgspec.structs.replace(history[1], bloom_filter=b"not kept")),
-    }
-
-
-def test_version_two_is_written_as_it_always_was():
-    """Byte for byte."""
-    recorded = json.loads(GOLDEN.read_text())
-    assert {name: data.hex() for name, data in golden().items()} == recorded["bytes"]
-
-
-def test_version_two_is_read_as_it_always_was():
-    """From the recorded bytes to the values that they were made of."""
-    recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text())["bytes"].items()}
-    meta = msgspec.structs.replace(sample_meta(5), encrypted=False, lost=(), filter_ids=0, filter_rolled=False)
-    named = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
-    assert decode_meta(recorded["meta"]) == meta
-    assert decode_meta(recorded["named"], elsewhere=named) == meta
-    assert decode_meta(recorded["empty"]) == ChannelMeta()
-    assert decode_data(recorded["data"]).meta == meta
-    assert [one.message_id for one in decode_data(recorded["data"]).history] == ["h1", "h2", "\udcff"]
-    assert decode_update(recorded["update"]).evict == ("gone", "\udcfe")
-    assert stored_message(recorded["message"]) == sample_message("h2", b"", "h1")
-
-
-# -- version 3 ------------------------------------------------------------------------------------------------
+# -- golden bytes ---------------------------------------------------------------------------------------------
 
 REMEMBERED = (Known("k1", 1_700_000_000_123, "bob"), Known("\udcff", 0, ""), Known("k" * 300, 5, "\udcfe"))
 
 
-def golden_3() -> dict[str, bytes]:
+def golden() -> dict[str, bytes]:
+    """What the golden file is made of; whoever changes it breaks snapshots that are on disk."""
     meta = sample_meta(5)
+    history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
     known = b"".join(map(encode_known, REMEMBERED))
-    return golden(3) | {
-        "filter": encode_meta(meta),
+    return {
+        "meta": encode_meta(meta),
+        "named": encode_meta(meta, elsewhere={"o1", "i1"}),
+        "encrypted": encode_meta(msgspec.structs.replace(meta, encrypted=True)),
+        "empty": encode_meta(ChannelMeta()),
+        "data": encode_data(ChannelData(meta, history)),
+        "update": encode_update(HistoryUpdate(history, ("gone", "\udcfe"))),
+        "message": store_message(msgspec.structs.replace(history[1], bloom_filter=b"not kept")),
         "newest": encode_meta(meta, newest=known),
         "known": known,
         "remembered": encode_data(ChannelData(meta, known=REMEMBERED)),
@@ -180,19 +146,25 @@ def golden_3() -> dict[str, bytes]:
     }
 
 
-def test_version_three_is_written_as_it_always_was():
+def test_snapshots_are_written_as_they_always_were():
     """Byte for byte."""
-    recorded = json.loads(GOLDEN_3.read_text())
-    assert {name: data.hex() for name, data in golden_3().items()} == recorded["bytes"]
+    recorded = json.loads(GOLDEN.read_text())
+    assert {name: data.hex() for name, data in golden().items()} == recorded["bytes"]
 
 
-def test_version_three_is_read_as_it_always_was():
+def test_snapshots_are_read_as_they_always_were():
     """From the recorded bytes to the values that they were made of."""
-    recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN_3.read_text())["bytes"].items()}
+    recorded = {name: bytes.fromhex(data) for name, data in json.loads(GOLDEN.read_text())["bytes"].items()}
     meta = sample_meta(5)
-    assert decode_meta(recorded["meta"]) == sample_meta(5)
-    assert decode_meta(recorded["filter"]) == decode_meta(recorded["newest"]) == meta
-    assert decode_newest(recorded["filter"]) == []
+    named = {entry.message.message_id: entry.message for entry in (*meta.outgoing, *meta.incoming)}
+    assert decode_meta(recorded["meta"]) == decode_meta(recorded["newest"]) == meta
+    assert decode_meta(recorded["named"], elsewhere=named) == meta
+    assert decode_meta(recorded["encrypted"]).encrypted
+    assert decode_meta(recorded["empty"]) == ChannelMeta()
+    assert [one.message_id for one in decode_data(recorded["data"]).history] == ["h1", "h2", "\udcff"]
+    assert decode_update(recorded["update"]).evict == ("gone", "\udcfe")
+    assert stored_message(recorded["message"]) == sample_message("h2", b"", "h1")
+    assert decode_newest(recorded["meta"]) == []
     assert decode_newest(recorded["newest"]) == decode_known(recorded["known"]) == list(REMEMBERED)
     assert decode_data(recorded["remembered"]) == ChannelData(meta, known=REMEMBERED)
     assert decode_update(recorded["remembering"]) == HistoryUpdate(known=REMEMBERED, remembered=7)
@@ -210,56 +182,50 @@ def test_ids_that_do_not_decode_are_damage(damaged):
 # -- the twelve of nim-sds ------------------------------------------------------------------------------------
 
 
-@versions
-def test_an_empty_snapshot_comes_back(version):
-    """Empty in version 1 are four bytes."""
-    assert decode_meta(encode_meta(ChannelMeta(), version)) == ChannelMeta()
-    assert encode_meta(ChannelMeta(), 1).hex() == "08011000"
+def test_an_empty_snapshot_comes_back():
+    """All that is empty is left out, but for what always stands there."""
+    assert decode_meta(encode_meta(ChannelMeta())) == ChannelMeta()
+    assert encode_meta(ChannelMeta()).hex() == "08011000420048005000"
 
 
-@versions
-def test_a_snapshot_with_one_unacknowledged_message_comes_back(version):
+def test_a_snapshot_with_one_unacknowledged_message_comes_back():
     """With its attempts, its time to the millisecond, and its content."""
     entry = Unacknowledged(sample_message("o", b"\0content\xff"), 1_700_000_000_123, 2)
-    [found] = decode_meta(encode_meta(ChannelMeta(9, (entry,)), version)).outgoing
+    [found] = decode_meta(encode_meta(ChannelMeta(9, (entry,)))).outgoing
     assert found == entry
 
 
-@versions
-def test_a_buffered_message_comes_back_with_what_it_waits_for(version):
+def test_a_buffered_message_comes_back_with_what_it_waits_for():
     """And with nothing else that it names."""
-    entry = Buffered(sample_message("i", b"i", "x", "y", "z"), ("x", "z"), 77 if version > 1 else 0)
-    [found] = decode_meta(encode_meta(ChannelMeta(incoming=(entry,)), version)).incoming
+    entry = Buffered(sample_message("i", b"i", "x", "y", "z"), ("x", "z"), 77)
+    [found] = decode_meta(encode_meta(ChannelMeta(incoming=(entry,)))).incoming
     assert found == entry
 
 
-@versions
-def test_both_repair_buffers_come_back(version):
+def test_both_repair_buffers_come_back():
     """Ids, hints, senders, times and bytes."""
     meta = ChannelMeta(
         requests=(RepairRequest(HistoryEntry("a", b"\xff", "zed"), 5), RepairRequest(HistoryEntry("b"), 2**40)),
         responses=(RepairResponse(HistoryEntry("c", b"", "zed"), 0, b"\0cached\xff"),),
     )
-    assert decode_meta(encode_meta(meta, version)) == meta
+    assert decode_meta(encode_meta(meta)) == meta
 
 
-@versions
-def test_a_full_snapshot_comes_back_in_order(version):
+def test_a_full_snapshot_comes_back_in_order():
     """Five, three, four and two entries."""
-    later = version > 1
     meta = ChannelMeta(
         2**62,
         tuple(Unacknowledged(sample_message(f"o{n}"), n, n) for n in range(5)),
-        tuple(Buffered(sample_message(f"i{n}", b"i", "x"), ("x",), 3 if later else 0) for n in range(3)),
+        tuple(Buffered(sample_message(f"i{n}", b"i", "x"), ("x",), 3) for n in range(3)),
         tuple(RepairRequest(HistoryEntry(f"q{n}"), n) for n in range(4)),
         tuple(RepairResponse(HistoryEntry(f"r{n}"), n, b"data") for n in range(2)),
-        ("m1", "m2") if later else (),
-        "nim" if later else "",
+        ("m1", "m2"),
+        "nim",
     )
-    assert decode_meta(encode_meta(meta, version)) == meta
+    assert decode_meta(encode_meta(meta)) == meta
 
 
-@pytest.mark.parametrize("version", [0, 4, 999, 2**32 + 1, 2**64 - 1])
+@pytest.mark.parametrize("version", [0, 2, 999, 2**32 + 1, 2**64 - 1])
 def test_an_unknown_version_is_refused_by_name(version):
     """Loudly, with the number and the way out."""
     with pytest.raises(Corrupt, match=f"version={version} ") as caught:
@@ -267,18 +233,16 @@ def test_an_unknown_version_is_refused_by_name(version):
     assert "migration" in caught.value.hint
 
 
-@versions
-def test_an_empty_channel_comes_back(version):
+def test_an_empty_channel_comes_back():
     """A snapshot without history."""
-    assert decode_data(encode_data(ChannelData(), version)) == ChannelData()
+    assert decode_data(encode_data(ChannelData())) == ChannelData()
 
 
-@versions
-def test_a_channel_comes_back_with_its_history_in_order(version):
+def test_a_channel_comes_back_with_its_history_in_order():
     """As it was appended."""
     history = tuple(sample_message(name) for name in ("h3", "h1", "h2"))
     meta = ChannelMeta(3)
-    assert decode_data(encode_data(ChannelData(meta, history), version)) == ChannelData(meta, history)
+    assert decode_data(encode_data(ChannelData(meta, history))) == ChannelData(meta, history)
 
 
 def test_hints_come_back_with_the_channel():
@@ -294,7 +258,6 @@ def test_an_empty_change_says_so_and_is_not_stored():
         encode_update(HistoryUpdate())
 
 
-@versions
 @pytest.mark.parametrize(
     "update",
     [
@@ -304,41 +267,38 @@ def test_an_empty_change_says_so_and_is_not_stored():
     ],
     ids=["append", "evict", "both"],
 )
-def test_a_change_of_history_comes_back(update, version):
+def test_a_change_of_history_comes_back(update):
     """Appended messages, evicted ids, and both."""
     assert not update.is_empty
-    assert decode_update(encode_update(update, version)) == update
+    assert decode_update(encode_update(update)) == update
 
 
 # -- round trips ----------------------------------------------------------------------------------------------
 
 
-@versions
 @frugal
 @given(st.data())
-def test_every_snapshot_comes_back(version, data):
+def test_every_snapshot_comes_back(data):
     """Whatever can be in it."""
-    meta = data.draw(metas(version))
-    assert decode_meta(encode_meta(meta, version)) == meta
+    meta = data.draw(metas())
+    assert decode_meta(encode_meta(meta)) == meta
 
 
-@versions
 @frugal
 @given(st.data())
-def test_every_channel_and_every_change_come_back(version, data):
-    """Version 1 with filters, version 2 without."""
-    message = messages() if version == 1 else bare
-    history = tuple(data.draw(st.lists(message, max_size=2)))
-    whole = ChannelData(data.draw(metas(version)), history)
-    assert decode_data(encode_data(whole, version)) == whole
+def test_every_channel_and_every_change_come_back(data):
+    """With its history, without filters."""
+    history = tuple(data.draw(st.lists(bare, max_size=2)))
+    whole = ChannelData(data.draw(metas()), history)
+    assert decode_data(encode_data(whole)) == whole
     update = HistoryUpdate(history, tuple(data.draw(st.lists(ids, min_size=1, max_size=2))))
-    assert decode_update(encode_update(update, version)) == update
+    assert decode_update(encode_update(update)) == update
 
 
 @frugal
 @given(messages())
 def test_filters_are_not_stored(message):
-    """A filter is 19 KB of what somebody knew then (1.2-5)."""
+    """A filter is 19 KB of what somebody knew then."""
     assert stored_message(store_message(message)) == message.without_bloom()
     meta = ChannelMeta(outgoing=(Unacknowledged(message, 1),))
     assert decode_meta(encode_meta(meta)).outgoing[0].message == message.without_bloom()
@@ -372,7 +332,6 @@ def test_a_snapshot_stays_small():
             for number in range(50)
         ),
     )  # fmt: skip
-    assert len(encode_meta(meta, version=1)) > 950_000
     assert len(encode_meta(meta)) < 982_033 / 20
     assert len(encode_meta(meta, elsewhere=known)) < 3_000
 
@@ -382,13 +341,13 @@ def test_a_snapshot_stays_small():
 
 def test_a_migration_makes_an_unknown_version_known():
     """Also over several versions."""
-    steps = {7: lambda data: b"\x08\x08" + data[2:], 8: lambda data: b"\x08\x02" + data[2:]}
+    steps = {7: lambda data: b"\x08\x08" + data[2:], 8: lambda data: b"\x08\x01" + data[2:]}
     assert decode_meta(b"\x08\x07\x10\x2a", steps) == ChannelMeta(42)
 
 
 def test_a_known_version_needs_no_migration():
     """A hook for it is not asked."""
-    assert decode_meta(b"\x08\x02\x10\x2a", {2: lambda data: b"nonsense"}) == ChannelMeta(42)
+    assert decode_meta(b"\x08\x01\x10\x2a", {1: lambda data: b"nonsense"}) == ChannelMeta(42)
 
 
 def test_migrations_that_lead_nowhere_end():
@@ -399,10 +358,9 @@ def test_migrations_that_lead_nowhere_end():
             decode_meta(b"\x08\x07\x10\x2a", steps)
 
 
-@versions
-def test_unknown_fields_are_passed_over(version):
+def test_unknown_fields_are_passed_over():
     """A later minor addition does not lock anybody out; as nim-sds does."""
-    blob = encode_meta(sample_meta() if version > 1 else decode_meta(bytes.fromhex(VECTOR["hex"])), version)
+    blob = encode_meta(sample_meta())
     more = delimited(varint(99 << 3 | 2), b"later") + varint(100 << 3) + varint(7) + varint(101 << 3 | 5) + bytes(4)
     assert decode_meta(blob + more) == decode_meta(blob)
 
@@ -412,7 +370,7 @@ def test_unknown_fields_are_passed_over(version):
 def test_a_bad_entry_fails_the_whole_snapshot(field, body):
     """Half a state is worse than none."""
     with pytest.raises(Corrupt):
-        decode_meta(b"\x08\x02\x10\x05" + delimited(varint(field << 3 | 2), body))
+        decode_meta(b"\x08\x01\x10\x05" + delimited(varint(field << 3 | 2), body))
 
 
 def test_a_channel_without_a_snapshot_is_refused():
@@ -424,7 +382,7 @@ def test_a_channel_without_a_snapshot_is_refused():
 def test_an_unknown_dialect_is_refused():
     """Nobody guesses."""
     with pytest.raises(Corrupt, match="dialect"):
-        decode_meta(b"\x08\x02\x10\x05" + delimited(b"\x42", b"klingon"))
+        decode_meta(b"\x08\x01\x10\x05" + delimited(b"\x42", b"klingon"))
 
 
 def test_an_error_says_nothing_of_what_was_stored():
@@ -442,10 +400,10 @@ def test_an_error_says_nothing_of_what_was_stored():
 
 
 def blobs() -> dict[str, bytes]:
-    return {"v1": bytes.fromhex(VECTOR["hex"]), "v2": encode_meta(sample_meta()), **golden()}
+    return {"nim": bytes.fromhex(VECTOR["hex"]), "ours": encode_meta(sample_meta()), **golden()}
 
 
-@pytest.mark.parametrize("name", ["v1", "v2", "data", "update", "message"])
+@pytest.mark.parametrize("name", ["nim", "ours", "data", "update", "message"])
 def test_every_truncation_and_bit_flip_is_corrupt_or_valid(name):
     """Nothing else is ever raised, and what is read can be written again."""
     read, write = {
@@ -469,12 +427,11 @@ def test_every_truncation_and_bit_flip_is_corrupt_or_valid(name):
     assert refused > len(variants) / 4
 
 
-@versions
 @frugal
 @given(st.data())
-def test_damaged_snapshots_are_corrupt_or_what_google_reads(version, data):
+def test_damaged_snapshots_are_corrupt_or_what_google_reads(data):
     """Whatever is accepted means the same to Google's protobuf."""
-    blob = damaged(encode_meta(data.draw(metas(version)), version), data)
+    blob = damaged(encode_meta(data.draw(metas())), data)
     try:
         meta = decode_meta(blob)
     except Corrupt:
@@ -482,21 +439,20 @@ def test_damaged_snapshots_are_corrupt_or_what_google_reads(version, data):
     assert google_meta(blob) == meta
 
 
-@versions
 @frugal
 @given(st.data())
-def test_google_reads_what_we_write_and_writes_what_we_read(version, data):
+def test_google_reads_what_we_write_and_writes_what_we_read(data):
     """The same values, both ways."""
-    meta = data.draw(metas(version))
-    assert google_meta(encode_meta(meta, version)) == meta
-    assert decode_meta(google_written(meta, version)) == meta
+    meta = data.draw(metas())
+    assert google_meta(encode_meta(meta)) == meta
+    assert decode_meta(google_written(meta)) == meta
 
 
 @frugal
 @given(st.binary(max_size=60))
 def test_any_bytes_are_corrupt_or_a_snapshot(blob):
     """Also behind a proper beginning."""
-    for data in (blob, b"\x08\x02\x10\x05" + blob):
+    for data in (blob, b"\x08\x01\x10\x05" + blob):
         try:
             assert isinstance(decode_meta(data), ChannelMeta)
         except Corrupt:
@@ -594,14 +550,14 @@ def google_meta(blob: bytes) -> ChannelMeta:
     )
 
 
-def google_written(meta: ChannelMeta, version: int) -> bytes:
+def google_written(meta: ChannelMeta) -> bytes:
     """The snapshot's bytes by google, ids of what is missing in full."""
     types = google()
 
     def entry(one: HistoryEntry) -> bytes:
         return types.Entry(f1=raw(one.message_id), f2=one.retrieval_hint, f3=raw(one.sender_id)).SerializeToString()
 
-    written = types.Meta(f1=version, f2=meta.lamport)
+    written = types.Meta(f1=1, f2=meta.lamport)
     for one in meta.outgoing:
         unacked = types.Unacked(f1=NIM.encode(one.message), f2=one.sent_ms, f3=one.attempts, f4=one.possible_acks)
         written.f3.append(unacked.SerializeToString())

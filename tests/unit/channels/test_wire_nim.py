@@ -147,7 +147,7 @@ def test_what_is_no_message_is_refused(name, data):
 
 @pytest.mark.parametrize("lamport", [2**63 - 1, 2**62, 0])
 def test_times_of_63_bits_are_carried(lamport):
-    """The largest is one below what ends the original."""
+    """The largest is one below what ends nim-sds."""
     assert NIM.decode(NIM.encode(plain(lamport=lamport))).lamport == lamport
 
 

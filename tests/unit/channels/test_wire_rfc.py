@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unit
 
 uint64 = st.one_of(st.none(), st.integers(0, 300), st.integers(0, 2**64 - 1))
 
-# What the original accepts by mistake: it reads behind the end, or does not look.
+# What the other implementation accepts by mistake: it reads behind the end, or does not look.
 STRICTER = {"group", "field_zero", "entry_overruns_its_end", "truncated_lamport"}
 
 
@@ -67,7 +67,7 @@ def test_what_waku_accepts_is_accepted_and_the_rest_refused(case):
 
 @pytest.mark.parametrize("case", NIM_VECTORS["messages"], ids=lambda case: case["msg"]["messageId"] or "empty")
 def test_messages_of_nim_sds_are_refused(case):
-    """As the original refuses them."""
+    """As the other implementation refuses them."""
     with pytest.raises(Invalid):
         RFC.decode(bytes.fromhex(case["hex"]))
 
@@ -164,7 +164,7 @@ def test_all_kinds_are_carried(kind, lamport, content):
 
 
 def test_a_message_of_nothing_is_not_sent():
-    """Neither content nor time: the original throws, too."""
+    """Neither content nor time: the other implementation throws, too."""
     with pytest.raises(Invalid, match="content"):
         RFC.encode(SdsMessage("m", "c", None))
 

@@ -152,7 +152,7 @@ def _spans(times: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _message(channel_id: str, record: Record, headers: Mapping[str, bytes]) -> SdsMessage | None:
-    """The message that a record tells of; None where it does not tell enough: an older version wrote it."""
+    """The message that a record tells of; None where it does not tell enough: what it names was too much."""
     try:
         causes = headers["causes"]
         named = tuple(

@@ -62,7 +62,7 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     met: tuple[str, ...] = ()
     """Ids that count as delivered although they are not in history: marked so, or lost."""
     dialect: DialectName | Literal[""] = ""
-    """Empty where a version of the encoding does not say."""
+    """Empty where another implementation wrote the snapshot, which does not say."""
     encrypted: bool = False
     """Its messages travel under a key: without one it must not be opened again."""
     lost: tuple[str, ...] = ()

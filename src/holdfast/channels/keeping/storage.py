@@ -1,10 +1,10 @@
 """How a channel's state is stored: protobuf, with an explicit version in every snapshot.
 
-Version 1 is what nim-sds writes, byte for byte. Version 2 is ours: the same fields, but stored messages have no filter
-(19 KB each, and worth nothing later) and may be named instead of repeated, and more is kept: whose filters knew a
-message, since when a message waits, which ids count as met, the dialect. Version 3 is the one that is written: it says
-how much the filter holds, and may carry the newest of the ids that are remembered beyond history. Messages are stored
-in nim's wire format, whatever format their channel speaks.
+Version 1 is the one that nim-sds writes, too, and its snapshots are read. Ours have more fields, and less in some of
+them: stored messages have no filter (19 KB each, and worth nothing later) and may be named instead of repeated; what
+a message waits for is a bit for each of its causes; and it is kept whose filters knew a message, since when a message
+waits, which ids count as met, the dialect, how much the filter holds, and the newest of the ids that are remembered
+beyond history. Messages are stored in nim's wire format, whatever format their channel speaks.
 
 A version that is not known is refused, and so is a snapshot in which anything does not decode: half a state is worse
 than none. Whoever has snapshots of another version can teach `decode_meta` to read them (`migrations`).
@@ -33,9 +33,7 @@ from holdfast.channels.wire.protobuf import delimited, fields, varint
 from holdfast.channels.wire.wire_fields import read_entry, write_entry
 from holdfast.errors import Corrupt, Invalid
 
-Version = Literal[1, 2, 3]
-VERSION: Version = 3
-KNOWN = (1, 2, 3)
+VERSION = 1
 
 Migration = Callable[[bytes], bytes]
 """From a snapshot of some version to one of a version that is known."""
@@ -53,45 +51,39 @@ Value = TypeVar("Value")
 # -- snapshots ------------------------------------------------------------------------------------------------
 
 
-def encode_meta(
-    meta: ChannelMeta, version: Version = VERSION, elsewhere: Container[str] = (), newest: bytes = b""
-) -> bytes:
-    """A snapshot's bytes. Messages whose ids are `elsewhere` are named, not repeated (from version 2 on).
+def encode_meta(meta: ChannelMeta, elsewhere: Container[str] = (), newest: bytes = b"") -> bytes:
+    """A snapshot's bytes. Messages whose ids are `elsewhere` are named, not repeated.
 
     `newest` are ids that are remembered (`encode_known`), where a backend keeps the newest of them in the snapshot.
     """
-    parts = [_N1, varint(version), _N2, varint(meta.lamport)]
-    parts += [delimited(_F3, _unacknowledged(entry, version, elsewhere)) for entry in meta.outgoing]
-    parts += [delimited(_F4, _buffered(entry, version, elsewhere)) for entry in meta.incoming]
+    parts = [_N1, varint(VERSION), _N2, varint(meta.lamport)]
+    parts += [delimited(_F3, _unacknowledged(entry, elsewhere)) for entry in meta.outgoing]
+    parts += [delimited(_F4, _buffered(entry, elsewhere)) for entry in meta.incoming]
     for request in meta.requests:
         body = delimited(_F1, write_entry(request.entry)) + _number(_N2, request.due_ms)
         parts.append(_keyed(_F5, request.entry.message_id, body))
     for response in meta.responses:
         body = delimited(_F1, write_entry(response.entry)) + delimited(_F2, response.data)
         parts.append(_keyed(_F6, response.entry.message_id, body + _number(_N3, response.due_ms)))
-    if version > 1:
-        parts += [delimited(_F7, raw(message_id)) for message_id in meta.met]
-        parts.append(delimited(_F8, meta.dialect.encode()))
-        if meta.encrypted:
-            parts.append(_ENCRYPTED)
-    if version > 2:
-        parts += [_N9, varint(meta.filter_ids), _N10, varint(meta.filter_rolled)]
-        parts += [delimited(_F11, raw(message_id)) for message_id in meta.lost]
-        if newest:
-            parts.append(delimited(_F12, newest))
+    parts += [delimited(_F7, raw(message_id)) for message_id in meta.met]
+    parts.append(delimited(_F8, meta.dialect.encode()))
+    if meta.encrypted:
+        parts.append(_ENCRYPTED)
+    parts += [_N9, varint(meta.filter_ids), _N10, varint(meta.filter_rolled)]
+    parts += [delimited(_F11, raw(message_id)) for message_id in meta.lost]
+    if newest:
+        parts.append(delimited(_F12, newest))
     return b"".join(parts)
 
 
-def _unacknowledged(entry: Unacknowledged, version: Version, elsewhere: Container[str]) -> bytes:
-    body = _message(entry.message, version, elsewhere) + _number(_N2, entry.sent_ms) + _number(_N3, entry.attempts)
-    return body + _number(_N4, entry.possible_acks) if version > 1 and entry.possible_acks else body
+def _unacknowledged(entry: Unacknowledged, elsewhere: Container[str]) -> bytes:
+    body = _message(entry.message, elsewhere) + _number(_N2, entry.sent_ms) + _number(_N3, entry.attempts)
+    return body + _number(_N4, entry.possible_acks) if entry.possible_acks else body
 
 
-def _buffered(entry: Buffered, version: Version, elsewhere: Container[str]) -> bytes:
-    body = _message(entry.message, version, elsewhere)
-    if version > 1:
-        return body + delimited(_F6, _missing_bits(entry)) + _number(_N3, entry.received_ms)
-    return body + b"".join(delimited(_F2, raw(message_id)) for message_id in entry.missing)
+def _buffered(entry: Buffered, elsewhere: Container[str]) -> bytes:
+    message = _message(entry.message, elsewhere)
+    return message + delimited(_F6, _missing_bits(entry)) + _number(_N3, entry.received_ms)
 
 
 def _missing_bits(entry: Buffered) -> bytes:
@@ -101,9 +93,7 @@ def _missing_bits(entry: Buffered) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def _message(message: SdsMessage, version: Version, elsewhere: Container[str]) -> bytes:
-    if version == 1:
-        return delimited(_F1, NIM.encode(message))
+def _message(message: SdsMessage, elsewhere: Container[str]) -> bytes:
     if message.message_id in elsewhere:
         return delimited(_F5, raw(message.message_id))
     return delimited(_F1, store_message(message))
@@ -119,15 +109,15 @@ def decode_meta(
     with_hooks = migrations or {}
     version = _version(data)
     for _ in with_hooks:
-        if version in KNOWN or version not in with_hooks:
+        if version == VERSION or version not in with_hooks:
             break
         data = with_hooks[version](data)
         version = _version(data)
-    if version in KNOWN:
+    if version == VERSION:
         return _whole(lambda: _read_meta(data, elsewhere or {}))
     raise Corrupt(
-        f"a channel's snapshot has an unknown schema version={version} known={', '.join(map(str, KNOWN))}",
-        hint="a newer holdfast wrote it: upgrade; or give a migration from that version",
+        f"a channel's snapshot has an unknown schema version={version} known={VERSION}",
+        hint="another version of holdfast wrote it: use that one, or give a migration from that version",
     )
 
 
@@ -262,13 +252,12 @@ def _read_known(data: bytes) -> Known:
 # -- whole channels and changes -------------------------------------------------------------------------------
 
 
-def encode_data(data: ChannelData, version: Version = VERSION) -> bytes:
+def encode_data(data: ChannelData) -> bytes:
     """A snapshot with its history."""
-    stored = store_message if version > 1 else NIM.encode
-    history = b"".join(delimited(_F2, stored(message)) for message in data.history)
-    known = b"".join(map(encode_known, data.known)) if version > 2 else b""
-    hints = b"".join(_keyed(_F4, *hint) for hint in data.hints.items()) if version > 2 else b""
-    return delimited(_F1, encode_meta(data.meta, version)) + history + (delimited(_F3, known) if known else b"") + hints
+    history = b"".join(delimited(_F2, store_message(message)) for message in data.history)
+    known = b"".join(map(encode_known, data.known))
+    hints = b"".join(_keyed(_F4, *hint) for hint in data.hints.items())
+    return delimited(_F1, encode_meta(data.meta)) + history + (delimited(_F3, known) if known else b"") + hints
 
 
 def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) -> ChannelData:
@@ -282,14 +271,13 @@ def decode_data(data: bytes, migrations: Mapping[int, Migration] | None = None) 
     return ChannelData(decode_meta(metas[-1], migrations), history, hints, tuple(known))
 
 
-def encode_update(update: HistoryUpdate, version: Version = VERSION) -> bytes:
+def encode_update(update: HistoryUpdate) -> bytes:
     """A change of history; an empty one is nothing to encode."""
     if not (update.append or update.evict or update.known):
         raise Invalid("an empty change of history cannot be stored", hint="make no call")
-    stored = store_message if version > 1 else NIM.encode
-    appended = b"".join(delimited(_F1, stored(message)) for message in update.append)
+    appended = b"".join(delimited(_F1, store_message(message)) for message in update.append)
     evicted = b"".join(delimited(_F2, raw(message_id)) for message_id in update.evict)
-    if version < 3 or not update.known:
+    if not update.known:
         return appended + evicted
     known = delimited(_F3, b"".join(map(encode_known, update.known)))
     return appended + evicted + known + (_number(_N4, update.remembered) if update.remembered else b"")

@@ -275,7 +275,7 @@ class Restored(NamedTuple):
     beyond: list[str]
     """Ids that are beyond today's history limit."""
     unknown: list[Known]
-    """Messages of history that are not among the ids that were kept: an older version kept none."""
+    """Messages of history that are not among the ids that were kept: a backend may keep none."""
 
 
 def restored(rules: Rules, data: ChannelData, now: int) -> Restored:
@@ -286,7 +286,7 @@ def restored(rules: Rules, data: ChannelData, now: int) -> Restored:
     """
     state = ChannelState(rules)
     meta = data.meta
-    # An older version, or a clock that was wrong, may have kept a time at which all others refuse us.
+    # A clock that was wrong may have kept a time at which all others refuse us.
     most = bounds(rules.dialect, rules.settings, now)
     state.lamport = min(meta.lamport, most.sent)
     gone = _unique(
@@ -336,7 +336,7 @@ def _fill_filter(state: ChannelState, data: ChannelData) -> None:
     met = (message_id for message_id in state.met if message_id not in state.lost)
     held = dict.fromkeys((*state.incoming, *met))
     past = list(dict.fromkeys((*(known.message_id for known in data.known), *state.history.ids())))
-    # What an older version kept does not say how many: as many as history has.
+    # A snapshot of another implementation does not say how many: as many as history has.
     room = max(0, data.meta.filter_ids - len(held)) if data.meta.filter_ids else len(state.history)
     state.filter.restore([*past[max(0, len(past) - room) :], *held], rolled=data.meta.filter_rolled)
 

@@ -56,7 +56,7 @@ class ChannelCipher:
         for key_id in keyring.ids:
             source = Source(keyring.key(key_id), _SALT, b"channel|" + raw(channel_id), _DOMAIN)
             cipher = AesGcmCipher(source, encrypts=key_id == keyring.current, random=random)
-            self._ciphers.setdefault(source.derive("2 route")[:_ROUTE_BYTES], cipher)
+            self._ciphers.setdefault(source.derive("1 route")[:_ROUTE_BYTES], cipher)
         self._head = MAGIC + next(iter(self._ciphers))
         self._encrypt = next(iter(self._ciphers.values())).encrypt
 

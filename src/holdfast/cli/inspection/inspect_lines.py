@@ -76,7 +76,6 @@ class LogLine(Line, frozen=True, tag="log"):
     next_seq: int
     groups: int
     key_epoch: int
-    schema_version: int
     idempotency_keys: int
     stamp_check: str
 
@@ -174,7 +173,6 @@ class ShippingLine(Line, frozen=True, tag="shipping"):
     stamp_check: str
     epoch: int = 0
     fenced: int = 0
-    root_format: int = 0
 
 
 class ShipmentLine(Line, frozen=True, tag="shipment"):
@@ -296,7 +294,7 @@ def log_line(row: LogRow, verdict: Verdict, found: Inspection) -> LogLine:
     """The log's own row."""
     return LogLine(
         row.log_id.hex(), iso(row.created_us), bool(row.keyed), row.epoch, row.next_seq, row.groups, row.key_epoch,
-        found.control.version, found.idempotency_keys, verdict.stamp,
+        found.idempotency_keys, verdict.stamp,
     )  # fmt: skip
 
 
@@ -347,9 +345,7 @@ def watermark_line(row: WatermarkRow, verdict: Verdict, found: Inspection) -> Wa
 
 def shipping_line(row: ShippingRow, verdict: Verdict, _: Inspection) -> ShippingLine:
     """Where the log is shipped to."""
-    return ShippingLine(
-        row.root, row.shipped_seq, bool(row.copy), row.key_epoch, verdict.stamp, row.epoch, row.fenced, row.root_format
-    )
+    return ShippingLine(row.root, row.shipped_seq, bool(row.copy), row.key_epoch, verdict.stamp, row.epoch, row.fenced)
 
 
 def shipment_line(row: ShipmentRow, verdict: Verdict, found: Inspection) -> ShipmentLine:

@@ -11,8 +11,8 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.log_directory import Directory
 from holdfast.publish.publication import Publisher, TableReport
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 
@@ -22,7 +22,7 @@ def own_tables(place: Directory) -> Iterator[TableReport]:
     if not (place.segments / layout.LOG).exists():
         return
     clock = SystemClock()
-    publisher = Publisher(RootStore(DirectoryStore(place.segments, clock), RootForm(None)), clock, delete_after_ms=0)
+    publisher = Publisher(RootStore(DirectoryStore(place.segments, clock), RootTrust(None)), clock, delete_after_ms=0)
     try:
         for topic in publisher.all_topics():
             report = publisher.state(topic)

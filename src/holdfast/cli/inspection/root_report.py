@@ -133,9 +133,9 @@ def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
         log_id=opened.log,
         created=iso(document.created_us),
         format=document.format,
-        encrypted=bool(keys) or opened.store.form.is_signed,
+        encrypted=bool(keys) or opened.store.trust.is_signed,
         keys=sorted(keys),
-        verified=opened.store.form.is_authentic,
+        verified=opened.store.trust.is_authentic,
         claim=_claim(opened),
         records=sum(topic.records for topic in found),
         tail_records=sum(topic.tail_records for topic in found),
@@ -224,7 +224,7 @@ def _claim(root: SettledRoot) -> Claim | None:
 
 
 def _note(root: SettledRoot, options: ReadOptions) -> None:
-    if root.store.form.is_signed and not options.keyring:
+    if root.store.trust.is_signed and not options.keyring:
         say(f"note: the log is encrypted and there is no key: nothing was proved by one; {NEEDS_KEY}")
 
 

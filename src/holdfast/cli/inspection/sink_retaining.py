@@ -13,8 +13,8 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Invalid
 from holdfast.root.objects.documents import Limits
 from holdfast.root.rewrite_sweep import Grace
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.settings import Settings
 from holdfast.sink.sink_retention import SinkRetained, SinkRetention
 from holdfast.store.store_kinds import open_any_store
@@ -54,12 +54,12 @@ def retain_sinks(
 def _opened(place: Root, settings: Settings, keyring: Keyring | None) -> RootStore:
     address = msgspec.structs.replace(settings.store, url="", move=False)
     files = open_any_store(place.url, address, SystemClock())
-    return RootStore(files, RootForm(Signer.of(keyring)))
+    return RootStore(files, RootTrust(Signer.of(keyring)))
 
 
 def _require_signer(store: RootStore) -> None:
     store.log()
-    if store.form.is_signed and not store.form.is_authentic:
+    if store.trust.is_signed and not store.trust.is_authentic:
         raise Invalid(
             "this root is signed, and there is no key to sign with",
             hint="name the log's keyring: --keyring file:PATH or env:NAME",

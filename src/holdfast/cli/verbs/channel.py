@@ -279,7 +279,7 @@ def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
 
 
 def _waiting(entry: Buffered, now: int) -> WaitingLine:
-    """An older version did not keep since when a message waits."""
+    """A snapshot of another implementation does not say since when a message waits."""
     message, since = entry.message, entry.received_ms
     return WaitingLine(
         _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content),

@@ -41,7 +41,6 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @directory_argument
 @click.option("--copy", is_flag=True, help="Only copy: the owner goes on, and the copy never ships.")
 @click.option("--log-id", default="", metavar="ID", help="Refuse any other log than this one.")
-@click.option("--allow-unsigned", is_flag=True, help="Take an encrypted log from a root that nobody signed.")
 @click.option(
     "--accept-loss", is_flag=True,
     help="Bring back what comes before a hole, although more had been acknowledged as shipped.",
@@ -50,7 +49,7 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @keyring_option
 @json_option
 def restore_command(
-    url: str, directory: Path, copy: bool, log_id: str, allow_unsigned: bool, accept_loss: bool, yes: bool,
+    url: str, directory: Path, copy: bool, log_id: str, accept_loss: bool, yes: bool,
     reference: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Bring the log at the store URL back into DIR, which is new or empty, and take it over."""
@@ -63,7 +62,7 @@ def restore_command(
     with asking_for_key(keyring), Working() as working:
         report = holdfast.restore(
             url, directory, settings=settings, keyring=keyring, copy=copy, accept_loss=accept_loss,
-            log_id=log_id, allow_unsigned=allow_unsigned,
+            log_id=log_id,
             progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
         )  # fmt: skip
     if as_json:

@@ -122,7 +122,7 @@ def _due(directory: Path, reference: str | None, settings: Settings) -> Retentio
     try:
         with open_log(directory, reference, settings, read_only=True) as log:
             return log.retain(dry_run=True)
-    except Invalid:  # a log of an older holdfast, without segments; or an error that opening it will raise again
+    except Invalid:  # opening it will raise it again
         return None
 
 

@@ -266,7 +266,7 @@ class Staging:
             return None
         if row.partition_id not in self._partitions or not self._vault.verify(row.key_epoch, row.message(), row.stamp):
             raise Corrupt("a remembered idempotency key does not match its stamp", path=str(self._backend.path))
-        digest = self._vault.hash_cipher(row.key_epoch).decrypt(row.digest) if row.digest else b""
+        digest = self._vault.hash_cipher(row.key_epoch).decrypt(row.digest)
         return self._partitions[row.partition_id], row.record, row.seq, digest
 
     def _key_rows(self, fresh: list[tuple[int, tuple[bytes, Keyed]]]) -> list[KeyRow]:
@@ -288,7 +288,7 @@ def _refusal(known: Keyed, topic: str, digest: bytes) -> Invalid | None:
     partition, offset, _, stored = known
     if partition.topic != topic:
         where = ""
-    elif not stored or stored == digest:
+    elif stored == digest:
         return None
     else:
         where = f" topic={topic} partition={partition.number} offset={offset}"

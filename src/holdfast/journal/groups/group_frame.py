@@ -17,8 +17,6 @@ row and the heads become follows from the entries (docs/formats/0013-group-file.
 the digest: it finds accidents. Whether a proof is right is asked elsewhere (`proved_groups`): whoever has no key finds
 whole frames all the same. The digest cannot cover the proof; its checksum tells a torn one from a wrong one.
 
-Frames of versions 1 and 2 carry the log's row and the heads, each with its stamp.
-
 Pure: bytes in, values out.
 """
 
@@ -32,22 +30,17 @@ from zlib import crc32
 import msgspec
 from blake3 import blake3
 
-from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
+from holdfast.model.control_rows import SessionRow
 from holdfast.model.entry import Entry, FiledEntry, Place, is_whole
 
 SECTOR_BYTES = 512
 HEAD_BYTES = 108
-"""The most that a frame has before its control part."""
+"""What a frame has before its control part."""
 CONTROL_BYTES_MAX = 64 * 2**20
-_PROOF_BYTES = 32
-_MAGIC = b"hfg3"
-_VERSIONS = {b"hfg1": 1, b"hfg2": 2, _MAGIC: 3}
-_PROVED_SINCE = 3
-_MAGIC_STEM = b"hfg"
+_MAGIC = b"hfg1"
 _HEAD = struct.Struct("<4sIQQ16s")
 _DIGEST_BYTES = 32
 _CHECKSUM = struct.Struct("<I")
-_EARLIER_DIGEST_BYTES = 16
 _NUMBERS_END = 2**63
 _JOINED_MAX = 2**16
 """Bodies of so many bytes are copied into one buffer: cheaper than a write of many."""
@@ -98,9 +91,6 @@ class Control(NamedTuple):
     session_count: int | None = None
     """How many sessions there are then, and what they add up to; None where the group changes none."""
     session_sum: bytes = b""
-    row: LogRow | None = None
-    """The log's own row and heads, in frames of versions 1 and 2."""
-    heads: Sequence[HeadRow] = ()
 
 
 class FramedSessions(Protocol):
@@ -114,37 +104,6 @@ class FramedSessions(Protocol):
     def count(self) -> int: ...  # noqa: D102
     @property
     def sum(self) -> bytes: ...  # noqa: D102
-
-
-class _Control3(NamedTuple):
-    """The control part as version 3 has it."""
-
-    key_epoch: int
-    before: bytes
-    base: bytes
-    entries: list[FramedEntry]
-    sessions: tuple[SessionRow, ...] = ()
-    gone: tuple[bytes, ...] = ()
-    session_count: int | None = None
-    session_sum: bytes = b""
-
-
-class _Control2(NamedTuple):
-    """As version 2 had it."""
-
-    row: LogRow
-    heads: list[HeadRow]
-    entries: list[FramedEntry]
-    sessions: tuple[SessionRow, ...] = ()
-    gone: tuple[bytes, ...] = ()
-
-
-class _Control1(NamedTuple):
-    """As version 1 had it: there were no sessions."""
-
-    row: tuple[bytes, int, int, int, int, int, int, int, int, int, int, bytes, int, int, int, int, int, int, int, bytes]
-    heads: list[HeadRow]
-    entries: list[FramedEntry]
 
 
 class FrameProof(NamedTuple):
@@ -171,26 +130,19 @@ class EncodedFrame(NamedTuple):
 class FrameHead(NamedTuple):
     """The first bytes of a frame."""
 
-    version: int
     control_bytes: int
     group: int
     body_bytes: int
     digest: bytes
     proof: bytes
     checksum: bytes
-    """Both are empty in versions 1 and 2."""
     covered: bytes
     """What the digest covers of them."""
 
     @property
-    def length(self) -> int:
-        """How many bytes come before the control part."""
-        return len(self.covered) + len(self.digest) + len(self.proof) + len(self.checksum)
-
-    @property
     def size(self) -> int:
         """How long the frame is, with its padding."""
-        return padded(self.length + self.control_bytes + self.body_bytes)
+        return padded(HEAD_BYTES + self.control_bytes + self.body_bytes)
 
 
 def padded(size: int) -> int:
@@ -199,9 +151,7 @@ def padded(size: int) -> int:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Control3).decode
-_decode_2 = msgspec.msgpack.Decoder(_Control2).decode
-_decode_1 = msgspec.msgpack.Decoder(_Control1).decode
+_decode = msgspec.msgpack.Decoder(Control).decode
 
 
 def encoded(
@@ -238,53 +188,28 @@ def head_of(data: bytes, salt: bytes) -> FrameHead | None:
     if len(data) < HEAD_BYTES:
         return None
     magic, control_bytes, group, body_bytes, found = _HEAD.unpack_from(data)
-    version = _VERSIONS.get(magic)
-    if version is None or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
+    if magic != _MAGIC or found != salt or not 0 < control_bytes <= CONTROL_BYTES_MAX:
         return None
-    at, covered = _HEAD.size, data[: _HEAD.size]
-    if version < _PROVED_SINCE:
-        digest, proof = data[at : at + _EARLIER_DIGEST_BYTES], b""
-    else:
-        digest, proof = data[at : at + _DIGEST_BYTES], data[at + _DIGEST_BYTES :][:_PROOF_BYTES]
-    checksum = data[at + _DIGEST_BYTES + _PROOF_BYTES : HEAD_BYTES] if proof else b""
-    return FrameHead(version, control_bytes, group, body_bytes, digest, proof, checksum, covered)
+    proof_at, checksum_at = _HEAD.size + _DIGEST_BYTES, HEAD_BYTES - _CHECKSUM.size
+    digest, proof, checksum = data[_HEAD.size : proof_at], data[proof_at:checksum_at], data[checksum_at:HEAD_BYTES]
+    return FrameHead(control_bytes, group, body_bytes, digest, proof, checksum, data[: _HEAD.size])
 
 
 def control_of(head: FrameHead, control: bytes) -> Control | None:
     """The control part behind a head; None where it is not whole."""
-    if blake3(head.covered + control).digest(length=len(head.digest)) != head.digest:
+    if blake3(head.covered + control).digest() != head.digest:
         return None
-    if head.proof and _CHECKSUM.pack(crc32(head.proof)) != head.checksum:
+    if _CHECKSUM.pack(crc32(head.proof)) != head.checksum:
         return None
     try:
-        found = _DECODERS[head.version](control)
+        found = _decode(control)
     except msgspec.MsgspecError:
         return None
     return found if _is_of_group(found, head.group) and _is_sane(found) else None
 
 
-def _of_version_3(control: bytes) -> Control:
-    return Control(*_decode(control))
-
-
-def _of_version_2(control: bytes) -> Control:
-    row, heads, entries, sessions, gone = _decode_2(control)
-    return Control(row.key_epoch, b"", b"", entries, sessions, gone, None, b"", row, heads)
-
-
-def _of_version_1(control: bytes) -> Control:
-    values, heads, entries = _decode_1(control)
-    row = LogRow(*values[:18], 0, b"", *values[18:])
-    return Control(row.key_epoch, b"", b"", entries, (), (), None, b"", row, heads)
-
-
-_DECODERS = {1: _of_version_1, 2: _of_version_2, 3: _of_version_3}
-
-
 def _is_of_group(control: Control, group: int) -> bool:
     """Whether all of it says that it belongs to this group; its entries are one behind the other."""
-    if control.row is not None:
-        return control.row.groups == group
     seq = control.entries[0].seq if control.entries else 0
     epoch = control.key_epoch
     return bool(control.entries) and all(
@@ -295,17 +220,14 @@ def _is_of_group(control: Control, group: int) -> bool:
 
 def _is_sane(control: Control) -> bool:
     """Whether the database could hold these numbers, and no body begins before the one in front of it."""
-    rows: list[tuple[object, ...]] = [control[:3], (control.session_count,), *control.heads, *control.entries]
-    rows += [*control.sessions, *([] if control.row is None else [control.row])]
+    rows: list[tuple[object, ...]] = [control[:3], (control.session_count,), *control.entries, *control.sessions]
     return all(framed.size >= 0 for framed in control.entries) and all(
         abs(value) < _NUMBERS_END for row in rows for value in row if isinstance(value, int)
     )
 
 
-def proof_of(head: FrameHead, control: Control) -> FrameProof | None:
-    """What proves this frame; None in versions 1 and 2, whose rows have stamps."""
-    if control.row is not None:
-        return None
+def proof_of(head: FrameHead, control: Control) -> FrameProof:
+    """What proves this frame."""
     return FrameProof(head.group, control.key_epoch, control.before, control.base, head.digest, head.proof)
 
 
@@ -325,9 +247,9 @@ def are_whole(control: Control, log_id: bytes, body_of: Callable[[int, int], byt
 
 def starts(data: bytes, salt: bytes) -> list[int]:
     """Where in these bytes, which begin at a sector's edge, frames of a file with this salt may begin."""
-    found, at = [], data.find(_MAGIC_STEM)
+    found, at = [], data.find(_MAGIC)
     while at >= 0:
         if at % SECTOR_BYTES == 0 and head_of(data[at : at + HEAD_BYTES], salt) is not None:
             found.append(at)
-        at = data.find(_MAGIC_STEM, at + 1)
+        at = data.find(_MAGIC, at + 1)
     return found

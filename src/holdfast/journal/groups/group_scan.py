@@ -114,7 +114,7 @@ class GroupScan:
         return self._durable is not None and group >= self._durable
 
     def _take(self, number: int, position: int, head: FrameHead, control: Control) -> None:
-        at = position + head.length + head.control_bytes
+        at = position + HEAD_BYTES + head.control_bytes
         entries = []
         for framed in control.entries:
             entries.append(framed.filed(number, at))
@@ -128,10 +128,7 @@ class GroupScan:
         if control.sessions or control.gone:
             total = None if control.session_count is None else (control.session_count, control.session_sum)
             late.add_sessions(control.sessions, control.gone, total)
-        if (proof := proof_of(head, control)) is not None:
-            late.proofs.append(proof)
-        elif control.row is not None:
-            late.set_stamped(control.row, {one.partition_id: one for one in control.heads})
+        late.proofs.append(proof_of(head, control))
         self._at = (number, position + head.size)
 
     def _frames(self, first: int, position: int, group: int) -> Iterator[tuple[int, int, FrameHead, Control]]:
@@ -168,14 +165,14 @@ class GroupScan:
     def _control(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
         if position + head.size > file.size:
             return None
-        return control_of(head, file.read(position + head.length, head.control_bytes))
+        return control_of(head, file.read(position + HEAD_BYTES, head.control_bytes))
 
     def _whole(self, file: GroupFile, position: int, head: FrameHead) -> Control | None:
         """The control part of a frame that is whole, bodies included."""
         control = self._control(file, position, head)
         if control is None or sum(framed.size for framed in control.entries) != head.body_bytes:
             return None
-        bodies = position + head.length + head.control_bytes
+        bodies = position + HEAD_BYTES + head.control_bytes
         is_whole = are_whole(control, self.files.log_id, lambda at, size: file.read(bodies + at, size))
         return control if is_whole else None
 

@@ -6,13 +6,13 @@ replaced by an empty set once the database has them. Readers of other threads ta
 database: so an entry is in one of the two at least, and one that is in both is the same.
 
 Row and heads have no stamps here until somebody who has the keys gives them some: the owner, before the database gets
-them; whoever opens the log, after the groups are proved (`proved_groups`). Those of versions 1 and 2 came with stamps.
+them; whoever opens the log, after the groups are proved (`proved_groups`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_frame import FrameProof
@@ -23,7 +23,7 @@ from holdfast.model.entry import FiledEntry
 class LateRows:
     """What the database does not have yet."""
 
-    __slots__ = ("_by_partition", "_row", "damage", "entries", "groups", "heads", "proofs", "session_total", "sessions")
+    __slots__ = ("_by_partition", "damage", "entries", "groups", "heads", "proofs", "session_total", "sessions")
 
     def __init__(self) -> None:
         self.groups = 0
@@ -40,8 +40,6 @@ class LateRows:
         """Why there may be more groups that cannot be read."""
         self.heads: dict[int, HeadRow] = {}
         """Heads with their stamps, as far as they have some."""
-        self._row: LogRow | None = None
-        """The log's own row with its stamp, if it has one."""
         self._by_partition: dict[int, list[FiledEntry]] = {}
 
     def add(self, group: int, entries: Sequence[FiledEntry]) -> None:
@@ -61,15 +59,10 @@ class LateRows:
         self.sessions.update((session.name, session) for session in rows)
         self.session_total = total or self.session_total
 
-    def set_stamped(self, row: LogRow, heads: Mapping[int, HeadRow]) -> None:
-        """The log's own row and heads as they are after the newest group, with stamps."""
-        self._row = row
-        self.heads.update(heads)
-
     def copy(self) -> LateRows:
         """The same, to be added to while others read this one."""
         other = LateRows()
-        other.groups, other._row, other.damage = self.groups, self._row, self.damage
+        other.groups, other.damage = self.groups, self.damage
         other.heads, other.entries, other.sessions = dict(self.heads), list(self.entries), dict(self.sessions)
         other.session_total, other.proofs = self.session_total, list(self.proofs)
         other._by_partition = {number: list(entries) for number, entries in self._by_partition.items()}
@@ -82,8 +75,6 @@ class LateRows:
 
     def row_after(self, stored: LogRow) -> LogRow:
         """The log's own row after the newest group, given the one in the database."""
-        if self._row is not None:
-            return self._row
         if self.groups <= stored.groups:
             return stored
         sessions, session_sum = self.session_total or (stored.sessions, stored.session_sum)

@@ -30,9 +30,7 @@ from holdfast.journal.groups.group_frame import SECTOR_BYTES
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16
-_MAGIC, _VERSION = b"hfgroups", 3
-_READABLE = (1, 2, 3)
-"""Versions of files that this code reads: frames say of which they are."""
+_MAGIC, _VERSION = b"hfgroups", 1
 _HEAD = struct.Struct("<8sIQ16s16s")
 _DIGEST_BYTES = 16
 FENCE_BYTES = 16
@@ -133,7 +131,7 @@ class GroupFile:
         if len(data) < _HEAD.size + _DIGEST_BYTES:
             return None
         magic, version, number, owner, salt = _HEAD.unpack_from(data)
-        if (magic, number, owner) != (_MAGIC, self.number, log_id) or version not in _READABLE:
+        if (magic, version, number, owner) != (_MAGIC, _VERSION, self.number, log_id):
             return None
         return salt if blake3(data[: _HEAD.size]).digest(length=_DIGEST_BYTES) == data[_HEAD.size :] else None
 

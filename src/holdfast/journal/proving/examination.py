@@ -1,7 +1,7 @@
 """The examination of a database: every control row with a verdict on it, going on after whatever is damaged.
 
 There is one examination, and it is used twice. Opening a log (`recovery`) turns bad verdicts into a refusal, or into
-warnings. `holdfast inspect`, `status` and `topics` print rows and verdicts of a database in any state and any version.
+warnings. `holdfast inspect`, `status` and `topics` print rows and verdicts of a database in any state.
 
 A verdict says whether the row's stamp matches, whether the row fits the rows around it, and what is wrong if it does
 not. Links, digests and places need no key. Stamps and bodies of an encrypted log do; without it they are *unchecked*,

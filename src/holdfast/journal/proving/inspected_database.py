@@ -1,7 +1,7 @@
-"""A log's database as the command line sees it: read only, of any version, whatever its state, with or without a key.
+"""A log's database as the command line sees it: read only, whatever its state, with or without a key.
 
 Everything that `holdfast.cli` wants to know of a database it asks here. What cannot be read is told and passed over. A
-database of another program, or of a newer holdfast, is refused; one of an older holdfast is read as it is.
+database of another program, or of another version of holdfast, is refused.
 
 Control rows come out of one read transaction, so that they agree with each other while an owner writes on. Segments and
 entries come page by page, each page in a short transaction of its own: there may be millions.
@@ -19,14 +19,13 @@ from typing import NamedTuple
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.backend import (
-    GROUP_FILES_SINCE,
     Backend,
     ControlRows,
     EntryWalk,
     PartitionBytes,
     StoredEntry,
     Tables,
-    inspect_backend,
+    open_backend,
 )
 from holdfast.journal.entry_reader import Reader
 from holdfast.journal.proving import proved_groups
@@ -72,18 +71,17 @@ class EntryVerdict(NamedTuple):
 class InspectedDatabase:
     """A log's database, for looking only."""
 
-    def __init__(self, backend: Backend, version: int) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._version = version
 
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[InspectedDatabase]:
         """The database in this file."""
         try:
-            backend, version = inspect_backend(path)
+            backend = open_backend(path, read_only=True)
             try:
-                yield cls(backend, version)
+                yield cls(backend)
             finally:
                 backend.close()
         except DiskFailed as error:
@@ -121,7 +119,7 @@ class InspectedDatabase:
 
     @contextmanager
     def _tables(self, damage: list[Corrupt] | None = None) -> Iterator[Tables]:
-        with self._backend.tables(self._version, damage, tolerant=True) as tables:
+        with self._backend.tables(damage, tolerant=True) as tables:
             yield tables
 
 
@@ -175,7 +173,7 @@ class Inspection:
 
     def lost_bodies(self) -> list[Corrupt]:
         """Files of groups that are cut off or gone. An owner may remove one meanwhile: what is so twice is so."""
-        if self.control.version < GROUP_FILES_SINCE or not any(lost_bodies(self._backend, self.partitions)):
+        if not any(lost_bodies(self._backend, self.partitions)):
             return []
         return list(lost_bodies(self._backend, self.partitions))
 
@@ -198,7 +196,7 @@ class Inspection:
     def _page(self, partition_id: int, start: int, stop: int) -> list[SegmentRow]:
         if start >= stop or stop <= 0:
             return []
-        with self._backend.tables(self.control.version, tolerant=True) as tables:
+        with self._backend.tables(tolerant=True) as tables:
             page = tables.segments(partition_id, start, stop, _PAGE_ROWS)
         told = {problem.message for problem in self.problems}  # what cannot be read is met once more by the next page
         self.problems += [damage for damage in tables.damage if damage.message not in told]
@@ -230,7 +228,7 @@ class Inspection:
     ) -> Iterator[tuple[StoredEntry, EntryVerdict]]:
         """The newest entries (None: all) of these partitions (None: all), in order."""
         groups = -1 if self.control.log is None else self.control.log.groups
-        walk = EntryWalk(self._backend, self.control.version, groups, self.problems, bytes_max)
+        walk = EntryWalk(self._backend, groups, self.problems, bytes_max)
         for row in walk.newest(newest, partitions):
             partition = self.partitions.get(row.entry.partition_id)
             if partition is None:

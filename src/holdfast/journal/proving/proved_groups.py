@@ -57,7 +57,7 @@ class ProvedGroups(NamedTuple):
 def take_in(control: ControlRows, tables: Tables, proofs: Proofs) -> None:
     """Give the rows that follow from groups in files the stamps that the database's would have; tell what is wrong.
 
-    Of frames of versions 1 and 2 the rows have stamps already. Without the key there are none: rows stay unchecked.
+    Without the key there are none: rows stay unchecked.
     """
     stored, late, vault = control.stored, tables.late, proofs.vault
     if not late.proofs or stored is None or control.log is None or vault is None:

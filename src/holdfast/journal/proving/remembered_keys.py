@@ -67,15 +67,12 @@ class RememberedKeys:
         return [content[at : at + 16] for at in range(0, len(content), 16)]
 
     def digests(self, epoch: int, rows: Sequence[KeyRow]) -> list[bytes]:
-        """Digests of what keys stand for as they may lie on the store; empty where a key was remembered without one.
-
-        They are encrypted under the key epoch of what they lie in.
-        """
+        """Digests of what keys stand for as they may lie on the store, encrypted under the key epoch of that."""
         vault = self._vault
         found = []
         for row in rows:
             digest = row.digest
-            if digest and row.key_epoch != epoch:
+            if row.key_epoch != epoch:
                 digest = vault.hash_cipher(epoch).encrypt(vault.hash_cipher(row.key_epoch).decrypt(digest))
             found.append(digest)
         return found

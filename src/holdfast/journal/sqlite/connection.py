@@ -24,7 +24,7 @@ from holdfast import disk
 from holdfast.errors import Corrupt, HoldfastError, Invalid, Unavailable
 from holdfast.model.control_rows import DiskFailed
 
-APPLICATION_ID = 0x48464A31
+APPLICATION_ID = 0x48464C31
 PAGE_BYTES = 4096
 _BUSY_TIMEOUT_MS = 1000
 _WRITER_PRAGMAS = (
@@ -90,7 +90,10 @@ def _refuse_foreign(connection: apsw.Connection, path: Path) -> None:
     """Before anything is changed: this is our database, or an empty file."""
     application = connection.pragma("application_id")
     if application != APPLICATION_ID and connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise Invalid(f"not a holdfast database path={path}", hint="choose another directory")
+        raise Invalid(
+            f"this is no database of this holdfast path={path}",
+            hint="choose another directory; a log that holdfast wrote before its first release cannot be opened",
+        )
 
 
 def close_quietly(connection: apsw.Connection) -> None:

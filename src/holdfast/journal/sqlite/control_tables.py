@@ -1,8 +1,7 @@
-"""The control rows of a database, table by table, even if it is damaged or an older version made it.
+"""The control rows of a database, table by table, even if it is damaged.
 
-Opening a log needs the newest version, and fails at a table that cannot be read. Inspecting one goes on: what cannot be
-read is noted in `damage`, and what an older version does not have yet is zero or empty. Values are guarded as in
-`stored_rows`. Nothing is proved here; `examination` does that.
+Opening a log fails at a table that cannot be read. Inspecting one goes on: what cannot be read is noted in `damage`.
+Values are guarded as in `stored_rows`. Nothing is proved here; `examination` does that.
 
 Of entries and segments only sums and ends are taken: there may be millions.
 """
@@ -39,17 +38,6 @@ from holdfast.model.control_rows import (
     WatermarkRow,
 )
 
-NEWEST = 2**31
-SINCE = {
-    "idempotency": 2, "segments": 3, "watermarks": 3, "schemas": 3, "policies": 3, "shipping": 4, "shipments": 4,
-    "spaces": 5, "sessions": 9,
-}  # fmt: skip
-"""The version of the database that brought a table, and with it the log's count of its rows."""
-_SHIPPING_STATE_SINCE = 6
-GROUP_FILES_SINCE = 8
-_GROUP_PLACE = frozenset({"group_file", "group_position"})
-_SHIPPING_STATE = frozenset({"root_format", "fenced", "alarm", "ended", "last_error"})
-
 Row = TypeVar(
     "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyEpoch, LastEntry, WatermarkRow, SegmentRow, SchemaRow, PolicyRow,
     ShippingRow, ShipmentRow, SpaceRow, SessionRow,
@@ -60,7 +48,6 @@ class ControlRows(msgspec.Struct):
     """All control rows of a log at one moment, and what could not be read of them."""
 
     path: Path
-    version: int = NEWEST
     log: LogRow | None = None
     epochs: list[EpochRow] = []
     key_epochs: list[KeyEpoch] = []
@@ -109,7 +96,6 @@ class Tables:
         self,
         connection: apsw.Connection,
         path: Path,
-        version: int = NEWEST,
         damage: list[Corrupt] | None = None,
         *,
         tolerant: bool = False,
@@ -119,7 +105,6 @@ class Tables:
         """What is in files alone, and counts as if it were here."""
         self.connection = connection
         self.path = path
-        self.version = version
         self.damage = [] if damage is None else damage
         self._unreadable = apsw.Error if tolerant else ()
         self._stored: LogRow | None = None
@@ -132,7 +117,6 @@ class Tables:
             self.damage.append(self.late.damage)
         return ControlRows(
             self.path,
-            self.version,
             self.log_row(),
             self.rows("epochs", EpochRow, "ORDER BY number DESC LIMIT ?", limit)[::-1],
             self.rows("key_epochs", KeyEpoch, "ORDER BY number DESC LIMIT ?", limit)[::-1],
@@ -182,10 +166,8 @@ class Tables:
     def rows(self, table: str, row: type[Row], rest: str, *bound: int) -> list[Row]:
         """The rows of a table that can be read and are what they must be; the others are damage."""
         found: list[Row] = []
-        if self.version < SINCE.get(table, 0):
-            return found
         with self._reading(table):
-            for values in self.connection.execute(f"SELECT {self._columns(table, row)} FROM {table} {rest}", bound):
+            for values in self.connection.execute(f"SELECT {stored_rows.columns(row)} FROM {table} {rest}", bound):
                 try:
                     found.append(stored_rows.checked(row, values, self.path, table))
                 except Corrupt as damage:
@@ -217,7 +199,7 @@ class Tables:
 
     def counts(self) -> Counts | None:
         """How many rows there are, by walking the smallest index; None where they cannot be counted."""
-        parts = [self._count(*where) for where in _COUNTED]
+        parts = [f"(SELECT {what} FROM {table})" for table, what in _COUNTED]
         try:
             values = self.connection.execute(f"SELECT {', '.join(parts)}").fetchone()
             counts = stored_rows.checked(Counts, values or (), self.path, "sqlite_schema")
@@ -234,9 +216,8 @@ class Tables:
     def number(self, table: str, what: str, where: str = "1", *bound: int) -> int:
         """A number about a table; 0 if there is none."""
         found: object = 0
-        if self.version >= SINCE.get(table, 0):
-            with self._reading(table):
-                found = self.connection.execute(f"SELECT {what} FROM {table} WHERE {where}", bound).get
+        with self._reading(table):
+            found = self.connection.execute(f"SELECT {what} FROM {table} WHERE {where}", bound).get
         return found if isinstance(found, int) else 0
 
     def bytes_of(self, partition_id: int, control: ControlRows) -> PartitionBytes:
@@ -257,33 +238,18 @@ class Tables:
             entries[names.get(number, "")] += count
         for entry in self.late.entries:
             entries[names.get(entry.key_epoch, "")] += 1
-        if self.version >= SINCE["segments"]:
-            sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
-            segments.update(dict(self.connection.execute(sql)))
+        sql = f"SELECT key_id, count(*) FROM segments WHERE state={LIVE} GROUP BY key_id"
+        segments.update(dict(self.connection.execute(sql)))
         return entries, segments
 
     def _entry_bytes(self, partition_id: int, offset: int) -> int:
-        filed = " + size" if self.version >= GROUP_FILES_SINCE else ""
-        what, where = f"coalesce(sum(octet_length(body){filed}), 0)", "partition_id=? AND first_offset>=?"
+        what, where = "coalesce(sum(octet_length(body) + size), 0)", "partition_id=? AND first_offset>=?"
         late = (entry for entry in self.late.entries if entry.partition_id == partition_id and entry.first >= offset)
         return self.number("entries", what, where, partition_id, offset) + sum(entry.size for entry in late)
 
     def _segment_bytes(self, partition_id: int, number: int) -> int:
         what, where = "coalesce(sum(size), 0)", f"partition_id=? AND number>=? AND state={LIVE}"
         return self.number("segments", what, where, partition_id, number)
-
-    def _columns(self, table: str, row: type[object]) -> str:
-        if table == "log":
-            lacking = frozenset(name for name, since in SINCE.items() if self.version < since)
-            if "sessions" in lacking:
-                lacking |= {"session_sum"}
-            return stored_rows.columns(row, lacking | (_GROUP_PLACE if self.version < GROUP_FILES_SINCE else lacking))
-        if table == "shipping" and self.version < _SHIPPING_STATE_SINCE:
-            return stored_rows.columns(row, _SHIPPING_STATE)
-        return stored_rows.columns(row)
-
-    def _count(self, table: str, what: str) -> str:
-        return "0" if self.version < SINCE.get(table, 0) else f"(SELECT {what} FROM {table})"
 
     @contextmanager
     def _reading(self, table: str) -> Iterator[None]:

@@ -16,7 +16,6 @@ import msgspec
 from holdfast.crypto import digests
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX
-from holdfast.journal.sqlite.control_tables import GROUP_FILES_SINCE, SINCE
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
 from holdfast.model.entry import Entry, FiledEntry
@@ -50,9 +49,7 @@ class _Found(NamedTuple):
 class EntryWalk:
     """One walk through the entries of a database; `groups` is how many commits its log had when it was read."""
 
-    def __init__(
-        self, backend: SqliteBackend, version: int, groups: int, problems: list[Corrupt], bytes_max: int
-    ) -> None:
+    def __init__(self, backend: SqliteBackend, groups: int, problems: list[Corrupt], bytes_max: int) -> None:
         self._backend = backend
         self._groups = groups
         self._problems = problems
@@ -60,8 +57,6 @@ class EntryWalk:
         self._ends: dict[int, tuple[int, bytes]] = {}
         """Where the entry before ended, and its digest, by partition."""
         self._lost: list[int] = []
-        self._has_segments = version >= SINCE["segments"]
-        self._has_files = version >= GROUP_FILES_SINCE
         self._first_seq, self._last_seq = 1, 0
 
     def newest(self, count: int | None, partitions: Collection[int] | None) -> Iterator[StoredEntry]:
@@ -159,11 +154,10 @@ class EntryWalk:
         There is one, because `at` is not beyond the last, unless all were trimmed since; and it is this very lookup
         that a damaged page fails.
         """
-        schema = "schema" if self._has_segments else "x''"
-        size, place = ("length(body) + size", "file, position") if self._has_files else ("length(body)", "0, 0")
         sql = (
-            f"SELECT {ENTRY_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, {schema},"
-            f" {size}, {size} > ?, {chosen}, {place} FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
+            f"SELECT {ENTRY_COLUMNS}, CASE WHEN length(body) <= ? AND {chosen} THEN body ELSE x'' END, schema,"
+            f" length(body) + size, length(body) + size > ?, {chosen}, file, position"
+            " FROM entries WHERE seq >= ? ORDER BY seq LIMIT 1"
         )
         try:
             row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()
@@ -194,10 +188,8 @@ class EntryWalk:
 
     def _beginning(self, connection: apsw.Connection, entry: Entry) -> tuple[int, bytes] | None:
         """What must come before the first entry that is left of a partition; the watermark of this moment counts."""
-        mark = None
-        if self._has_segments:
-            sql = "SELECT segments, sealed_offset, first_offset FROM watermarks WHERE partition_id=?"
-            mark = connection.execute(sql, (entry.partition_id,)).fetchone()
+        sql = "SELECT segments, sealed_offset, first_offset FROM watermarks WHERE partition_id=?"
+        mark = connection.execute(sql, (entry.partition_id,)).fetchone()
         segments, sealed, first = mark or (0, 0, 0)
         if not segments:
             return first, digests.NO_LINK

@@ -105,7 +105,7 @@ class FiledGroups:
     def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
-        except (apsw.SQLError, apsw.CorruptError):  # of an older version; or damaged, as others will find
+        except (apsw.SQLError, apsw.CorruptError):  # damaged, as others will find
             return LateRows()
         if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
             return LateRows()

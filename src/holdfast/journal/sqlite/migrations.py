@@ -1,8 +1,7 @@
 """The database's schema, as numbered SQL files, each applied once, in one transaction of its own.
 
 `PRAGMA user_version` says how far a database is and changes inside the same transaction as the schema, so a
-crash leaves the old version or the new one. A database from a newer holdfast is refused: nobody can keep a
-promise about a format that he does not know.
+crash leaves the old version or the new one. A database from a newer holdfast is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from importlib.resources import files
 
 import apsw
 
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.journal.sqlite.connection import APPLICATION_ID
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 
@@ -28,17 +27,19 @@ def migrations() -> list[tuple[int, str]]:
     return [(int(name[:4]), script) for name, script in scripts]
 
 
+def newest_version() -> int:
+    """The version that this code writes."""
+    return migrations()[-1][0]
+
+
 def check_version(backend: SqliteBackend) -> int:
     """The database's version; refuses what is not ours or newer than this code."""
-    newest = migrations()[-1][0]
+    newest = newest_version()
     with backend.translated():
         version = int(backend.connection.pragma("user_version") or 0)
         ours = backend.connection.pragma("application_id") == APPLICATION_ID
     if version > newest:
-        raise Invalid(
-            f"this log was written by a newer holdfast path={backend.path} version={version} known={newest}",
-            hint="upgrade holdfast: pip install -U holdfast-log",
-        )
+        raise other_version("log", path=backend.path, version=version, known=newest)
     if ours and not version:
         raise Corrupt("the database lost its version", path=str(backend.path))
     return version
@@ -46,8 +47,7 @@ def check_version(backend: SqliteBackend) -> int:
 
 def require_newest(backend: SqliteBackend) -> None:
     """For whoever only reads: an older database is refused, since only its owner may upgrade it."""
-    version = check_version(backend)
-    newest = migrations()[-1][0]
+    version, newest = check_version(backend), newest_version()
     if not version:
         raise Corrupt("the database has lost all its tables", path=str(backend.path))
     if version < newest:
@@ -57,11 +57,11 @@ def require_newest(backend: SqliteBackend) -> None:
         )
 
 
-def migrate(backend: SqliteBackend, upto: int | None = None) -> None:
-    """Bring the database to the newest version (or to `upto`), one transaction per step."""
+def migrate(backend: SqliteBackend) -> None:
+    """Bring the database to the newest version, one transaction per step."""
     version = check_version(backend)
     for number, script in migrations():
-        if number <= version or (upto is not None and number > upto):
+        if number <= version:
             continue
         backend.begin()
         try:

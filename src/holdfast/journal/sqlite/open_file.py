@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.errors import Corrupt
-from holdfast.journal.sqlite.migrations import check_version, migrate, require_newest
+from holdfast.journal.sqlite.migrations import migrate, require_newest
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.model.control_rows import DiskFailed
 
@@ -28,19 +27,6 @@ def open_backend(path: Path, *, read_only: bool = False, beside: bool = False) -
         backend.close_quietly()
         raise
     return backend
-
-
-def inspect_backend(path: Path) -> tuple[SqliteBackend, int]:
-    """The database in this file, read only, of any version up to ours; and that version."""
-    backend = SqliteBackend(path, read_only=True)
-    try:
-        version = check_version(backend)
-        if not version:
-            raise Corrupt("the database is empty", path=str(path))
-    except BaseException:
-        backend.close_quietly()
-        raise
-    return backend, version
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, Unavailable, refuse_to_travel
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
-from holdfast.journal.sqlite.control_tables import NEWEST, Tables
+from holdfast.journal.sqlite.control_tables import Tables
 from holdfast.journal.sqlite.filed_groups import FiledGroups
 from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
@@ -122,12 +122,10 @@ class SqliteBackend:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
 
     @contextmanager
-    def tables(
-        self, version: int = NEWEST, damage: list[Corrupt] | None = None, *, tolerant: bool = False
-    ) -> Iterator[Tables]:
-        """The control tables as they are now, also of an older version or a damaged database."""
+    def tables(self, damage: list[Corrupt] | None = None, *, tolerant: bool = False) -> Iterator[Tables]:
+        """The control tables as they are now, also of a damaged database."""
         with self.reading() as rows:
-            yield Tables(rows.connection, self.path, version, damage, tolerant=tolerant, late=rows.late)
+            yield Tables(rows.connection, self.path, damage, tolerant=tolerant, late=rows.late)
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""

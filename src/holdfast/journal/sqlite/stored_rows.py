@@ -335,17 +335,14 @@ class StoredRows:
                 yield damage
 
 
-def columns(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
-    """The columns of a row, guarded; those that an older database lacks are zero or empty."""
-    return _spelled(row, lacking) if lacking else _COLUMNS[row]
+def columns(row: type[object]) -> str:
+    """The columns of a row, guarded."""
+    return _COLUMNS[row]
 
 
-def _spelled(row: type[object], lacking: frozenset[str] = frozenset()) -> str:
+def _spelled(row: type[object]) -> str:
     guarded = _exact if row in (SpaceRow, ItemRow, SessionRow) else _guarded
-    return ", ".join(
-        ("0" if kind is int else "x''") if name in lacking else _number(name) if kind is int else guarded(name)
-        for name, kind in _TYPES[row].items()
-    )
+    return ", ".join(_number(name) if kind is int else guarded(name) for name, kind in _TYPES[row].items())
 
 
 def _guarded(column: str) -> str:

@@ -169,8 +169,8 @@ class KeptTables:
     def _publisher(self) -> Publisher:
         # Only now: a log that publishes nothing does not load what publishing needs.
         from holdfast.publish.publication import Publisher
-        from holdfast.root.root_format import RootForm
         from holdfast.root.root_store import RootStore
+        from holdfast.root.root_trust import RootTrust
         from holdfast.store import store_kinds
         from holdfast.store.directory import DirectoryStore
 
@@ -180,7 +180,7 @@ class KeptTables:
                 self._store = DirectoryStore(self._own_root, clock)
             else:
                 self._store = store_kinds.open_any_store(settings.store.url, settings.store, clock)
-            root = RootStore(self._store, RootForm(None, log=self._journal.log_id.hex()))
+            root = RootStore(self._store, RootTrust(None, log=self._journal.log_id.hex()))
             keep = settings.shipping.delete_after_ms
             self._opened = Publisher(root, clock, delete_after_ms=keep, is_owner=True)
         return self._opened

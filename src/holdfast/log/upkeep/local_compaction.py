@@ -21,14 +21,11 @@ import msgspec
 
 from holdfast import disk
 from holdfast.caller import once
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
 from holdfast.root.leased_segments import needed
-from holdfast.root.objects.documents import OLD_ROOT
 from holdfast.root.rewrite_sweep import Grace, Swept, sweep
-from holdfast.root.root_format import RootForm
-from holdfast.root.root_store import RootStore
 from holdfast.segments.retention.retention import Retention
 
 if TYPE_CHECKING:
@@ -55,7 +52,7 @@ class LocalCompaction:
     def run(
         self, partitions: Sequence[Partition], target: int, progress: Progress, *, dry_run: bool
     ) -> CompactionReport:
-        """Compact these partitions; raises Invalid where the log ships, or its directory is of an old format."""
+        """Compact these partitions; raises Invalid where the log ships."""
         from holdfast.compaction.compaction_report import report_of
         from holdfast.compaction.compactor import Compactor, ThreadWorkers
 
@@ -122,14 +119,4 @@ class LocalCompaction:
             raise Invalid(
                 "this log ships to a store, and its own files are left alone",
                 hint=f"compact what readers read: holdfast compact {journal.shipping.root}",
-            )
-        form = RootForm(journal.signer, log=journal.log_id.hex())
-        try:
-            RootStore(self._manifest.as_store().files, form).log()
-        except NotFound:  # nothing is sealed yet
-            return
-        if form.format == OLD_ROOT:
-            raise Invalid(
-                "the directory of this log has the format of an older holdfast, which knows no rewrites",
-                hint="move it to the present format: holdfast migrate-root",
             )

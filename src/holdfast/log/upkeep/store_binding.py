@@ -1,7 +1,7 @@
 """The store of an open log: bound to it once, shipped to, compared with, brought back.
 
 A log remembers the store that it is shipped to. Opened with another one it is refused: the marks of one store say
-nothing about another. `store.move` lets it move: to a root that holds the same (`holdfast migrate-root`), where it
+nothing about another. `store.move` lets it move: to a root that holds the same (a copy of the bucket), where it
 goes on, or to an empty one, where everything is shipped again. Opened without a store it does not ship, says so, and
 keeps its marks: retention still removes nothing that the store does not have. A log that was taken over remembers
 that too, and takes no more records wherever it is opened.
@@ -21,8 +21,8 @@ from holdfast.log.log_context import LogContext
 from holdfast.model.control_rows import ShippingRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.settings import Settings
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
@@ -160,21 +160,21 @@ def _shipper_for(context: LogContext) -> Shipper | None:
     from holdfast.shipping.open_remote import remote_for
     from holdfast.shipping.price_note import write_note
     from holdfast.shipping.shipper import Shipper
-    from holdfast.shipping.shipping_marks import attach, fenced_by, rebind, root_form
+    from holdfast.shipping.shipping_marks import attach, fenced_by, rebind, root_trust
 
     shipping = journal.shipping
     if shipping is not None and shipping.root != root and (fenced := fenced_by(journal)) is not None:
         raise fenced  # moving it elsewhere would make two logs of one
     files = store_kinds.open_any_store(settings.store.url, settings.store, clock)
     if shipping is None or shipping.root != root:
-        if shipping is not None and (moved := _moved_format(journal, shipping, files)):
-            rebind(journal, root, moved)
+        if shipping is not None and _is_moved(journal, shipping, files):
+            rebind(journal, root)
         else:  # the owner is this directory, wherever it ships to
             _refuse_compacted(context)
             owner = clock.random_bytes(16) if shipping is None else shipping.owner
             attach(journal, root, owner, {p: first_offset(manifest, p) for p in journal.partitions.values()})
     withdraw(manifest.root)
-    store = RootStore(files, root_form(journal))
+    store = RootStore(files, root_trust(journal))
     remote = remote_for(settings.store.url, store, settings.store, settings.shipping, clock)
     write_note(manifest.root.parent, settings.shipping)
     return Shipper(journal, manifest, store, remote, settings.shipping, clock, os.abort)
@@ -206,26 +206,26 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     return root
 
 
-def _moved_format(journal: Journal, shipping: ShippingRow, files: Store) -> int:
-    """The format of a root that holds what the old one held when this log last shipped there; 0 where it does not.
+def _is_moved(journal: Journal, shipping: ShippingRow, files: Store) -> bool:
+    """Whether a root holds what the old one held when this log last shipped there: it is a copy of that.
 
-    That is so after `holdfast migrate-root`: the newest claim there is this directory's own, under the same number.
+    Then the newest claim there is this directory's own, under the same number.
     """
     if not shipping.epoch:
-        return 0  # it never shipped: nothing is asked, so that a log opens while its store is away
+        return False  # it never shipped: nothing is asked, so that a log opens while its store is away
     from holdfast.shipping.ownership.fence import newest_epoch
 
     log = journal.log_id.hex()
-    store = RootStore(files, RootForm(journal.signer, log=log, allow_unsigned=True))
+    store = RootStore(files, RootTrust(journal.signer, log=log))
     key = layout.epoch_key(shipping.epoch)
     try:
         store.log()
         if newest_epoch(store) != shipping.epoch:
-            return 0
+            return False
         claim = documents.decode(store.get(key), key, EpochDocument)
     except (NotFound, Invalid, Corrupt):
-        return 0  # nothing is there, or nothing of ours: that is for the shipper to say
-    return store.form.format if (claim.log, claim.owner) == (log, shipping.owner.hex()) else 0
+        return False  # nothing is there, or nothing of ours: that is for the shipper to say
+    return (claim.log, claim.owner) == (log, shipping.owner.hex())
 
 
 def _refuse_compacted(context: LogContext) -> None:

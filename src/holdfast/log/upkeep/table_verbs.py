@@ -16,9 +16,9 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
 from holdfast.publish.publication import Publisher, TableReport
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.settings import Settings
 from holdfast.store.store_kinds import open_any_store
 
@@ -80,7 +80,7 @@ def publisher_at(
     store = open_any_store(root_url(_place(root)), settings.store, clock)
     try:
         yield Publisher(
-            RootStore(store, RootForm(None)), clock, as_format=text(as_format, "as_format", "delta"),
+            RootStore(store, RootTrust(None)), clock, as_format=text(as_format, "as_format", "delta"),
             delete_after_ms=settings.shipping.delete_after_ms,
         )  # fmt: skip
     finally:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import Invalid
+from holdfast.errors import other_version
 from holdfast.publish.delta.delta_log import DeltaLog, ForeignCommit, version_of
 from holdfast.publish.delta.topic_actions import FORMAT, Published
 from holdfast.store import layout
@@ -102,9 +102,7 @@ class Commits:
         if published is None:
             return None
         if published.format > FORMAT:
-            raise Invalid(
-                f"a newer holdfast published this table key={info.key}", hint="upgrade: pip install -U holdfast-log"
-            )
+            raise other_version("table", key=info.key)
         if (published.log, published.topic) != (self._log, self._topic):
             return None
         if not _is_sound(published):

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from blake3 import blake3
 
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.parquet.outline import ZSTD, Model, Outline, outline, rewritten
 from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
@@ -94,7 +94,7 @@ def encode(documents: Sequence[ManifestDocument]) -> bytes:
 def decode(data: bytes, key: str, *, values: bool = False) -> list[ManifestDocument]:
     """The manifest objects in a checkpoint; their order is proved, and with `values` all that can be.
 
-    Raises Corrupt, or Invalid if a newer holdfast wrote it.
+    Raises Corrupt, or Invalid if another version of holdfast wrote it.
     """
     try:
         _check_hash(memoryview(data))
@@ -231,10 +231,7 @@ def _read(data: bytes, key: str) -> pa.RecordBatch:
     except (BadStructure, ValueError):
         raise _Damaged("is damaged: its footer cannot be read") from None
     if found > FORMAT:
-        raise Invalid(
-            f"this object was written by a newer holdfast key={key} format={found} known={FORMAT}",
-            hint="upgrade holdfast: pip install -U holdfast-log",
-        )
+        raise other_version("object", key=key, format=found, known=FORMAT)
     rows = sum(group.rows for group in outlined.groups)
     # Every row has hashes, which do not compress: a file that claims more rows than its bytes can hold is a bomb.
     if found != FORMAT or not 1 <= rows <= min(ROWS_MAX, _ROWS_SPARE + len(data) // _ROW_BYTES_LEAST):

@@ -11,9 +11,7 @@ and no part of a commit is on the store without the others.
 
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what
 is not as it should be is `Corrupt` with the object's key. Digests and encrypted bodies of the entries stay as they were
-stored; the caller proves them, that the log is the right one, and that segments follow those that are settled. Batches
-that name segments are of format 4, all others of format 3; those of format 1 (without `acked` and keys) and of format 2
-(without the keys' digests) are read as well.
+stored; the caller proves them, that the log is the right one, and that segments follow those that are settled.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
 from holdfast.store import layout
 
-FORMAT, WITH_SEGMENTS = 3, 4
+FORMAT = 1
 BYTES_MAX = 4 * 2**30
 """Of the object. A group has 1 GiB at most; S3 takes 5 GiB in one request."""
 ENTRIES_MAX = 2**22
@@ -43,10 +41,6 @@ SEGMENTS_MAX = 2**14
 _CONTEXT = "holdfast 1 commit batch"
 _DIGEST_BYTES, _NO_SCHEMA = 16, bytes(16)
 _IDEMPOTENT = struct.Struct("<I16s16s")
-_WITHOUT_DIGESTS = struct.Struct("<I16s")
-"""As format 2 has them."""
-NO_DIGEST = bytes(16)
-"""Of a key that was remembered without one."""
 _HINT = "the log that shipped it still has these entries, as entries or in segments"
 
 
@@ -101,8 +95,7 @@ class CommitBatch(NamedTuple):
     """Ascending; all that the entries name."""
     entries: Sequence[TailEntry]
     acked: int = 0
-    """Up to where commits had been acknowledged as shipped when this was cut; 0 also where format 1 did not say."""
-    format: int = FORMAT
+    """Up to where commits had been acknowledged as shipped when this was cut."""
     segments: tuple[SegmentDocument, ...] = ()
     """Those that hold what it lacks, each with its check, by partition and slot."""
 
@@ -115,9 +108,7 @@ _TYPES = {
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, _TYPES.get(name, _WHOLE), nullable=False) for name in TailEntry._fields])
 """The columns, without what stands in the metadata."""
-SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), 2: SCHEMA, FORMAT: SCHEMA, WITH_SEGMENTS: SCHEMA}
-"""By format."""
-STREAMS = {number: RowStream(schema, _CONTEXT) for number, schema in SCHEMAS.items()}
+STREAM = RowStream(SCHEMA, _CONTEXT)
 
 _LEAST = {"partition": 0, "seq": 1, "first": 0, "count": 1, "group_number": 0, "kind": 0, "codec": 0, "key_epoch": 0}
 
@@ -131,13 +122,11 @@ def encode(batch: CommitBatch) -> bytes:
     if wrong is not None:
         raise Invalid(f"these entries cannot be a commit batch: {wrong}", hint="this is a mistake in holdfast")
     columns["schema"] = [value or _NO_SCHEMA for value in columns["schema"]]
-    if batch.format == 2:
-        columns["idempotency"] = list(map(_without_digests, columns["idempotency"]))
-    return STREAMS.get(batch.format, STREAMS[FORMAT]).encode(_metadata(batch), columns, BYTES_MAX)
+    return STREAM.encode(_metadata(batch), columns, BYTES_MAX)
 
 
 def decode(data: bytes | memoryview, key: str) -> CommitBatch:
-    """The batch in an object, whole and under its own key; raises Corrupt, or Invalid if a newer holdfast wrote it."""
+    """The batch in an object, whole and under its own key; raises Corrupt, or Invalid for another format."""
     try:
         batch = _decoded(memoryview(data), key)
         if layout.parse_batch_key(key) != (batch.epoch, batch.first_seq, batch.last_seq):
@@ -148,14 +137,11 @@ def decode(data: bytes | memoryview, key: str) -> CommitBatch:
 
 
 def _decoded(data: memoryview, key: str) -> CommitBatch:
-    opened = row_stream.opened(data, key, _CONTEXT, BYTES_MAX, SCHEMAS)
-    columns = STREAMS[opened.format].columns(opened, ENTRIES_MAX)
+    opened = row_stream.opened(data, key, STREAM, BYTES_MAX, FORMAT)
+    columns = STREAM.columns(opened, ENTRIES_MAX)
     columns["schema"] = [b"" if value == _NO_SCHEMA else value for value in columns["schema"]]
-    columns.setdefault("idempotency", [b""] * len(columns["seq"]))
-    if opened.format == 2:
-        columns["idempotency"] = list(map(_with_no_digests, columns["idempotency"]))
     entries = tuple(map(TailEntry._make, zip(*columns.values(), strict=True)))
-    batch = _batch_of(opened.format, opened.metadata, entries)
+    batch = _batch_of(opened.metadata, entries)
     wrong = _problem(batch, columns)
     if wrong is not None:
         raise Damaged(f"is damaged: {wrong}")
@@ -170,16 +156,6 @@ def idempotent(entry: TailEntry) -> list[tuple[int, bytes, bytes]]:
 def with_idempotent(keys: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Places, hashes and digests as they stand in an entry."""
     return b"".join(_IDEMPOTENT.pack(*key) for key in keys)
-
-
-def _with_no_digests(keys: bytes) -> bytes:
-    if len(keys) % _WITHOUT_DIGESTS.size:
-        raise Damaged("is damaged: its idempotency keys cannot be read")
-    return with_idempotent((*key, NO_DIGEST) for key in _WITHOUT_DIGESTS.iter_unpack(keys))
-
-
-def _without_digests(keys: bytes) -> bytes:
-    return b"".join(_WITHOUT_DIGESTS.pack(*key[:2]) for key in _IDEMPOTENT.iter_unpack(keys))
 
 
 # -- what a batch must be ---------------------------------------------------------------------------------
@@ -210,8 +186,8 @@ def _problems(batch: CommitBatch, columns: Columns) -> Iterator[str]:
         yield "its entries are not in order"
     if any(map(ge, [0, *numbers], numbers)) or not set(columns["key_epoch"]) <= {0, *numbers}:
         yield "its keys are not those of its entries"
-    if (batch.format == WITH_SEGMENTS) != bool(batch.segments) or len(batch.segments) > SEGMENTS_MAX:
-        yield "its segments are none, or too many"
+    if len(batch.segments) > SEGMENTS_MAX:
+        yield "its segments are too many"
     if any(segment.log != batch.log_id.hex() for segment in batch.segments):
         yield "its segments are another log's"
     yield from _entry_problems(columns)
@@ -263,14 +239,14 @@ _segment_decoder = msgspec.json.Decoder(tuple[SegmentDocument, ...])
 
 def _metadata(batch: CommitBatch) -> dict[bytes, bytes]:
     return {
-        b"holdfast.format": b"%d" % batch.format,
+        b"holdfast.format": b"%d" % FORMAT,
         b"holdfast.log": batch.log_id.hex().encode(),
         b"holdfast.epoch": b"%d" % batch.epoch,
         b"holdfast.first_seq": b"%d" % batch.first_seq,
         b"holdfast.last_seq": b"%d" % batch.last_seq,
-        **({b"holdfast.acked": b"%d" % batch.acked} if batch.format > 1 else {}),
+        b"holdfast.acked": b"%d" % batch.acked,
         b"holdfast.keys": keys_as_json(batch.keys),
-        **({b"holdfast.segments": _segments_as_json(batch.segments)} if batch.format >= WITH_SEGMENTS else {}),
+        b"holdfast.segments": _segments_as_json(batch.segments),
     }
 
 
@@ -291,7 +267,7 @@ def keys_of_json(encoded: bytes) -> tuple[TailKey, ...]:
     )
 
 
-def _batch_of(found: int, metadata: dict[bytes, bytes], entries: tuple[TailEntry, ...]) -> CommitBatch:
+def _batch_of(metadata: dict[bytes, bytes], entries: tuple[TailEntry, ...]) -> CommitBatch:
     try:
         batch = CommitBatch(
             bytes.fromhex(metadata[b"holdfast.log"].decode()),
@@ -300,9 +276,8 @@ def _batch_of(found: int, metadata: dict[bytes, bytes], entries: tuple[TailEntry
             int(metadata[b"holdfast.last_seq"]),
             keys_of_json(metadata[b"holdfast.keys"]),
             entries,
-            int(metadata[b"holdfast.acked"]) if found > 1 else 0,
-            found,
-            _segment_decoder.decode(metadata[b"holdfast.segments"]) if found >= WITH_SEGMENTS else (),
+            int(metadata[b"holdfast.acked"]),
+            _segment_decoder.decode(metadata[b"holdfast.segments"]),
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         raise Damaged("is damaged: its metadata cannot be read") from None

@@ -2,27 +2,27 @@
 
 A document is a pure function of what is durable where it was written: equal facts give equal bytes, which is how a
 writer recognises its own object. The last field, `check`, is a hash over all the others; what does not match it, is
-not JSON, or does not have these fields is `Corrupt` with the object's key. Fields that a newer holdfast adds are
-refused by format number, not ignored. The `format` of `log.json` is that of the whole root (`root_format`), which also
-says whether objects are signed; signatures are removed before a document gets here.
+not JSON, or does not have these fields is `Corrupt` with the object's key. What another version of holdfast wrote has
+another format number or another type, and is refused, not ignored: the `format` of `log.json` is that of the whole
+root. Signatures are removed before a document gets here.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+import re
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 from blake3 import blake3
 
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, other_version
 from holdfast.model.segment import NO_CONTENT, Segment, SegmentFacts, SegmentHead
 from holdfast.store import layout
 
 FORMAT = 1
-OLD_ROOT, ROOT = 1, 2
-"""Formats of a root: what its `log.json` says."""
 _CONTEXT = "holdfast 1 store document"
 _NO_CONTENT = NO_CONTENT.hex()
+_CHECKED = re.compile(rb'"check":"([0-9a-f]{32})"\}\n\Z')
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 
 
@@ -34,10 +34,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The log's id, 32 hex digits."""
 
 
-class LogDocument(Document, frozen=True, kw_only=True, tag="log"):
-    """`log.json`: whose root this is, and in which format."""
+class LogDocument(Document, frozen=True, kw_only=True, tag="root"):
+    """`log.json`: whose root this is."""
 
-    format: int = ROOT
     created_us: int
     check: str = ""
 
@@ -364,36 +363,40 @@ def _decode(data: bytes, key: str) -> AnyDocument:
             raise ValueError
         document = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        _refuse_newer(data, key)
+        _refuse_unknown(data, key)
         raise Corrupt("an object of the store is damaged", path=key) from None
-    if document.format > _known(document):
-        _refuse_newer(data, key)
-    # The second test is its check, and that it is written as we write it.
-    if not 1 <= document.format <= _known(document) or encode(document) != data:
+    _refuse_unknown(data, key)
+    if document.format != FORMAT or encode(document) != data:  # its check, and that it is written as we write it
         raise Corrupt("an object of the store is damaged", path=key)
     return document
 
 
 def _check(document: AnyDocument) -> str:
-    blank = msgspec.structs.replace(document, check="")
-    return blake3(msgspec.json.encode(blank), derive_key_context=_CONTEXT).digest(length=16).hex()
+    return _hash_of(msgspec.json.encode(msgspec.structs.replace(document, check="")))
 
 
-def _known(document: AnyDocument) -> int:
-    return ROOT if isinstance(document, LogDocument) else FORMAT
+def _hash_of(blank: bytes) -> str:
+    return blake3(blank, derive_key_context=_CONTEXT).digest(length=16).hex()
 
 
-class _Format(msgspec.Struct):
-    format: int = 0
+class _Form(msgspec.Struct):
+    format: int = FORMAT
+    type: str = ""
 
 
-def _refuse_newer(data: bytes, key: str) -> None:
+_TYPES = {str(kind.__struct_config__.tag) for kind in get_args(AnyDocument)}
+
+
+def _refuse_unknown(data: bytes, key: str) -> None:
+    """What is whole and says that another version wrote it, is not damaged."""
     try:
-        found = msgspec.json.decode(data, type=_Format).format
+        found = msgspec.json.decode(data, type=_Form)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return
-    if found > ROOT:
-        raise Invalid(
-            f"this object was written by a newer holdfast key={key} format={found} known={ROOT}",
-            hint="upgrade holdfast: pip install -U holdfast-log",
-        )
+    if found.format > FORMAT or (found.type not in _TYPES and _is_whole(data)):
+        raise other_version("object", key=key, format=found.format, known=FORMAT)
+
+
+def _is_whole(data: bytes) -> bool:
+    blank, check = _CHECKED.sub(b'"check":""}', data), _CHECKED.search(data)
+    return check is not None and _hash_of(blank) == check[1].decode()

@@ -3,7 +3,7 @@
 Commit batches carry the keys of their own records; when batches go, an object of keys stays in their place, for as
 long as the window of keys reaches. One row per key, in the order in which keys were remembered, laid out as
 `row_stream` does it. Hashes, and digests of what keys stand for, are encrypted in a log with keys: the object names the
-key epoch that it takes to read them. Objects of format 1, without digests, are read as well.
+key epoch that it takes to read them.
 
 Encoding is a pure function of the rows. Decoding trusts nothing: what is not as it should be is `Corrupt` with the
 object's key. Nothing here proves that the hashes are those that were written.
@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.root.objects import row_stream
-from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey, keys_as_json, keys_of_json
+from holdfast.root.objects.commit_batch import TailKey, keys_as_json, keys_of_json
 from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
 from holdfast.store import layout
 
-FORMAT = 2
+FORMAT = 1
 BYTES_MAX = 2**30
 ROWS_MAX = 2**22
 
@@ -43,8 +43,8 @@ class StoredKey(NamedTuple):
     seq: int
     hash: bytes
     """16 bytes, encrypted in a log with keys."""
-    digest: bytes = NO_DIGEST
-    """Of what was appended under the key, encrypted in a log with keys; zeros where it is not known."""
+    digest: bytes
+    """Of what was appended under the key, encrypted in a log with keys."""
 
 
 class KeyObject(NamedTuple):
@@ -59,14 +59,11 @@ class KeyObject(NamedTuple):
     """The key epoch that encrypts the hashes; None in a log without keys."""
     rows: Sequence[StoredKey]
     """In the order of their sequence numbers."""
-    format: int = FORMAT
 
 
 _TYPES = {"topic": pa.large_string(), "hash": DIGEST, "digest": DIGEST}
 SCHEMA = pa.schema([pa.field(name, _TYPES.get(name, pa.int64()), nullable=False) for name in StoredKey._fields])
-SCHEMAS = {1: pa.schema(list(SCHEMA)[:-1]), FORMAT: SCHEMA}
-"""By format."""
-STREAMS = {number: RowStream(schema, _CONTEXT) for number, schema in SCHEMAS.items()}
+STREAM = RowStream(SCHEMA, _CONTEXT)
 
 
 def encode(keys: KeyObject) -> bytes:
@@ -75,18 +72,15 @@ def encode(keys: KeyObject) -> bytes:
     wrong = _problem(keys, columns)
     if wrong is not None:
         raise Invalid(f"these cannot be idempotency keys: {wrong}", hint="this is a mistake in holdfast")
-    if keys.format == 1:
-        del columns["digest"]
-    return STREAMS.get(keys.format, STREAMS[FORMAT]).encode(_metadata(keys), columns, BYTES_MAX)
+    return STREAM.encode(_metadata(keys), columns, BYTES_MAX)
 
 
 def decode(data: bytes | memoryview, key: str) -> KeyObject:
-    """The keys in an object, whole and under its own key; raises Corrupt, or Invalid if a newer holdfast wrote it."""
+    """The keys in an object, whole and under its own key; raises Corrupt, or Invalid for another format."""
     try:
-        opened = row_stream.opened(memoryview(data), key, _CONTEXT, BYTES_MAX, SCHEMAS)
-        columns = STREAMS[opened.format].columns(opened, ROWS_MAX)
-        columns.setdefault("digest", [NO_DIGEST] * len(columns["seq"]))
-        keys = _keys_of(opened.format, opened.metadata, columns)
+        opened = row_stream.opened(memoryview(data), key, STREAM, BYTES_MAX, FORMAT)
+        columns = STREAM.columns(opened, ROWS_MAX)
+        keys = _keys_of(opened.metadata, columns)
         wrong = _problem(keys, columns)
         if wrong is not None:
             raise Damaged(f"is damaged: {wrong}")
@@ -121,7 +115,7 @@ def _problem(keys: KeyObject, columns: dict[str, Sequence[Any]]) -> str | None:
 
 def _metadata(keys: KeyObject) -> dict[bytes, bytes]:
     return {
-        b"holdfast.format": b"%d" % keys.format,
+        b"holdfast.format": b"%d" % FORMAT,
         b"holdfast.log": keys.log_id.hex().encode(),
         b"holdfast.epoch": b"%d" % keys.epoch,
         b"holdfast.first_seq": b"%d" % keys.first_seq,
@@ -130,7 +124,7 @@ def _metadata(keys: KeyObject) -> dict[bytes, bytes]:
     }
 
 
-def _keys_of(found: int, metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) -> KeyObject:
+def _keys_of(metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) -> KeyObject:
     try:
         epochs = keys_of_json(metadata[b"holdfast.keys"])
         keys = KeyObject(
@@ -140,7 +134,6 @@ def _keys_of(found: int, metadata: dict[bytes, bytes], columns: dict[str, Sequen
             int(metadata[b"holdfast.last_seq"]),
             epochs[0] if epochs else None,
             tuple(map(StoredKey._make, zip(*columns.values(), strict=True))),
-            found,
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
         raise Damaged("is damaged: its metadata cannot be read") from None

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from blake3 import blake3
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, other_version
 
 HASH_BYTES = 16
 DIGEST = pa.binary(16)
@@ -47,7 +47,6 @@ class Damaged(Exception):
 class Opened(NamedTuple):
     """An object whose hash and schema are as they should be; its rows are still to be taken."""
 
-    format: int
     metadata: dict[bytes, bytes]
     rest: memoryview
 
@@ -61,7 +60,7 @@ class RowStream:
 
     def __init__(self, schema: pa.Schema, context: str) -> None:
         self.schema = schema
-        self._context = context
+        self.context = context
         columns = len(schema)
         self.buffers = 2 * columns + sum(_is_lengthy(field.type) for field in schema)
         self.struct = struct.Struct(
@@ -97,7 +96,7 @@ class RowStream:
         if size + HASH_BYTES > bytes_max or len(schema) > _HEADER_BYTES_MAX:
             raise Invalid(f"an object is too large bytes={size} max={bytes_max}", hint="put fewer rows into it")
         pieces = (schema, head, *body.pieces, _END_OF_STREAM)
-        data = b"".join((*pieces, hash_of(self._context, *pieces)))
+        data = b"".join((*pieces, hash_of(self.context, *pieces)))
         if len(data) != size + HASH_BYTES:  # a view of something else than bytes
             raise Invalid("a value is not made of bytes", hint=_MISTAKE)
         return data
@@ -128,13 +127,13 @@ class RowStream:
         return _Buffers(body, places).columns(self.schema, rows)
 
 
-def opened(data: memoryview, key: str, context: str, bytes_max: int, schemas: Mapping[int, pa.Schema]) -> Opened:
-    """An object, its hash compared and its schema read; `schemas` has the columns of every format that is known.
+def opened(data: memoryview, key: str, stream: RowStream, bytes_max: int, known: int) -> Opened:
+    """An object, its hash compared and its schema read; `known` is its format.
 
-    Raises Damaged, or Invalid if a newer holdfast wrote it.
+    Raises Damaged, or Invalid if another version of holdfast wrote it.
     """
     end = len(data) - HASH_BYTES
-    if end < 0 or len(data) > bytes_max or hash_of(context, data[:end]) != data[end:]:
+    if end < 0 or len(data) > bytes_max or hash_of(stream.context, data[:end]) != data[end:]:
         raise Damaged("does not match its hash")
     size = int.from_bytes(data[4:8], "little") + 8
     if data[:4] != _MARKER or size > min(end, _HEADER_BYTES_MAX):
@@ -145,14 +144,11 @@ def opened(data: memoryview, key: str, context: str, bytes_max: int, schemas: Ma
         found = int(metadata.get(b"holdfast.format", b""))
     except Exception:  # Arrow says no in many ways
         raise Damaged("is damaged: its schema cannot be read") from None
-    if found > max(schemas):
-        raise Invalid(
-            f"this object was written by a newer holdfast key={key} format={found} known={max(schemas)}",
-            hint="upgrade holdfast: pip install -U holdfast-log",
-        )
-    if found not in schemas or not schema.equals(schemas[found]):
+    if found > known:
+        raise other_version("object", key=key, format=found, known=known)
+    if found != known or not schema.equals(stream.schema):
         raise Damaged("is damaged: it has other columns")
-    return Opened(found, metadata, data[size:end])
+    return Opened(metadata, data[size:end])
 
 
 def hash_of(context: str, *pieces: bytes | memoryview) -> bytes:

@@ -4,11 +4,11 @@ Everything that the manifest knows, and the hashes of the file's blocks, so that
 lost manifest can be made again from files. All values are text; bytes are lower-case hex. The pair `mac` covers all
 others: keyed in an encrypted file, a plain digest otherwise.
 
-A *bundle* (version 2) holds the encrypted blocks of several neighbouring segments, as they were. Its footer carries the
+A *bundle* holds the encrypted blocks of several neighbouring segments, as they were. Its footer carries the
 footer of each, its *parts*, and says nothing of its own that does not follow from them. Its mac is a plain digest: who
 has keys believes the macs of the parts.
 
-A file with an index of its records' keys says where that lies (versions 3 and 4): behind the last row group, under the
+A file with an index of its records' keys says where that lies: behind the last row group, under the
 hashes of the blocks and under one of its own, so that it can be proved without reading a whole block.
 
 Parsing trusts nothing: every pair must be there, be well-formed and agree with the others. Values only; no Arrow.
@@ -31,11 +31,9 @@ from holdfast.crypto.segment_key import EncryptedWith
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
-from holdfast.segments.file.stored_parts import BadParts, IndexedPart, StoredPart
+from holdfast.segments.file.stored_parts import BadParts, StoredPart
 
-VERSION, BUNDLE_VERSION, INDEXED_VERSION, INDEXED_BUNDLE_VERSION = 1, 2, 3, 4
-_SEGMENT_VERSIONS, _INDEXED_VERSIONS = (VERSION, INDEXED_VERSION), (INDEXED_VERSION, INDEXED_BUNDLE_VERSION)
-_VERSIONS = (VERSION, BUNDLE_VERSION, INDEXED_VERSION, INDEXED_BUNDLE_VERSION)
+VERSION = 1
 PREFIX = "holdfast."
 RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED = "raw", "typed", "sealed-raw", "sealed-typed"
 _SHAPES = (RAW, TYPED, ENCRYPTED_RAW, ENCRYPTED_TYPED)
@@ -49,7 +47,7 @@ class BadFooter(Exception):
 
 
 class UnknownVersion(Exception):
-    """The footer was written by a newer holdfast."""
+    """Another version of holdfast wrote the footer."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -111,12 +109,6 @@ class Footer(msgspec.Struct, frozen=True):
     """Where the index of keys is, if there is one; of a bundle, where those of its parts are, one behind the other."""
 
     @property
-    def version(self) -> int:
-        """The version of the format that says all of this."""
-        plain, indexed = (BUNDLE_VERSION, INDEXED_BUNDLE_VERSION) if self.parts else (VERSION, INDEXED_VERSION)
-        return plain if self.keys is None else indexed
-
-    @property
     def end(self) -> int:
         """The offset behind the last record."""
         return self.head.first + self.rows
@@ -132,7 +124,7 @@ class Footer(msgspec.Struct, frozen=True):
         """All pairs but the mac."""
         head = self.head
         values: dict[str, str | int | bytes] = {
-            "format": self.version,
+            "format": VERSION,
             "shape": self.shape,
             "log": head.log_id,
             "topic": head.topic,
@@ -152,8 +144,7 @@ class Footer(msgspec.Struct, frozen=True):
             "arrow_schema": base64.b64encode(self.schema).decode("ascii"),
         }
         if self.parts:
-            stored = _stored if self.keys is None else _indexed
-            values["parts"] = stored_parts.encode([stored(part, self.schema) for part in self.parts])
+            values["parts"] = stored_parts.encode([_stored(part, self.schema) for part in self.parts])
         elif self.encrypted_with is not None:
             values |= msgspec.structs.asdict(self.encrypted_with)
         if self.rewrite:
@@ -248,13 +239,12 @@ def decode_pairs(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 def parse(pairs: Mapping[str, str]) -> Footer:
     """Pairs to a footer; raises BadFooter, or UnknownVersion."""
     take = _Pairs(pairs)
-    version = take.integer("format", 1)
-    if version not in _VERSIONS:
+    if take.integer("format", 1) != VERSION:
         raise UnknownVersion
-    is_bundle = version not in _SEGMENT_VERSIONS
+    is_bundle, keys = PREFIX + "parts" in pairs, pairs.get(PREFIX + "keys")
     shape = take.text("shape")
     is_encrypted = shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED)
-    if shape not in _SHAPES or (is_bundle and not is_encrypted):
+    if shape not in _SHAPES or (is_bundle and (not is_encrypted or PREFIX + "key_id" in pairs)):
         raise BadFooter("its footer names an unknown shape")
     footer = Footer(
         head=SegmentHead(
@@ -277,7 +267,7 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         schema=take.base64("arrow_schema"),
         encrypted_with=_encrypted_with(take) if is_encrypted and not is_bundle else None,
         rewrite=pairs.get(PREFIX + "rewrite", ""),
-        keys=KeyPlace.parse(take.text("keys")) if version in _INDEXED_VERSIONS else None,
+        keys=None if keys is None else KeyPlace.parse(keys),
     )
     _require_agreement(footer, take.hex("chain", 32))
     return _bundle(footer, take.text("parts")) if is_bundle else footer
@@ -302,7 +292,7 @@ def _require_agreement(footer: Footer, chained_to: bytes) -> None:
 def _bundle(footer: Footer, text: str) -> Footer:
     """The footer with its parts; all that it says must follow from them."""
     try:
-        parts = _parts(footer, stored_parts.decode(text, IndexedPart if footer.keys is not None else StoredPart))
+        parts = _parts(footer, stored_parts.decode(text))
     except BadParts:
         raise _malformed("parts") from None
     keys_at = 0 if footer.keys is None else footer.keys.start
@@ -332,7 +322,7 @@ def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
             blocks=one.blocks,
             schema=one.schema or bundle.schema,
             encrypted_with=EncryptedWith(one.key_id, one.scheme, one.salt, one.commitment),
-            keys=KeyPlace.parse(one.keys) if isinstance(one, IndexedPart) and one.keys else None,
+            keys=KeyPlace.parse(one.keys) if one.keys else None,
         )
         if footer.end >= _INT64 or head.number >= _INT64:
             raise BadParts
@@ -364,13 +354,8 @@ def _stored(part: Part, schema: bytes) -> StoredPart:
         commitment=with_key.commitment,
         schema=b"" if footer.schema == schema else footer.schema,
         mac=part.mac,
+        keys="" if footer.keys is None else str(footer.keys),
     )
-
-
-def _indexed(part: Part, schema: bytes) -> IndexedPart:
-    keys = part.footer.keys
-    stored = msgspec.structs.asdict(_stored(part, schema))
-    return IndexedPart(**stored, keys="" if keys is None else str(keys))
 
 
 def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import EncryptedWith
-from holdfast.errors import Corrupt, Invalid
+from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import SegmentFacts, SegmentHead
 from holdfast.segments.file import encrypted_blocks
@@ -459,10 +459,7 @@ class SegmentReader:
         try:
             yield
         except UnknownVersion:
-            raise Invalid(
-                f"this segment was written by a newer holdfast path={self.path}",
-                hint="upgrade holdfast: pip install -U holdfast-log",
-            ) from None
+            raise other_version("segment", path=self.path) from None
         except (Damaged, BadFooter, BadIndex) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
         except BadStructure:

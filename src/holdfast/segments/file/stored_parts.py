@@ -47,22 +47,13 @@ class StoredPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     schema: bytes
     """Its Arrow schema, serialized; empty if that is the bundle's, byte for byte."""
     mac: _Hash
-
-
-class IndexedPart(StoredPart, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A part of a bundle in which some have an index of their keys."""
-
     keys: str
-    """The pair that says so; empty if this one has none."""
+    """The pair that says where the index of its keys was; empty if it had none."""
 
 
-_DECODERS = {
-    kind: msgspec.msgpack.Decoder(
-        Annotated[list[kind], msgspec.Meta(min_length=1, max_length=PARTS_MAX)],  # type: ignore[valid-type]
-        strict=True,
-    )
-    for kind in (StoredPart, IndexedPart)
-}
+_DECODER = msgspec.msgpack.Decoder(
+    Annotated[list[StoredPart], msgspec.Meta(min_length=1, max_length=PARTS_MAX)], strict=True
+)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -71,11 +62,11 @@ def encode(parts: Sequence[StoredPart]) -> str:
     return base64.b64encode(_ENCODER.encode(parts)).decode("ascii")
 
 
-def decode(text: str, kind: type[StoredPart]) -> Sequence[StoredPart]:
-    """The parts of such a text, all of one kind; raises BadParts."""
+def decode(text: str) -> Sequence[StoredPart]:
+    """The parts of such a text; raises BadParts."""
     try:
         packed = base64.b64decode(text, validate=True)
-        parts: Sequence[StoredPart] = _DECODERS[kind].decode(packed)
+        parts: Sequence[StoredPart] = _DECODER.decode(packed)
     except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
         raise BadParts from None
     if _ENCODER.encode(parts) != packed or sum(len(part.groups) for part in parts) > PART_GROUPS_MAX * _GROUP.size:

@@ -19,10 +19,10 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import NO_CHAIN, SegmentHead
-from holdfast.root.objects.documents import ROOT, RewriteDocument
+from holdfast.root.objects.documents import RewriteDocument
 from holdfast.root.rewrites import read_rewrites
-from holdfast.root.root_format import RootForm
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_trust import RootTrust
 from holdfast.segments.manifest import time_tree
 from holdfast.segments.manifest.key_lookup import KeyLookup
 from holdfast.segments.manifest.long_files import LongFiles
@@ -116,9 +116,9 @@ class Manifest:
         return (self.root / layout.rewrites_folder(partition.topic, partition.number)).is_dir()
 
     def as_store(self) -> RootStore:
-        """The log's own directory as a root in the present format, whether it is published or not."""
-        form = RootForm.of_owner(self._journal.signer, self._journal.log_id.hex(), ROOT)
-        return RootStore(DirectoryStore(self.root, self._journal.clock), form)
+        """The log's own directory as a root, whether it is published or not."""
+        trust = RootTrust.of_owner(self._journal.signer, self._journal.log_id.hex())
+        return RootStore(DirectoryStore(self.root, self._journal.clock), trust)
 
     def file(self, partition: Partition, row: SegmentRow, *, again: bool = False) -> SegmentRow:
         """The row of the file that holds a segment: its own, or a long one's."""

@@ -7,8 +7,8 @@ is closed. Used by the roller's thread, also to write what a crash left unwritte
 ships to another store publishes only there. What it published here before is withdrawn, so that nobody takes it for all
 there is.
 
-Documents of a log with keys are signed. A directory from before signatures is published again beside what stands there;
-its `log.json`, by which readers choose, comes last. Without keys it keeps its old layout.
+Documents of a log with keys are signed. Where `log.json` is damaged or somebody else's, everything is published again;
+`log.json`, by which readers choose, comes last.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ROOT, FrontierDocument, LogDocument
+from holdfast.root.objects.documents import FrontierDocument, LogDocument
 from holdfast.root.objects.frontiers import key_of, said_by
-from holdfast.root.old_layout import old_key
-from holdfast.root.root_format import RootForm
+from holdfast.root.root_trust import RootTrust
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import (
     gone_document,
@@ -60,8 +59,8 @@ class Publishing:
         self._folders: set[Path] = set()
         self._known: dict[str, tuple[int, bytes]] = {}
         """What the newest document of each topic says: how many schemas, and which policy."""
-        self._form, self._is_renewed = self._standing()
-        """The root's form; renewed means that `log.json` does not say so yet."""
+        self._trust, self._is_renewed = self._standing()
+        """Renewed means that what `log.json` says is not this log's word yet."""
         self._has_log = False
         self._frontier: dict[str, dict[str, int]] | None = None
         """What the newest frontier says that this process wrote."""
@@ -187,34 +186,23 @@ class Publishing:
         if document is not None:
             self._write(layout.topic_key(topic, document.version), documents.encode(document))
 
-    # -- the root's form ----------------------------------------------------------------------------------
+    # -- who vouches for it -------------------------------------------------------------------------------
 
-    def _standing(self) -> tuple[RootForm, bool]:
-        """The form of what stands here, if it can be continued; else a new root's, and whether an older one is there.
-
-        With keys, only what they signed is continued: anybody who can write here could make a root look old.
-        """
+    def _standing(self) -> tuple[RootTrust, bool]:
+        """Who vouches for this directory, and whether there is a `log.json` that is not this log's."""
         signer, log = self._journal.signer, self._journal.log_id.hex()
-        form = RootForm(signer, log=log)
         try:
-            form.proved(layout.LOG, _content(self._root / layout.LOG, layout.LOG))
-            return form, False
+            RootTrust(signer, log=log).proved(layout.LOG, _content(self._root / layout.LOG, layout.LOG))
+            is_renewed = False
         except FileNotFoundError:
             is_renewed = False
-        except (OSError, HoldfastError):  # of an older format, damaged, or somebody else's: all of it can be made again
+        except (OSError, HoldfastError):  # damaged, or somebody else's: all of it can be made again
             is_renewed = True
-        form = RootForm(signer, log=log)
-        form.signed(layout.LOG, Body.of(self._log_document(ROOT)))
-        return form, is_renewed
+        return RootTrust.of_owner(signer, log), is_renewed
 
-    def _log_document(self, root_format: int | None = None) -> bytes:
+    def _log_document(self) -> bytes:
         journal = self._journal
-        return documents.encode(
-            LogDocument(
-                format=self._form.format if root_format is None else root_format, log=journal.log_id.hex(),
-                created_us=journal.created_us,
-            )
-        )  # fmt: skip
+        return documents.encode(LogDocument(log=journal.log_id.hex(), created_us=journal.created_us))
 
     def _finish_renewal(self) -> None:
         """Everything is published again: from now on readers may use it."""
@@ -225,34 +213,23 @@ class Publishing:
             self._write_frontier(said_by((p.topic, p.number, p.sealed.sealed_offset) for p in self._sealed()))
             self._write(layout.LOG, self._log_document())
             self._is_renewed = False
-            self._remove_old()
             logger.warning(
-                "published the manifest of this directory anew, in the present format: its log.json was of an older"
-                " one, or not this log's", extra={"action": "root_renewed"},
-            )  # fmt: skip
-
-    def _remove_old(self) -> None:
-        """Documents of the old layout, which nobody finds any more."""
-        for topic, partitions in self._journal.topics.items():
-            places = [(topic, partition.number) for partition in partitions]
-            folders = [layout.topic_folder(topic), *(layout.manifest_folder(*place) for place in places)]
-            folders += [layout.expired_folder(*place) for place in places]
-            for folder in (self._root / old_key(folder) for folder in folders):
-                if folder.is_dir():
-                    disk.remove_all(folder, os.listdir(folder))
+                "published the manifest of this directory anew: its log.json was not this log's",
+                extra={"action": "root_renewed"},
+            )
 
     def _place(self, key: str) -> Path:
-        return self._root / self._form.outside(key)
+        return self._root / key
 
     def _read(self, key: str) -> bytes | None:
         """A document that stands here; None if it is not ours, and will be written again."""
         try:
-            return self._form.proved(key, _content(self._place(key), key))
+            return self._trust.proved(key, _content(self._place(key), key))
         except HoldfastError:
             return None
 
     def _write(self, key: str, data: bytes) -> None:
-        path, data = self._place(key), self._form.signed(key, Body.of(data)).read()
+        path, data = self._place(key), self._trust.signed(key, Body.of(data)).read()
         if path.parent not in self._folders:
             disk.make_directory(path.parent, root=self._root)
             self._folders.add(path.parent)

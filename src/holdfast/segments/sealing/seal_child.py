@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import __version__
-from holdfast.crypto.cipher import NotAuthentic, OwnCipher, Subkeys, decrypting_cipher
+from holdfast.crypto.cipher import AesGcmCipher, NotAuthentic, Subkeys, decrypting_cipher
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.crypto.vault import PLAIN
 from holdfast.journal.entry_reader import BadEntry, proved_body
@@ -76,7 +76,7 @@ class _Incoming:
         self._channel = channel
         self._begin = begin
         self._place = Place(begin.head.log_id, begin.head.topic, begin.head.partition)
-        self._ciphers: dict[int, OwnCipher] = {}
+        self._ciphers: dict[int, AesGcmCipher] = {}
         self._ended = False
 
     def entries(self) -> Iterator[Entry]:

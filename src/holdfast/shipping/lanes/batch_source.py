@@ -23,7 +23,7 @@ from holdfast.journal.proving.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.model.entry import Entry
-from holdfast.root.objects.commit_batch import NO_DIGEST, TailEntry, TailKey, with_idempotent
+from holdfast.root.objects.commit_batch import TailEntry, TailKey, with_idempotent
 from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.shipping.shipping_settings import ShippingSettings
 
@@ -163,7 +163,7 @@ class JournalSource:
         if not rows:
             return b""
         hashes = self._remembered.encrypt(entry.key_epoch, [row.hash for row in rows])
-        digests = [digest or NO_DIGEST for digest in self._remembered.digests(entry.key_epoch, rows)]
+        digests = self._remembered.digests(entry.key_epoch, rows)
         return with_idempotent(zip((row.record - entry.first for row in rows), hashes, digests, strict=True))
 
     def unsettled(self) -> dict[Partition, int]:

@@ -19,7 +19,7 @@ from holdfast.journal.proving.remembered_keys import RememberedKeys
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import KeyRow
 from holdfast.root.objects import key_object
-from holdfast.root.objects.commit_batch import NO_DIGEST, TailKey
+from holdfast.root.objects.commit_batch import TailKey
 from holdfast.root.objects.key_object import KeyObject, StoredKey
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.ownership.fence import Fence
@@ -144,9 +144,7 @@ class KeyCover:
         for row, encrypted, digest in zip(rows, hashes, self._remembered.digests(encrypting, rows), strict=True):
             partition = by_id[row.partition_id]
             if partition.refusal is None:
-                stored.append(
-                    StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest or NO_DIGEST)
-                )
+                stored.append(StoredKey(partition.topic, partition.number, row.record, row.seq, encrypted, digest))
         if not stored:
             return
         key_epoch = TailKey.of(self._remembered.key_epoch(encrypting)) if encrypting else None

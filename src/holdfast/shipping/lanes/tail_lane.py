@@ -273,7 +273,7 @@ class TailLane:
         loop = asyncio.get_running_loop()
         batch = CommitBatch(
             self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
-            self._marks.acknowledged_seq, commit_batch.WITH_SEGMENTS if segments else commit_batch.FORMAT, segments,
+            self._marks.acknowledged_seq, segments,
         )  # fmt: skip
         return Body.of(commit_batch.encode(batch))._replace(handed=lambda: _call(loop, self._hand, place))
 

@@ -115,7 +115,7 @@ class Uploader:
 
     async def remove_forged(self, key: str, forged: Corrupt) -> None:
         """Remove an object that no key of this log signed; raises what was found where that cannot be told."""
-        if not self._store.form.is_authentic:
+        if not self._store.trust.is_authentic:
             raise forged
         await self._fence.check()  # a successor's object that was damaged since is not ours to remove
         logger.error(

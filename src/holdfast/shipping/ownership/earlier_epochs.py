@@ -82,7 +82,7 @@ class EarlierEpochs:
     def _listed(self) -> Inherited:
         """What the names in the tail say; in a log with keys, unsigned objects are left out."""
         listing = list(self._store.list(layout.TAIL))
-        if not self._store.form.is_authentic:
+        if not self._store.trust.is_authentic:
             return inherit(listing)
         proved = in_parallel(self._is_proved, [info.key for info in listing])
         return inherit(info for info, is_proved in zip(listing, proved, strict=True) if is_proved)

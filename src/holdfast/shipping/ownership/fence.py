@@ -159,8 +159,7 @@ class Fence:
 
     async def introduce_anew(self, *, replace: bool = False) -> None:
         """Write the log's document; in the place of a damaged one, if that is wanted."""
-        root_format = self._store.form.format or documents.ROOT
-        document = LogDocument(format=root_format, log=self._log_id.hex(), created_us=self._created_us)
+        document = LogDocument(log=self._log_id.hex(), created_us=self._created_us)
         mine = documents.encode(document)
         if replace:
             loop = asyncio.get_running_loop()
