@@ -90,9 +90,13 @@ def _lookups(name: str, topic: Topic, wanted: Iterator[bytes]) -> Contestant:
         cpu = time.process_time()
         taken = sorted(_timed(partial(topic.latest, next(wanted))) for _ in range(LOOKUPS))
         return Sample(
-            name, LOOKUPS, sum(taken), p50_ms=statistics.median(taken) * 1e3,
-            p99_ms=measure.percentile(taken, 0.99) * 1e3, cpu_seconds=time.process_time() - cpu,
-        )  # fmt: skip
+            name,
+            LOOKUPS,
+            sum(taken),
+            p50_ms=statistics.median(taken) * 1e3,
+            p99_ms=measure.percentile(taken, 0.99) * 1e3,
+            cpu_seconds=time.process_time() - cpu,
+        )
 
     return Contestant(name, run)
 
@@ -124,9 +128,7 @@ def _seal(name: str, path: Path, records: Sequence[Record], is_indexed: bool) ->
         with _tail(path, records) as log, _indexing(is_indexed):
             cpu, began = time.process_time(), time.perf_counter()
             log.seal(timeout=600)
-            return Sample(
-                name, len(records), time.perf_counter() - began, cpu_seconds=time.process_time() - cpu
-            )  # fmt: skip
+            return Sample(name, len(records), time.perf_counter() - began, cpu_seconds=time.process_time() - cpu)
 
     return Contestant(name, run)
 

@@ -34,8 +34,11 @@ RESULT = "x" * 200
 MANY = 64
 SCRIPT = Path(__file__).parent / "rivals" / "dbos_rate.py"
 ONE, ALL, GUARDED, GUARDED_ALL = (
-    "steps, 1 workflow", f"steps, {MANY} workflows", "guarded, 1 workflow", f"guarded, {MANY} workflows",
-)  # fmt: skip
+    "steps, 1 workflow",
+    f"steps, {MANY} workflows",
+    "guarded, 1 workflow",
+    f"guarded, {MANY} workflows",
+)
 MODES = {"delete": "DBOS as it comes", "wal": "DBOS with WAL"}
 _numbers = itertools.count()
 
@@ -59,9 +62,11 @@ def dbos(scratch: Path, options: Options) -> Part:
         ]
     measured: Measured = measure.interleave(contestants, options)
     bars = [
-        Bar(ONE, theirs_name("delete", 1), 8), Bar(ONE, theirs_name("wal", 1), 8),
-        Bar(ALL, theirs_name("delete", MANY), 50), Bar(ALL, theirs_name("wal", MANY), 20),
-    ]  # fmt: skip
+        Bar(ONE, theirs_name("delete", 1), 8),
+        Bar(ONE, theirs_name("wal", 1), 8),
+        Bar(ALL, theirs_name("delete", MANY), 50),
+        Bar(ALL, theirs_name("wal", MANY), 20),
+    ]
     return Part("steps per second, beside DBOS", measured, bars, claims)
 
 

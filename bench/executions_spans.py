@@ -34,8 +34,10 @@ def spans(scratch: Path, options: Options) -> Part:
 
     tracer = TracerProvider().get_tracer("bench")
     ways: dict[str, dict[str, Callable[[], object]]] = {
-        ABSENT: {"is_installed": lambda: False}, SILENT: {}, TOLD: {"tracer": lambda: tracer}
-    }  # fmt: skip
+        ABSENT: {"is_installed": lambda: False},
+        SILENT: {},
+        TOLD: {"tracer": lambda: tracer},
+    }
     contestants = [Contestant(name, partial(sample, scratch, name, way)) for name, way in ways.items()]
     measured = measure.interleave(contestants, options)
     # By processor time: the code is the same, and rates of a busy machine differ by more than what is looked for.

@@ -75,9 +75,11 @@ def appends(directory: Path, options: Options) -> Part:
             Contestant(f"{name}, {lines} lines", _sampler(f"{name}, {lines} lines", server, lines, query))
             for lines in LINES
             for name, server, query in (
-                ("bare Starlette", bare, ""), ("bare that parses", bare, "?parse"), ("holdfast serve", ours, ""),
+                ("bare Starlette", bare, ""),
+                ("bare that parses", bare, "?parse"),
+                ("holdfast serve", ours, ""),
             )
-        ]  # fmt: skip
+        ]
         measured = measure.interleave(contestants, options)
     bars = [Bar(f"holdfast serve, {lines} lines", f"{_RIVALS[lines]}, {lines} lines", 0.5) for lines in LINES]
     references = [f"bare Starlette, {lines} lines" for lines in LINES]

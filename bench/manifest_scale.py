@@ -81,14 +81,20 @@ def _claims(measured: Measured, sizes: list[int]) -> list[str]:
     reference = UNIT if UNIT in sizes else sizes[-1]
     opened = ", ".join(f"{_seconds(measured, _opening(size)):.3f} s at {size:,}" for size in sizes)
     return [
-        measure.claim(f"shallow reconcile per 100,000 segments, at {reference:,},", per_unit[reference],
-                      RECONCILE_SECONDS, "s"),
-        measure.claim(f"cost of a segment at {sizes[-1]:,} against {sizes[0]:,}, linear means",
-                      per_unit[sizes[-1]] / per_unit[sizes[0]], GROWTH_MAX, "x"),
-        measure.claim(f"opening with {reference:,} segments,", _seconds(measured, _opening(reference)),
-                      OPEN_SECONDS, "s"),
+        measure.claim(
+            f"shallow reconcile per 100,000 segments, at {reference:,},", per_unit[reference], RECONCILE_SECONDS, "s"
+        ),
+        measure.claim(
+            f"cost of a segment at {sizes[-1]:,} against {sizes[0]:,}, linear means",
+            per_unit[sizes[-1]] / per_unit[sizes[0]],
+            GROWTH_MAX,
+            "x",
+        ),
+        measure.claim(
+            f"opening with {reference:,} segments,", _seconds(measured, _opening(reference)), OPEN_SECONDS, "s"
+        ),
         f"reconcile per 100,000 segments: {told}; opening: {opened}",
-    ]  # fmt: skip
+    ]
 
 
 def _reconciling(size: int) -> str:
@@ -162,11 +168,27 @@ def _segment_row(partition_id: int, number: int, epoch: int, lows: list[int]) ->
     )
     lows.append(low)
     return SegmentRow(
-        partition_id=partition_id, number=number, first_offset=number * ROWS, rows=ROWS, size=SIZE, time_min=time_min,
-        time_max=time_max, low=low, high=high, sha256=_digest("sha256", number), content=_digest("content", number),
-        footer=_digest("footer", number)[:16], chain=_digest("chain", number), schema=NO_SCHEMA, key_id="", epoch=epoch,
-        sealed_us=time_max, state=LIVE, key_epoch=0, stamp=b"",
-    )  # fmt: skip
+        partition_id=partition_id,
+        number=number,
+        first_offset=number * ROWS,
+        rows=ROWS,
+        size=SIZE,
+        time_min=time_min,
+        time_max=time_max,
+        low=low,
+        high=high,
+        sha256=_digest("sha256", number),
+        content=_digest("content", number),
+        footer=_digest("footer", number)[:16],
+        chain=_digest("chain", number),
+        schema=NO_SCHEMA,
+        key_id="",
+        epoch=epoch,
+        sealed_us=time_max,
+        state=LIVE,
+        key_epoch=0,
+        stamp=b"",
+    )
 
 
 def _digest(what: str, number: int) -> bytes:

@@ -405,12 +405,7 @@ def machine(directory: Path) -> dict[str, str | int | float]:
 
 
 def save(
-    name: str,
-    measured: Measured,
-    facts: Mapping[str, object],
-    *,
-    bars: Sequence[Bar] = (),
-    remarks: Sequence[str] = (),
+    name: str, measured: Measured, facts: Mapping[str, object], *, bars: Sequence[Bar] = (), remarks: Sequence[str] = ()
 ) -> Path:
     """Write every sample, the bars as printed and the facts to `bench/results/<name>-<timestamp>.json`."""
     now = datetime.now(UTC)

@@ -12,11 +12,7 @@ from __future__ import annotations
 from bench import parts
 from bench.measure import Options
 
-PARTS = {
-    "sink": "bench.sink_speed",
-    "idle": "bench.idle_runs",
-    "upsert": "bench.upsert_speed",
-}
+PARTS = {"sink": "bench.sink_speed", "idle": "bench.idle_runs", "upsert": "bench.upsert_speed"}
 
 
 def main(options: Options) -> None:

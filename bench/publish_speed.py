@@ -141,13 +141,25 @@ def _next(made: list[SegmentDocument]) -> SegmentDocument:
     previous = bytes.fromhex(made[-1].chain) if made else NO_CHAIN
     mark = number.to_bytes(32, "big")
     head = SegmentHead(
-        log_id=LOG, topic=TOPIC, partition=0, number=number, first=number * 100, epoch=1, schema=bytes(16),
+        log_id=LOG,
+        topic=TOPIC,
+        partition=0,
+        number=number,
+        first=number * 100,
+        epoch=1,
+        schema=bytes(16),
         previous=previous,
-    )  # fmt: skip
+    )
     facts = SegmentFacts(
-        rows=100, size=10_000, time_min=number, time_max=number + 1, sha256=mark, content=b"c" + mark[1:],
-        footer=bytes(16), key_id="",
-    )  # fmt: skip
+        rows=100,
+        size=10_000,
+        time_min=number,
+        time_max=number + 1,
+        sha256=mark,
+        content=b"c" + mark[1:],
+        footer=bytes(16),
+        key_id="",
+    )
     segment = Segment(head=head, facts=facts)
     return SegmentDocument.of(segment, slot=number, chain=segment.chain, sealed_us=number)
 
@@ -195,9 +207,13 @@ def _scanned(directory: Path, segments: int) -> str:
 
 def _scan(name: str, scan: Any, rows: int, _seconds: float) -> Sample:
     cpu, began = time.process_time(), time.perf_counter()
-    found = scan().select(
-        pl.len(), pl.col("count").sum(), pl.col("price").mean(), pl.col("city").n_unique(), pl.col("_offset").max()
-    ).collect()  # fmt: skip
+    found = (
+        scan()
+        .select(
+            pl.len(), pl.col("count").sum(), pl.col("price").mean(), pl.col("city").n_unique(), pl.col("_offset").max()
+        )
+        .collect()
+    )
     sample = Sample(name, rows, time.perf_counter() - began, cpu_seconds=time.process_time() - cpu)
     if found["len"][0] != rows:
         raise RuntimeError(f"not all rows were read; rows={found['len'][0]} wanted={rows}")

@@ -162,7 +162,7 @@ def appends(directory: Path, options: Options) -> Part:
 
 def _append(
     name: str, path: Path, keyring: Keyring | None, batches: Sequence[pa.RecordBatch], seconds: float
-) -> Sample:  # fmt: skip
+) -> Sample:
     with material.fresh(path, keyring) as log:
         topic = log.topic(TOPIC, schema=SCHEMA)
         return _drive(name, topic.append, batches, seconds)
@@ -185,7 +185,7 @@ def _ipc(path: Path, batches: Sequence[pa.RecordBatch], seconds: float) -> Sampl
 
 def _drive(
     name: str, append: Callable[[pa.RecordBatch], object], batches: Sequence[pa.RecordBatch], seconds: float
-) -> Sample:  # fmt: skip
+) -> Sample:
     """One producer; the batches in turn, until the time is over."""
     append(batches[0])
     cpu = time.process_time()

@@ -122,10 +122,13 @@ def _shared(scratch: Path, members: Crew, seconds: float) -> Sample:
 def _together(name: str, samples: Sequence[dict[str, float]]) -> Sample:
     """Samples of processes that worked side by side; the slowest says how long it took."""
     return Sample(
-        name, int(sum(one["rows"] for one in samples)), max(one["seconds"] for one in samples),
-        statistics.median(one["p50_ms"] for one in samples), max(one["p99_ms"] for one in samples),
+        name,
+        int(sum(one["rows"] for one in samples)),
+        max(one["seconds"] for one in samples),
+        statistics.median(one["p50_ms"] for one in samples),
+        max(one["p99_ms"] for one in samples),
         sum(one["cpu"] for one in samples),
-    )  # fmt: skip
+    )
 
 
 def typed(scratch: Path, options: Options) -> Part:

@@ -160,11 +160,26 @@ def _history(count: int) -> list[SegmentDocument]:
         content = hashlib.sha256(f"content {number}".encode()).digest()
         began = BEGIN_US + number * HISTORY_ROWS * STEP_US
         document = SegmentDocument(
-            log=_LOG_ID, topic=TOPIC, partition=0, slot=number, number=number, first=number * HISTORY_ROWS,
-            rows=HISTORY_ROWS, size=100_000, time_min=began, time_max=began + (HISTORY_ROWS - 1) * STEP_US,
-            sha256=content[::-1].hex(), content=content.hex(), footer=content[:16].hex(), previous=previous, chain="",
-            schema=NO_SCHEMA.hex(), key_id="", epoch=1, sealed_us=began,
-        )  # fmt: skip
+            log=_LOG_ID,
+            topic=TOPIC,
+            partition=0,
+            slot=number,
+            number=number,
+            first=number * HISTORY_ROWS,
+            rows=HISTORY_ROWS,
+            size=100_000,
+            time_min=began,
+            time_max=began + (HISTORY_ROWS - 1) * STEP_US,
+            sha256=content[::-1].hex(),
+            content=content.hex(),
+            footer=content[:16].hex(),
+            previous=previous,
+            chain="",
+            schema=NO_SCHEMA.hex(),
+            key_id="",
+            epoch=1,
+            sealed_us=began,
+        )
         previous = document.segment.chain.hex()
         found.append(msgspec.structs.replace(document, chain=previous))
     return found

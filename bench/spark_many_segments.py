@@ -60,10 +60,7 @@ def tiny(spark: SparkSession, logs: Logs, options: Options) -> Part:
     spark_session.warm(questions, times=5)
     measured = measure.interleave(spark_session.contestants(questions, TINY_SEGMENTS * TINY_ROWS), options)
     seconds = {name: _median(measured, name) for name in (TINY, ONE)}
-    claims = [
-        measure.claim(f"a query over {TINY},", seconds[TINY], TINY_SECONDS, "s"),
-        _told(measured),
-    ]
+    claims = [measure.claim(f"a query over {TINY},", seconds[TINY], TINY_SECONDS, "s"), _told(measured)]
     if seconds[TINY] > TINY_SECONDS:
         found = spark_time_split.split({"path": str(logs.tiny), "topic": TOPIC})
         claims.append(found.told(TINY, seconds[TINY]))
@@ -87,11 +84,15 @@ def planning(spark: SparkSession, logs: Logs, options: Options) -> Part:
     small, *_, large = logs.histories
     growth = measured.median(_planned(small)) / measured.median(_planned(large))
     claims = [
-        measure.claim(f"planning over {large:,} segments through the format,", _median(measured, _planned(large)),
-                      PLANNING_SECONDS * large / 100_000, "s"),
+        measure.claim(
+            f"planning over {large:,} segments through the format,",
+            _median(measured, _planned(large)),
+            PLANNING_SECONDS * large / 100_000,
+            "s",
+        ),
         measure.claim(f"cost of a segment at {large:,} against {small:,}, linear means", growth, GROWTH_MAX, "x"),
         _told(measured),
-    ]  # fmt: skip
+    ]
     if "MISS" in claims[0] + claims[1]:
         claims.append(spark_time_split.planning({"path": str(logs.histories[large]), "topic": TOPIC}))
     return Part("planning", measured, (), claims)

@@ -40,9 +40,7 @@ def part(spark: SparkSession, logs: Logs, scratch: Path, options: Options) -> Pa
     """Batch and streams in turn."""
     asked = _Streams(spark, logs, scratch)
     asked.check()
-    contestants: dict[str, Ask] = {
-        BATCH: asked.batch, STREAM: asked.stream, FILES: asked.files, TWIN: asked.twin
-    }  # fmt: skip
+    contestants: dict[str, Ask] = {BATCH: asked.batch, STREAM: asked.stream, FILES: asked.files, TWIN: asked.twin}
     questions = {"stream": contestants}
     spark_session.warm(questions, times=1)
     measured = measure.interleave(spark_session.contestants(questions, logs.rows), options)

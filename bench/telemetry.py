@@ -63,10 +63,11 @@ def telemetry(scratch: Path, options: Options) -> Part:
         turns = taken(topics, tracer, lambda: (reader.get_metrics_data(), render()), options)
     middles = {name: statistics.median(found) for name, found in turns.items()}
     claims = [
-        measure.claim(f"processor time of an append, {name}", middles[name] / middles[WITHOUT], bound,
-                      "x that without telemetry")
+        measure.claim(
+            f"processor time of an append, {name}", middles[name] / middles[WITHOUT], bound, "x that without telemetry"
+        )
         for name, bound in ((OFF, 1.01), (ON, 1.03))
-    ]  # fmt: skip
+    ]
     told = [f"{name}: {middle * 1e6:.2f} us of processor time per append" for name, middle in middles.items()]
     return Part("what telemetry costs", Measured(), claims=[*told, *claims])
 

@@ -78,9 +78,11 @@ def part(spark: SparkSession, scratch: Path, options: Options) -> Part:
     _check(scratch, rows)
     bars = [Bar(OURS, RIVAL, AT_LEAST)]
     return Part(
-        f"{changes:,} changed keys into {rows:,} rows", measured, bars,
+        f"{changes:,} changed keys into {rows:,} rows",
+        measured,
+        bars,
         [_seconds(measured), *spark_session.costs(measured, bars)],
-    )  # fmt: skip
+    )
 
 
 def _contestant(name: str, one: Contest, changes: int) -> Contestant:
@@ -124,9 +126,7 @@ def _rival(scratch: Path, orders: pa.Table, files: list[Path]) -> Contest:
 
     def apply(number: int) -> None:
         table = deltalake.DeltaTable(place)
-        merger = table.merge(
-            tables[number], predicate="t.order_id = s.order_id", source_alias="s", target_alias="t"
-        )  # fmt: skip
+        merger = table.merge(tables[number], predicate="t.order_id = s.order_id", source_alias="s", target_alias="t")
         merger.when_matched_update_all("s.offset > t.offset").when_not_matched_insert_all().execute()
 
     def tidy() -> None:

@@ -99,9 +99,7 @@ def _seal(scratch: Path, name: str, seconds: float) -> Sample:
         count = asyncio.run(_driven(name, _MAKES[name](log), PRODUCERS, seconds)).rows + PRODUCERS
         began, cpu = time.perf_counter(), time.process_time()
         log.seal(timeout=GRACE_SECONDS)
-        return Sample(
-            f"sealing {name}", count, time.perf_counter() - began, cpu_seconds=time.process_time() - cpu
-        )  # fmt: skip
+        return Sample(f"sealing {name}", count, time.perf_counter() - began, cpu_seconds=time.process_time() - cpu)
 
 
 # -- eight processes -----------------------------------------------------------------------------------------
@@ -191,9 +189,10 @@ class _Copied:
         with self._server._admin.cursor().copy("COPY (SELECT id, customer, amount FROM orders) TO STDOUT CSV") as copy:
             content = b"".join(copy)
         found = csv.read_csv(
-            pa.BufferReader(content), csv.ReadOptions(column_names=SCHEMA.names),
+            pa.BufferReader(content),
+            csv.ReadOptions(column_names=SCHEMA.names),
             convert_options=csv.ConvertOptions(column_types=SCHEMA),
-        )  # fmt: skip
+        )
         write_deltalake(path / "table", found, mode="append")
         return path / "table"
 

@@ -80,9 +80,12 @@ class DurableTools(WrapperToolset[None]):
             return to_json(await self.wrapped.call_tool(name, tool_args, ctx, tool))
 
         given = await self.execution.step(
-            f"tool {name}", called, fingerprint=[tool_args, ctx.tool_call_id], effect="exactly_once_guarded",
+            f"tool {name}",
+            called,
+            fingerprint=[tool_args, ctx.tool_call_id],
+            effect="exactly_once_guarded",
             on_ambiguous="fail" if name in ONCE else "rerun",
-        )  # fmt: skip
+        )
         return from_json(given)
 
 

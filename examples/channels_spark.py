@@ -32,10 +32,13 @@ ROOMS = ("attic", "room")
 TICK_MS, SWEEP_MS, SYNC_MS, TALK_MS, END_MS = 20, 400, 1_000, 6_000, 60_000
 SETTINGS = {
     "channels": {
-        "bloom_capacity": 1_000, "resend_interval_ms": 1_500, "resend_attempts_max": 20, "repair_t_min_ms": 300,
+        "bloom_capacity": 1_000,
+        "resend_interval_ms": 1_500,
+        "resend_attempts_max": 20,
+        "repair_t_min_ms": 300,
         "repair_t_max_ms": 2_000,
     }
-}  # fmt: skip
+}
 
 
 # -- what Spark is asked --------------------------------------------------------------------------------------

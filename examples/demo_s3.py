@@ -30,9 +30,7 @@ from holdfast.shipping.shipping_stats import ShippingStats
 STORE = f"s3://{BUCKET}/demo"
 BURST, PAUSE_SECONDS = 50, 0.01
 CATCH_UP_SECONDS = 60.0
-IMPATIENT = {
-    "connect_timeout_ms": 250, "max_retry_attempts": 2, "retry_delay_max_ms": 500, "batch_bytes_max": 2**14,
-}  # fmt: skip
+IMPATIENT = {"connect_timeout_ms": 250, "max_retry_attempts": 2, "retry_delay_max_ms": 500, "batch_bytes_max": 2**14}
 """A demonstration cannot wait: the alarm comes after a second instead of twenty, and small batches show how the log
 catches up."""
 

@@ -52,10 +52,12 @@ trail = bronze("audit", schema=SCHEMA, called="trail")
 @table(
     inputs="trail",
     kind=windowed(
-        "at", "1d", by=["actor", "action", "outcome"],
+        "at",
+        "1d",
+        by=["actor", "action", "outcome"],
         values={"events": count(), "first": min_of("at"), "last": max_of("at")},
     ),
-)  # fmt: skip
+)
 def activity(trail: DataFrame) -> DataFrame:
     """Who did what, by day."""
     return trail.where("_problem IS NULL")
@@ -74,9 +76,11 @@ def completeness(trail: DataFrame) -> DataFrame:
     """Of each service: how many events there are, and which of its numbers are missing."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    numbers = trail.where("_problem IS NULL").groupBy("service").agg(
-        F.count("*").alias("events"), F.max("number").alias("newest"), F.collect_set("number").alias("there")
-    )  # fmt: skip
+    numbers = (
+        trail.where("_problem IS NULL")
+        .groupBy("service")
+        .agg(F.count("*").alias("events"), F.max("number").alias("newest"), F.collect_set("number").alias("there"))
+    )
     wanted = F.sequence(F.lit(0).cast("long"), F.col("newest"))
     return numbers.select("service", "events", "newest", F.array_except(wanted, "there").alias("missing"))
 
@@ -100,11 +104,14 @@ def _event(number: int) -> dict[str, Any]:
     dice, service = crc32(b"event %d" % number), SERVICES[number % len(SERVICES)]
     actor = ACTORS[dice % len(ACTORS)]
     return {
-        "service": service, "number": number // len(SERVICES), "actor": actor,
-        "action": ACTIONS[service][dice // 8 % len(ACTIONS[service])], "object": f"{service}/{dice // 64 % 40}",
+        "service": service,
+        "number": number // len(SERVICES),
+        "actor": actor,
+        "action": ACTIONS[service][dice // 8 % len(ACTIONS[service])],
+        "object": f"{service}/{dice // 64 % 40}",
         "outcome": "denied" if actor == "mallory" and dice % 3 else "allowed",
         "at": (START + timedelta(minutes=5 * number)).isoformat(),
-    }  # fmt: skip
+    }
 
 
 def write(directory: Path, part: int) -> int:
@@ -128,9 +135,12 @@ def write(directory: Path, part: int) -> int:
 def pipeline(directory: Path) -> Pipeline:
     """The pipeline over what was shipped, with the keys that it needs, by reference."""
     return Pipeline(
-        "audit", root=directory / "store", tables=directory / "tables", of=TABLES,
+        "audit",
+        root=directory / "store",
+        tables=directory / "tables",
+        of=TABLES,
         options={"keyring": f"file:{(directory / 'keyring').absolute()}"},
-    )  # fmt: skip
+    )
 
 
 def run(directory: Path, spark: SparkSession) -> bool:

@@ -33,15 +33,19 @@ TEAMS = ("assistant", "assistant", "assistant", "search", "search", "support")
 TIME = pa.timestamp("us", tz="UTC")
 CALLS = pa.schema(
     [
-        ("request_id", pa.string()), ("team", pa.string()), ("model", pa.string()), ("asked_at", TIME),
-        ("tokens_in", pa.int64()), ("tokens_out", pa.int64()), ("latency_ms", pa.int64()), ("status", pa.string()),
+        ("request_id", pa.string()),
+        ("team", pa.string()),
+        ("model", pa.string()),
+        ("asked_at", TIME),
+        ("tokens_in", pa.int64()),
+        ("tokens_out", pa.int64()),
+        ("latency_ms", pa.int64()),
+        ("status", pa.string()),
     ]
-)  # fmt: skip
+)
 PRICES = pa.schema(
-    [
-        ("model", pa.string()), ("since", TIME), ("in_per_million", pa.float64()), ("out_per_million", pa.float64()),
-    ]
-)  # fmt: skip
+    [("model", pa.string()), ("since", TIME), ("in_per_million", pa.float64()), ("out_per_million", pa.float64())]
+)
 PRICE_LIST = {
     0: [("small", 0, 0.25, 1.25), ("large", 0, 3.0, 15.0)],
     1: [("small", HOURS, 0.20, 1.0), ("vision", HOURS, 5.0, 20.0)],
@@ -59,9 +63,12 @@ def inference_costs(inferences: DataFrame, prices: DataFrame) -> DataFrame:
 
     calls = inferences.drop("_topic", "_time")
     held = prices.select(
-        F.col("model").alias("priced"), "since", "in_per_million", "out_per_million",
+        F.col("model").alias("priced"),
+        "since",
+        "in_per_million",
+        "out_per_million",
         F.lead("since").over(_by_model()).alias("until"),
-    )  # fmt: skip
+    )
     is_held = (
         (F.col("model") == F.col("priced"))
         & (F.col("asked_at") >= F.col("since"))
@@ -80,13 +87,17 @@ def _by_model() -> Any:
 @table(
     inputs="inference_costs",
     kind=windowed(
-        "asked_at", "1h", by=["team", "model"],
+        "asked_at",
+        "1h",
+        by=["team", "model"],
         values={
-            "calls": count(), "tokens": sum_of("tokens"), "dollars": sum_of("dollars"),
+            "calls": count(),
+            "tokens": sum_of("tokens"),
+            "dollars": sum_of("dollars"),
             "slowest_ms": max_of("latency_ms"),
         },
     ),
-)  # fmt: skip
+)
 def cost_by_hour(calls: DataFrame) -> DataFrame:
     """What each team spent on each model, by hour."""
     return calls.withColumn("tokens", calls.tokens_in + calls.tokens_out)
@@ -118,12 +129,15 @@ def calls(part: int) -> Iterator[dict[str, Any]]:
         model, tokens_out = models[dice % 3], 20 + dice % 700
         seconds = number * 3600 // CALLS_PER_HOUR
         yield {
-            "request_id": f"r-{number:06d}", "team": TEAMS[dice // 7 % len(TEAMS)], "model": model,
+            "request_id": f"r-{number:06d}",
+            "team": TEAMS[dice // 7 % len(TEAMS)],
+            "model": model,
             "asked_at": START + timedelta(seconds=seconds, milliseconds=dice % 1000),
-            "tokens_in": 200 + dice // 3 % 4000, "tokens_out": tokens_out,
+            "tokens_in": 200 + dice // 3 % 4000,
+            "tokens_out": tokens_out,
             "latency_ms": 120 + tokens_out * (4 if model == "small" else 11) + dice % 90,
             "status": "ok" if dice % 41 else "timeout",
-        }  # fmt: skip
+        }
 
 
 def prices(part: int) -> list[dict[str, Any]]:

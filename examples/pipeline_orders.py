@@ -49,9 +49,16 @@ SCHEMA = pa.schema(
 def orders_now(orders: DataFrame) -> DataFrame:
     """What each order is now. Orders that somebody only tried out are deleted."""
     return orders.selectExpr(
-        "order_id", "customer", "country", "status", "cents", "ordered_at", "changed_at", "_offset",
+        "order_id",
+        "customer",
+        "country",
+        "status",
+        "cents",
+        "ordered_at",
+        "changed_at",
+        "_offset",
         "status = 'test' AS is_test",
-    )  # fmt: skip
+    )
 
 
 @table(
@@ -89,10 +96,12 @@ def _orders(day: int) -> Iterator[dict[str, Any]]:
     for number in range(day * ORDERS_PER_DAY, (day + 1) * ORDERS_PER_DAY):
         dice = crc32(b"order %d" % number)
         yield {
-            "order_id": f"o-{number:05d}", "customer": f"c-{dice % 97:03d}",
+            "order_id": f"o-{number:05d}",
+            "customer": f"c-{dice % 97:03d}",
             "country": COUNTRIES[dice % len(COUNTRIES)],
-            "cents": 500 + dice % 20_000, "ordered_at": START + timedelta(days=day, seconds=dice % 86_400),
-        }  # fmt: skip
+            "cents": 500 + dice % 20_000,
+            "ordered_at": START + timedelta(days=day, seconds=dice % 86_400),
+        }
 
 
 def _life(order: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -62,9 +62,17 @@ class File(NamedTuple):
 
 
 def write_run(
-    folder: Path, sizes: Sequence[int], *, shape: str = "sealed-raw", first: int = 1000, number: int = 5,
-    file_shape: FileShape = SMALL, rotated_at: int = 1, vaults: tuple[Vault, Vault] = (OLD_VAULT, VAULT), seed: int = 0,
-) -> list[File]:  # fmt: skip
+    folder: Path,
+    sizes: Sequence[int],
+    *,
+    shape: str = "sealed-raw",
+    first: int = 1000,
+    number: int = 5,
+    file_shape: FileShape = SMALL,
+    rotated_at: int = 1,
+    vaults: tuple[Vault, Vault] = (OLD_VAULT, VAULT),
+    seed: int = 0,
+) -> list[File]:
     """Segments of these sizes that follow each other; from `rotated_at` on they have another key and another epoch."""
     files, previous = [], NO_CHAIN
     for index, size in enumerate(sizes):
@@ -132,9 +140,13 @@ class Forgery:
         return footers._parts(shell, stored)
 
     def write(
-        self, parts: Sequence[Part], rows: list[Row], *, groups: Sequence[Group] | None = None,
+        self,
+        parts: Sequence[Part],
+        rows: list[Row],
+        *,
+        groups: Sequence[Group] | None = None,
         change: Callable[[Footer], Footer] | None = None,
-    ) -> File:  # fmt: skip
+    ) -> File:
         """The forged file; its row groups are the parts', unless it is told otherwise."""
         parts = self.parse_parts(parts)
         groups = groups or [footers.joined_groups([g for part in parts for g in part.footer.groups])]

@@ -77,9 +77,12 @@ NESTED = {
     "m": pa.map_(pa.string(), pa.float64()),
 }
 PATHS = {
-    **{name: (name,) for name in KINDS}, "s.y": ("s", "y"), "s.t": ("s", "t"), "s.d.z": ("s", "d", "z"),
+    **{name: (name,) for name in KINDS},
+    "s.y": ("s", "y"),
+    "s.t": ("s", "t"),
+    "s.d.z": ("s", "d", "z"),
     "s.d.n": ("s", "d", "n"),
-}  # fmt: skip
+}
 INNER = {"s.y": KINDS["x"], "s.t": KINDS["text"], "s.d.z": KINDS["f"], "s.d.n": KINDS["i64"]}
 SCHEMA = pa.schema(
     [("id", pa.int64()), *((name, kind.arrow) for name, kind in KINDS.items()), *((n, t) for n, t in NESTED.items())]
@@ -105,10 +108,15 @@ def rows(seed: int, count: int = COUNT) -> list[Row]:
         deep = None if chance.random() < 0.1 else {"z": some(KINDS["f"]), "n": some(KINDS["i64"])}
         nested = None if chance.random() < 0.1 else {"y": some(KINDS["x"]), "t": some(KINDS["text"]), "d": deep}
         lists = chance.choice([None, [], [NAN], [1.0, None]])
-        found.append({
-            "id": number, **{name: some(kind) for name, kind in KINDS.items()}, "s": nested, "l": lists,
-            "m": chance.choice([None, [], [("k", NAN)], [("k", -0.0), ("", 1.0)]]),
-        })  # fmt: skip
+        found.append(
+            {
+                "id": number,
+                **{name: some(kind) for name, kind in KINDS.items()},
+                "s": nested,
+                "l": lists,
+                "m": chance.choice([None, [], [("k", NAN)], [("k", -0.0), ("", 1.0)]]),
+            }
+        )
     return found
 
 

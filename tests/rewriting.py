@@ -40,16 +40,25 @@ class Compactor:
         return rewrites.read_rewrites(self.store, self.log, *self.where)
 
     def rewrite(
-        self, *runs: tuple[int, int], remove: bool = False, now_us: int = NOW_US,
+        self,
+        *runs: tuple[int, int],
+        remove: bool = False,
+        now_us: int = NOW_US,
         kept: tuple[Rewritten, ...] | None = None,
-    ) -> RewriteDocument:  # fmt: skip
+    ) -> RewriteDocument:
         """Write the files and swap them in; with `remove` the replaced ones go at once."""
         known = self.rewrites
         outputs = tuple(self.written(*run, known) for run in runs)
         document = RewriteDocument(
-            log=self.log, topic=self.where[0], partition=self.where[1], number=len(known), nonce=NONCE,
-            outputs=outputs, kept=kept, rewritten_us=now_us,
-        )  # fmt: skip
+            log=self.log,
+            topic=self.where[0],
+            partition=self.where[1],
+            number=len(known),
+            nonce=NONCE,
+            outputs=outputs,
+            kept=kept,
+            rewritten_us=now_us,
+        )
         key = layout.rewrite_key(*self.where, document.number)
         self.store.create(key, Body.of(documents.encode(document)))
         if remove:
@@ -64,9 +73,16 @@ class Compactor:
         """Say that a rewrite is under way; returns the intent's key."""
         number = len(self.rewrites) if number is None else number
         intent = IntentDocument(
-            log=self.log, topic=self.where[0], partition=self.where[1], number=number, nonce=NONCE, runs=runs,
-            begun_us=NOW_US, host="elsewhere", pid=1,
-        )  # fmt: skip
+            log=self.log,
+            topic=self.where[0],
+            partition=self.where[1],
+            number=number,
+            nonce=NONCE,
+            runs=runs,
+            begun_us=NOW_US,
+            host="elsewhere",
+            pid=1,
+        )
         key = layout.intent_key(*self.where, number, NONCE)
         self.store.create(key, Body.of(documents.encode(intent)))
         return key

@@ -71,20 +71,30 @@ class SinkTopic:
             self.schemas.append(declare(schema))
         self.version, self.partitions = self.version + 1, partitions
         document = SinkTopicDocument(
-            log=self.log, topic=self.topic, version=self.version, partitions=partitions, first_offset=0,
+            log=self.log,
+            topic=self.topic,
+            version=self.version,
+            partitions=partitions,
+            first_offset=0,
             schemas=tuple(
                 SchemaVersion(one.fingerprint.hex(), b64encode(one.serialize()).decode()) for one in self.schemas
             ),
-        )  # fmt: skip
+        )
         self.store.create(layout.topic_key(self.topic, self.version), Body.of(documents.encode(document)))
 
     def written(self, partition: int, end: PartitionEnd, rows: Sequence[object], *, plain: bool = False) -> Segment:
         """One segment behind an end, on the store; nothing speaks of it yet."""
         schema = self.schemas[-1] if self.schemas else None
         head = SegmentHead(
-            log_id=bytes.fromhex(self.log), topic=self.topic, partition=partition, number=end.number, first=end.first,
-            epoch=1, schema=NO_SCHEMA if schema is None else schema.fingerprint, previous=bytes.fromhex(end.chain),
-        )  # fmt: skip
+            log_id=bytes.fromhex(self.log),
+            topic=self.topic,
+            partition=partition,
+            number=end.number,
+            first=end.first,
+            epoch=1,
+            schema=NO_SCHEMA if schema is None else schema.fingerprint,
+            previous=bytes.fromhex(end.chain),
+        )
         batch = _raw(end.first, rows) if schema is None else _typed(end.first, rows, schema)
         keyring = None if plain else self._keyring
         key = encrypting_key(keyring, None, head.log_id, SystemClock().random_bytes(32))
@@ -115,10 +125,17 @@ class SinkTopic:
         if writer:
             marks[writer] = batch
         return SinkBatchDocument(
-            log=self.log, topic=self.topic, number=0 if before is None else before.number + 1, writer=writer,
-            batch=batch, nonce=SystemClock().random_bytes(16).hex(), segments=tuple(segments), ends=ends, marks=marks,
+            log=self.log,
+            topic=self.topic,
+            number=0 if before is None else before.number + 1,
+            writer=writer,
+            batch=batch,
+            nonce=SystemClock().random_bytes(16).hex(),
+            segments=tuple(segments),
+            ends=ends,
+            marks=marks,
             committed_us=BEGINNING_US,
-        )  # fmt: skip
+        )
 
     def commit(self, document: SinkBatchDocument) -> SinkBatchDocument:
         """Create the batch's object: from now on its rows are there."""
@@ -159,9 +176,13 @@ def _times(first: int, count: int) -> pa.Array:
 def _raw(first: int, rows: Sequence[object]) -> pa.RecordBatch:
     count = len(rows)
     columns = [
-        pa.arange(first, first + count, 1), _times(first, count), pa.nulls(count, pa.binary()),
-        pa.nulls(count, pa.string()), pa.nulls(count, RAW_SCHEMA.field("headers").type), pa.array(rows, pa.binary()),
-    ]  # fmt: skip
+        pa.arange(first, first + count, 1),
+        _times(first, count),
+        pa.nulls(count, pa.binary()),
+        pa.nulls(count, pa.string()),
+        pa.nulls(count, RAW_SCHEMA.field("headers").type),
+        pa.array(rows, pa.binary()),
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
 
 

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 OWN_JVM = (
-    "tests/spark/test_stream_kill.py", "tests/spark/test_sink_kill.py",
-    "tests/spark/test_cluster.py", "tests/spark/test_declarative_example.py",
-    "tests/docs/test_docs.py", "tests/cli/test_spark.py",
+    "tests/spark/test_stream_kill.py",
+    "tests/spark/test_sink_kill.py",
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_declarative_example.py",
+    "tests/docs/test_docs.py",
+    "tests/cli/test_spark.py",
     "tests/cli/test_pipeline_verbs.py",
-)  # fmt: skip
+)
 JVM = ("tests/spark/",)
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FIRST = (

@@ -52,13 +52,7 @@ class RedisStream:
         binary = _find_binary()
         self._socket = socket_path(directory / "redis.sock")
         directory.mkdir(mode=0o700)
-        settings = {
-            "port": "0",
-            "unixsocket": str(self._socket),
-            "dir": str(directory),
-            "save": "",
-            **DURABLE,
-        }
+        settings = {"port": "0", "unixsocket": str(self._socket), "dir": str(directory), "save": "", **DURABLE}
         given = [text for key, value in settings.items() for text in (f"--{key}", value)]
         self._server = Server(directory)
         self._server.start([binary, *given])

@@ -45,10 +45,14 @@ def spark_pipelines(project: Path, root: Path, *words: str) -> None:
     """Run Spark's own command line; raises when it fails."""
     directory = project.parent
     environment = {
-        **os.environ, "ORDERS_ROOT": str(root.absolute()), "SPARK_CONF_DIR": str(project / "conf"),
-        "JAVA_HOME": str(java_home(os.environ, directory / "java")), "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
+        **os.environ,
+        "ORDERS_ROOT": str(root.absolute()),
+        "SPARK_CONF_DIR": str(project / "conf"),
+        "JAVA_HOME": str(java_home(os.environ, directory / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     program = Path(sysconfig.get_path("scripts")) / "spark-pipelines"
     subprocess.run([str(program), *words], cwd=project, env=environment, check=True)  # noqa: S603
 

@@ -140,8 +140,9 @@ def origins(environ: Mapping[str, str] | None = None) -> Origins:
     for key in PROFILES.get(Settings.load(environ=environ).shipping.profile, ()):
         names[f"shipping.{key}"] = "profile"
     sources: dict[Origin, Mapping[str, Any]] = {
-        "file": _read_file(None, environ), "environment": _read_environment(environ),
-    }  # fmt: skip
+        "file": _read_file(None, environ),
+        "environment": _read_environment(environ),
+    }
     for origin, values in sources.items():
         names.update({f"{section}.{key}": origin for section, keys in values.items() for key in keys})
     return Origins(path.absolute() if path.exists() else None, names)

@@ -104,10 +104,13 @@ class RowReading:
         # A read that proves or names whole segments takes each of them once.
         is_whole = options.verify == "full" or options.emit == "segments"
         tasks = tasks_of(
-            found, _NO_SPLIT if is_whole else options.split_bytes, options.min_partitions,
+            found,
+            _NO_SPLIT if is_whole else options.split_bytes,
+            options.min_partitions,
             # The cores of this machine. A larger cluster has more than a few full tasks to do anyway.
-            cores=len(os.sched_getaffinity(0)), width=self._width(found),
-        )  # fmt: skip
+            cores=len(os.sched_getaffinity(0)),
+            width=self._width(found),
+        )
         return [InputPartition(task.encode()) for task in tasks]
 
     def _manifests(self, root: SettledRoot, spans: Sequence[Span]) -> list[InputPartition]:
@@ -173,13 +176,7 @@ class BatchReader(RowReading, DataSourceReader):
     """
 
     def __init__(
-        self,
-        place: str,
-        options: ReadOptions,
-        schema: StructType,
-        pins: Marks | None,
-        *,
-        is_inferred: bool,
+        self, place: str, options: ReadOptions, schema: StructType, pins: Marks | None, *, is_inferred: bool
     ) -> None:
         super().__init__(place, options, schema, is_inferred=is_inferred)
         self._pins = pins

@@ -256,12 +256,19 @@ class LagListener(StreamingQueryListener):
 
     def _tell(self, name: str, lag: Lag) -> None:
         logger.info(
-            "stream lag query=%s records=%d bytes=%d seconds=%.1f", name, lag.records, lag.bytes, lag.seconds,
+            "stream lag query=%s records=%d bytes=%d seconds=%.1f",
+            name,
+            lag.records,
+            lag.bytes,
+            lag.seconds,
             extra={
-                "action": "stream_lag", "query": name, "records": lag.records, "bytes": lag.bytes,
+                "action": "stream_lag",
+                "query": name,
+                "records": lag.records,
+                "bytes": lag.bytes,
                 "seconds": lag.seconds,
             },
-        )  # fmt: skip
+        )
 
     def _tell_failure(self, error: Exception) -> None:
         if self._is_failing:

@@ -286,9 +286,12 @@ def _blame(root: SettledRoot, found: Iterable[Piece]) -> None:
         if there.size != piece.facts.size:
             raise Corrupt(
                 f"a segment does not have the size that the manifest says bytes={there.size} said={piece.facts.size}",
-                path=piece.key, topic=piece.head.topic, partition=piece.head.partition, offset=piece.head.first,
+                path=piece.key,
+                topic=piece.head.topic,
+                partition=piece.head.partition,
+                offset=piece.head.first,
                 hint="`holdfast reconcile DIR --remote --fix` brings it back from the log that wrote it",
-            )  # fmt: skip
+            )
 
 
 def through_format(spark: SparkSession, given: Mapping[str, str], reason: str) -> DataFrame:
@@ -317,6 +320,8 @@ def tell(taken: PathTaken) -> None:
     """Log how rows are read."""
     how = "by Spark itself" if taken.path == "native" else "through the format"
     logger.info(
-        "rows are read %s: %s", how, taken.reason,
+        "rows are read %s: %s",
+        how,
+        taken.reason,
         extra={"action": "spark_path", "path": taken.path, "reason": taken.reason},
-    )  # fmt: skip
+    )

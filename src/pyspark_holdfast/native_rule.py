@@ -154,9 +154,10 @@ class _Planner:
             load.refuse(taken.reason)
         except Exception as error:
             logger.warning(
-                "planning failed for Spark's own reader; the format reads", exc_info=True,
+                "planning failed for Spark's own reader; the format reads",
+                exc_info=True,
                 extra={"action": "spark_path", "path": "format"},
-            )  # fmt: skip
+            )
             taken = PathTaken("format", f"planning failed: {type(error).__name__}")
             load.refuse(taken.reason)
         tell(taken)

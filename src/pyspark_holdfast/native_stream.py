@@ -144,14 +144,25 @@ class NativeStream:
         if name is None:
             raise Corrupt("a row of the stream does not name a segment", path=row["key"])
         head = SegmentHead(
-            log_id=bytes.fromhex(self._root.log), topic=row["topic"], partition=row["partition"],
-            number=row["number"], first=row["first_offset"], epoch=0,
-            schema=bytes.fromhex(row["schema"]) or NO_SCHEMA, previous=b"",
-        )  # fmt: skip
+            log_id=bytes.fromhex(self._root.log),
+            topic=row["topic"],
+            partition=row["partition"],
+            number=row["number"],
+            first=row["first_offset"],
+            epoch=0,
+            schema=bytes.fromhex(row["schema"]) or NO_SCHEMA,
+            previous=b"",
+        )
         facts = SegmentFacts(
-            rows=row["rows"], size=row["bytes"], time_min=0, time_max=0, sha256=bytes.fromhex(name.hash), content=b"",
-            footer=b"", key_id=row["key_id"],
-        )  # fmt: skip
+            rows=row["rows"],
+            size=row["bytes"],
+            time_min=0,
+            time_max=0,
+            sha256=bytes.fromhex(name.hash),
+            content=b"",
+            footer=b"",
+            key_id=row["key_id"],
+        )
         return Piece(Segment(head=head, facts=facts), row["start_offset"], row["end_offset"])
 
     def _through_format(self, spark: SparkSession, found: Sequence[Piece], reason: str) -> DataFrame:

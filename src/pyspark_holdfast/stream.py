@@ -161,9 +161,11 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         if marks.of and not marks.log:
             raise Invalid("these offsets name no log", hint="take a new checkpointLocation")
         require_log(
-            marks, self._opened().log, what="the checkpoint belongs to",
+            marks,
+            self._opened().log,
+            what="the checkpoint belongs to",
             hint="read the root that the query has read so far, or take a new checkpointLocation to read this one",
-        )  # fmt: skip
+        )
         return marks.ends
 
     def _marks(self) -> dict[Where, int]:

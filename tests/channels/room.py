@@ -79,9 +79,14 @@ class Room:
     """A group on a network."""
 
     def __init__(
-        self, names: Iterable[str], *, dialect: DialectName = "nim", loss: float = 0.0, seed: int = 1,
+        self,
+        names: Iterable[str],
+        *,
+        dialect: DialectName = "nim",
+        loss: float = 0.0,
+        seed: int = 1,
         settings: ChannelSettings | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.dialect, self.settings = dialect, settings or ChannelSettings()
         self.clock = ManualClock(seed=seed)
         self.bus = Bus(seed, delay=STEP_MS, loss=loss)

@@ -20,12 +20,17 @@ SETTINGS = Settings.from_mapping(
     {
         "segments": {"seal_on_close": False},
         "channels": {
-            "bloom_capacity": 2_000, "resend_interval_ms": 200, "resend_attempts_max": 1_000, "sync_interval_ms": 100,
-            "buffer_sweep_interval_ms": 50, "repair_sweep_interval_ms": 20, "repair_t_min_ms": 20,
+            "bloom_capacity": 2_000,
+            "resend_interval_ms": 200,
+            "resend_attempts_max": 1_000,
+            "sync_interval_ms": 100,
+            "buffer_sweep_interval_ms": 50,
+            "repair_sweep_interval_ms": 20,
+            "repair_t_min_ms": 20,
             "repair_t_max_ms": 200,
         },
     }
-)  # fmt: skip
+)
 
 
 def tell(word: str) -> None:

@@ -103,8 +103,12 @@ def test_a_chat_survives_kill_nine_of_either_and_shows_everything_once(tmp_path)
     again = alice.until("✓ three", "✓ four", "bob: five")
     assert again[0] == "-- said before --"
     assert [line for line in again if line.startswith(("you:", "bob:"))] == [
-        "you: one", "bob: two", "you: three", "you: four", "bob: five",
-    ]  # fmt: skip
+        "you: one",
+        "bob: two",
+        "you: three",
+        "you: four",
+        "bob: five",
+    ]
     alice.leave()
     bob.leave()
     assert alice.delivered() == [b"two", b"five"]

@@ -190,8 +190,10 @@ def test_two_filters_acknowledge_what_is_not_named_both_ways(peer, clock):
         clock.advance(1)
         bob.receive(alice.send(f"a{3 + number}"))
     assert [event for event in bob.events if event[0] in ("acknowledged", "possible")] == [
-        ["acknowledged", second], ["possible", first, 1], ["acknowledged", first],
-    ]  # fmt: skip
+        ["acknowledged", second],
+        ["possible", first, 1],
+        ["acknowledged", first],
+    ]
 
 
 def test_what_javascript_misses_it_asks_for_and_we_answer(peer, clock):

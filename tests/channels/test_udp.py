@@ -26,9 +26,14 @@ pytestmark = pytest.mark.disk
 SOON = 20.0
 """Much longer than it takes, on any machine."""
 QUICK = ChannelSettings(
-    resend_interval_ms=200, resend_attempts_max=1_000, sync_interval_ms=100, buffer_sweep_interval_ms=50,
-    repair_sweep_interval_ms=20, repair_t_min_ms=20, repair_t_max_ms=200,
-)  # fmt: skip
+    resend_interval_ms=200,
+    resend_attempts_max=1_000,
+    sync_interval_ms=100,
+    buffer_sweep_interval_ms=50,
+    repair_sweep_interval_ms=20,
+    repair_t_min_ms=20,
+    repair_t_max_ms=200,
+)
 
 
 @pytest.fixture

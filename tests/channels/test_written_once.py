@@ -59,9 +59,11 @@ def test_an_id_that_is_used_twice_in_one_unit_has_two_records_of_its_own(log):
 
     asyncio.run(main())
     assert told(log) == [
-        (b"a0", b"zero", []), (b"a1", b"one", ["a0"]), (b"a2", b"two", ["a0", "a1"]),
+        (b"a0", b"zero", []),
+        (b"a1", b"one", ["a0"]),
+        (b"a2", b"two", ["a0", "a1"]),
         (b"a1", b"other", ["a0", "a1", "a2"]),
-    ]  # fmt: skip
+    ]
     kept(log, alice)
 
 

@@ -53,8 +53,10 @@ def test_channels_are_listed_in_json(run: Run, kept: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     found = objects(result.stdout)
     assert [(line["participant"], line["channel"], line["dialect"]) for line in found] == [
-        ("alice", "attic", "rfc"), ("alice", "room", "nim"), ("bob", "room", "nim"),
-    ]  # fmt: skip
+        ("alice", "attic", "rfc"),
+        ("alice", "room", "nim"),
+        ("bob", "room", "nim"),
+    ]
     sizes = ("history", "unacknowledged", "waiting", "missing")
     assert [[line[size] for size in sizes] for line in found] == [[1, 1, 0, 0], [3, 3, 0, 0], [1, 0, 1, 1]]
     assert found[2]["lamport"] > found[1]["lamport"] > 1_600_000_000

@@ -72,12 +72,17 @@ def test_shipping_has_its_price(run: Run) -> None:
     """The PUT rate and its monthly list price, of the settings in force and of each profile beside them."""
     found = shown(run, HOLDFAST_SHIPPING__BATCH_TIMEOUT_MS="100")
     assert found["cost"] == {
-        "profile": "", "batch_timeout_ms": 100, "puts_per_second": 10, "puts_per_month": 25_920_000,
+        "profile": "",
+        "batch_timeout_ms": 100,
+        "puts_per_second": 10,
+        "puts_per_month": 25_920_000,
         "dollars_per_month": 129.6,
-    }  # fmt: skip
+    }
     assert [(cost["profile"], cost["dollars_per_month"]) for cost in found["profiles"]] == [
-        ("low-latency", 2592.0), ("balanced", 51.84), ("economy", 2.59),
-    ]  # fmt: skip
+        ("low-latency", 2592.0),
+        ("balanced", 51.84),
+        ("economy", 2.59),
+    ]
 
 
 def test_text_has_a_line_per_setting_and_per_profile(run: Run) -> None:
@@ -100,10 +105,17 @@ def test_a_directory_costs_nothing(run: Run) -> None:
 def test_no_secret_is_shown(run: Run, form: list[str]) -> None:
     """Credentials in the environment are not settings: nothing of them is printed, only their references."""
     result = run(
-        "config", "show", *form, AWS_ACCESS_KEY_ID="AKIAIOSFODNN7EXAMPLE", AWS_SECRET_ACCESS_KEY=SECRET,
-        AWS_SESSION_TOKEN=SECRET, MINE_SECRET_ACCESS_KEY=SECRET, KEYS=f"k1:{SECRET}",
-        HOLDFAST_STORE__CREDENTIALS="env:MINE", HOLDFAST_CRYPTO__KEYRING="env:KEYS",
-    )  # fmt: skip
+        "config",
+        "show",
+        *form,
+        AWS_ACCESS_KEY_ID="AKIAIOSFODNN7EXAMPLE",
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        AWS_SESSION_TOKEN=SECRET,
+        MINE_SECRET_ACCESS_KEY=SECRET,
+        KEYS=f"k1:{SECRET}",
+        HOLDFAST_STORE__CREDENTIALS="env:MINE",
+        HOLDFAST_CRYPTO__KEYRING="env:KEYS",
+    )
     assert result.exit_code == 0
     assert "env:MINE" in result.stdout
     assert "env:KEYS" in result.stdout

@@ -37,8 +37,10 @@ def lines(result):
 def test_list_shows_lag(run, place):
     found = lines(run("consumer", "list", place, "--json"))
     assert [(one["consumer"], one["topic"], one["lag"]) for one in found] == [
-        ("audit", "orders", 10), ("billing", "notes", 0), ("billing", "orders", 3),
-    ]  # fmt: skip
+        ("audit", "orders", 10),
+        ("billing", "notes", 0),
+        ("billing", "orders", 3),
+    ]
     assert found[2]["committed"].startswith("2023-11-14T")
     assert len(lines(run("consumer", "list", place, "--topic", "notes", "--json"))) == 1
     text = run("consumer", "list", place).stdout
@@ -65,9 +67,15 @@ def test_show_has_every_partition(run, place):
 
 @pytest.mark.parametrize(
     ("to", "positions"),
-    [("first", [0, 0]), ("next", [5, 5]), ("2", [2, 2]), ("-1", [4, 4]), ('{"0":1,"1":3}', [1, 3]),
-     ("2026-01-03T00:00:00Z", [2, 2])],
-)  # fmt: skip
+    [
+        ("first", [0, 0]),
+        ("next", [5, 5]),
+        ("2", [2, 2]),
+        ("-1", [4, 4]),
+        ('{"0":1,"1":3}', [1, 3]),
+        ("2026-01-03T00:00:00Z", [2, 2]),
+    ],
+)
 def test_seek_moves_it_durably(run, place, to, positions):
     (found,) = lines(run("consumer", "seek", place, "billing", "orders", f"--to={to}", "--json"))
     assert [line["position"] for line in found["partitions"]] == positions
@@ -117,8 +125,9 @@ def test_what_is_wrong_is_said(run, place, arguments, code, words):
 def test_forget_lets_go_of_it(run, place):
     assert run("consumer", "forget", place, "billing", "orders").exit_code == 0
     assert [(one["consumer"], one["topic"]) for one in lines(run("consumer", "list", place, "--json"))] == [
-        ("audit", "orders"), ("billing", "notes"),
-    ]  # fmt: skip
+        ("audit", "orders"),
+        ("billing", "notes"),
+    ]
 
 
 def test_while_a_service_owns_the_log_it_is_shown_and_not_moved(run, place):

@@ -79,8 +79,12 @@ def test_every_option_is_documented(verb: str) -> None:
     command = program.get_command(CONTEXT, verb)
     assert command is not None
     options = options_of(command)
-    table = {word.split()[0] for line in section(f"holdfast {verb}").splitlines() if line.startswith("| `--")
-             for word in re.findall(r"`(-[^`]+)`", line.split("|")[1])}  # fmt: skip
+    table = {
+        word.split()[0]
+        for line in section(f"holdfast {verb}").splitlines()
+        if line.startswith("| `--")
+        for word in re.findall(r"`(-[^`]+)`", line.split("|")[1])
+    }
     assert table == options
 
 
@@ -100,10 +104,7 @@ def test_global_options_are_documented() -> None:
         ("For all verbs", [output.ErrorLine]),
         ("holdfast append", [Receipt]),
         ("holdfast read", [record_json.RecordLine, row_json.RowLine, read.PositionLine]),
-        (
-            "holdfast topics",
-            [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus],
-        ),
+        ("holdfast topics", [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus]),
         (
             "holdfast topics",
             [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema, root_report.RootTable],
@@ -133,10 +134,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast keys", [keys.KeyLine]),
         ("holdfast serve", [serve.ServingLine]),
         ("holdfast token", [token.TokenLine, token.NewTokenLine]),
-        (
-            "holdfast consumer",
-            [consumer.ConsumerLine, consumer.ConsumerReport, consumer.ConsumerPartitionLine],
-        ),
+        ("holdfast consumer", [consumer.ConsumerLine, consumer.ConsumerReport, consumer.ConsumerPartitionLine]),
         (
             "holdfast channel",
             [
@@ -191,7 +189,8 @@ def test_every_kind_of_error_is_documented() -> None:
     from holdfast import errors
 
     kinds = {
-        name for name, kind in vars(errors).items()
+        name
+        for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.HoldfastError) and kind is not errors.HoldfastError
-    }  # fmt: skip
+    }
     assert kinds | {"Usage", "OSError", "Defect"} <= words(section("For all verbs"))

@@ -49,9 +49,10 @@ def test_executions_are_listed_and_shown(run: Run, kept: tuple[Path, UUID]) -> N
     shown = objects(run("execution", "show", path, execution, "--json").stdout)[0]
     states = [(step["path"], step["state"], step["effect"]) for step in shown["steps"]]
     assert states == [
-        ("fetch", "done", "idempotent"), ("rows/parse", "done", "idempotent"),
+        ("fetch", "done", "idempotent"),
+        ("rows/parse", "done", "idempotent"),
         ("charge", "begun", "exactly_once_guarded"),
-    ]  # fmt: skip
+    ]
     assert [event["event"] for event in shown["events"]] == ["opened", "failed"]
     steps = objects(run("execution", "timeline", path, execution, "--json").stdout)
     assert steps == shown["steps"]
@@ -84,8 +85,9 @@ def test_changes_by_hand(run: Run, kept: tuple[Path, UUID]) -> None:
     assert (started["action"], started["status"]) == ("start", "queued")
     shown = objects(run("execution", "show", path, started["id"], "--reveal", "--json").stdout)[0]
     assert shown["input"] == [[1, "two"], {"x": None}]
-    again = run("execution", "start", path, "report", "--args", '[1, "two"]', "--kwargs", '{"x": null}',
-                "--id", started["id"])  # fmt: skip
+    again = run(
+        "execution", "start", path, "report", "--args", '[1, "two"]', "--kwargs", '{"x": null}', "--id", started["id"]
+    )
     assert again.stdout == f"{started['id']}  queued\n"
     assert run("execution", "cancel", path, started["id"], "--reason", "wrong").stdout == f"{started['id']}  canceled\n"
     assert run("execution", "resume", path, started["id"]).exit_code == 1

@@ -36,8 +36,13 @@ def test_a_sound_log_is_shown_whole(run: Run, log: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     found = by_type(result.stdout)
     assert {name: len(lines) for name, lines in found.items()} == {
-        "format": 1, "log": 1, "epoch": 1, "topic": 2, "head": 3, "entry": 5,
-    }  # fmt: skip
+        "format": 1,
+        "log": 1,
+        "epoch": 1,
+        "topic": 2,
+        "head": 3,
+        "entry": 5,
+    }
     for name in found:
         assert checks(found, name) == {"ok"}
     assert [(line["first"], line["end"], line["count"]) for line in found["entry"]] == [
@@ -59,8 +64,11 @@ def test_what_was_shipped_is_shown(run: Run, sealed_log: Path, tmp_path: Path) -
     assert checks(found, "shipping") == checks(found, "shipment") == {"ok"}
     orders = next(line for line in found["shipment"] if line["topic"] == "orders")
     assert {name: orders[name] for name in ("slots", "settled_segments", "settled_offset", "shipped_offset")} == {
-        "slots": 3, "settled_segments": 3, "settled_offset": 30, "shipped_offset": 35,
-    }  # fmt: skip
+        "slots": 3,
+        "settled_segments": 3,
+        "settled_offset": 30,
+        "shipped_offset": 35,
+    }
     chosen = by_type(run("inspect", sealed_log, "--topic", "rows", "--json").stdout)
     assert [line["topic"] for line in chosen["shipment"]] == ["rows"]
 
@@ -146,9 +154,17 @@ def test_records_are_listed_by_size(run: Run, log: Path) -> None:
     lines = objects(result.stdout)
     assert [line["type"] for line in lines[-2:]] == ["entry", "record"]
     assert lines[-1] == {
-        "type": "record", "topic": "orders", "partition": 0, "offset": 10, "time": "1970-01-01T00:00:00.000000Z",
-        "time_us": 0, "key_bytes": 3, "kind_bytes": 2, "headers_bytes": 6, "payload_bytes": 5,
-    }  # fmt: skip
+        "type": "record",
+        "topic": "orders",
+        "partition": 0,
+        "offset": 10,
+        "time": "1970-01-01T00:00:00.000000Z",
+        "time_us": 0,
+        "key_bytes": 3,
+        "kind_bytes": 2,
+        "headers_bytes": 6,
+        "payload_bytes": 5,
+    }
     text = run("inspect", log, "--records").stdout
     assert "-- records of entry 6\n" in text
     assert "payload-" not in text
@@ -450,11 +466,15 @@ def test_segments_and_watermarks_are_shown_and_checked(run: Run, sealed_log: Pat
     found = by_type(result.stdout)
     assert {line["state"] for line in found["segment"]} == {"live"}
     assert [(line["topic"], line["number"], line["first"], line["end"]) for line in found["segment"]] == [
-        ("orders", 0, 0, 10), ("orders", 1, 10, 20), ("orders", 2, 20, 30), ("rows", 0, 0, 2),
-    ]  # fmt: skip
+        ("orders", 0, 0, 10),
+        ("orders", 1, 10, 20),
+        ("orders", 2, 20, 30),
+        ("rows", 0, 0, 2),
+    ]
     assert [(line["topic"], line["segments"], line["sealed_offset"]) for line in found["watermark"]] == [
-        ("orders", 3, 30), ("rows", 1, 2),
-    ]  # fmt: skip
+        ("orders", 3, 30),
+        ("rows", 1, 2),
+    ]
     for name in ("segment", "watermark", "schema", "head"):
         assert checks(found, name) == {"ok"}
     assert found["watermark"][0]["chain"] == found["segment"][2]["chain"]
@@ -513,7 +533,7 @@ def test_expired_segments_stay_in_the_chain(run: Run, sealed_log: Path) -> None:
         ("DELETE FROM entries WHERE partition_id = 1", "head", "tail_check", [0]),
         ("UPDATE entries SET first_offset = 31 WHERE partition_id = 1", "entry", "link_check", [0]),
     ],
-)  # fmt: skip
+)
 def test_damage_to_the_manifest_is_shown_in_its_place(
     run: Run, sealed_log: Path, sql: str, type: str, field: str, bad: list[int]
 ) -> None:

@@ -121,7 +121,7 @@ def test_places_of_the_command_line_win(run: Run, tmp_path: Path, file: Path, ro
         ("from pyspark.sql.functions import udf\n@udf('bigint')\ndef f(n):\n    return n\n", 2, "LongType()"),
         ("raise ValueError('\\x1b[31mred')\n", 1, r"\x1b[31mred"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_the_file_is_told_with_its_line(
     run: Run, tmp_path: Path, source: str, line: int, words: str
 ) -> None:

@@ -103,9 +103,13 @@ def served(file: Path) -> dict[str, Any]:
     """A service that is told to stop while it works on its second table."""
     arguments = ["spark", "pipeline", "run", str(file), "--every", "1h", "--json", *LOCAL]
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False,
+        [sys.executable, "-c", MAIN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
         env={**os.environ, "STOPPED_AT_WORK": "1"},
-    )  # fmt: skip
+    )
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
@@ -128,9 +132,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
         "status": [*verbs, "status", fine],
     }
     done = subprocess.run(
-        [sys.executable, "-c", ASKING], input=json.dumps(questions), capture_output=True, text=True, timeout=PATIENCE,
-        env={**os.environ, "TZ": "UTC"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", ASKING],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "TZ": "UTC"},
+        check=False,
+    )
     assert "answers:" in done.stdout, done.stderr
     return Shop(folder, service, json.loads(done.stdout.rpartition("answers:")[2]), done.stderr)
 
@@ -186,8 +195,10 @@ def test_a_table_that_fails_is_told_and_the_others_are_written(shop: Shop) -> No
     done = shop.answers["broken"]
     assert done["code"] == 1
     assert [line.split()[:2] for line in done["out"].splitlines()[1:]] == [
-        ["copies", "written"], ["latest", "written"], ["broken", "failed"],
-    ]  # fmt: skip
+        ["copies", "written"],
+        ["latest", "written"],
+        ["broken", "failed"],
+    ]
     line = FILE.partition("raise ValueError")[0].count("\n") + 1
     assert done["err"].splitlines()[-2] == f"broken: ValueError: this table is broken (broken.py:{line})"
     assert "Traceback" not in done["err"]

@@ -58,20 +58,21 @@ def test_json_has_the_documented_fields(run: Run, log: Path) -> None:
         opened.topic("orders").append(b'{"a": "b"}\n', key=b"k", kind="made", headers={"h": b"v"}, time=1)
     plain, full = objects(run("read", log, "orders", "--json", "--start", -2).stdout)
     assert full == {
-        "topic": "orders", "partition": 0, "offset": 10, "time": "1970-01-01T00:00:00.000001Z", "time_us": 1,
-        "key": "k", "kind": "made", "headers": {"h": "v"}, "payload": '{"a": "b"}\n',
-    }  # fmt: skip
+        "topic": "orders",
+        "partition": 0,
+        "offset": 10,
+        "time": "1970-01-01T00:00:00.000001Z",
+        "time_us": 1,
+        "key": "k",
+        "kind": "made",
+        "headers": {"h": "v"},
+        "payload": '{"a": "b"}\n',
+    }
     assert (plain["key"], plain["kind"], plain["headers"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (b"\xff", "/w=="),
-        (b"\x1b[31m", "G1szMW0="),
-        (b"\x00", "AA=="),
-        ("\x9b".encode(), "wps="),
-    ],
+    ("value", "text"), [(b"\xff", "/w=="), (b"\x1b[31m", "G1szMW0="), (b"\x00", "AA=="), ("\x9b".encode(), "wps=")]
 )
 def test_what_is_not_text_is_base64(run: Run, log: Path, value: bytes, text: str) -> None:
     """Bytes that are no text, or hold control characters, become base64, and a field says so."""
@@ -132,14 +133,27 @@ def test_raw_lines_can_be_appended_again(run: Run, log: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--follow", "--end", "3"], ["--follow", "--reverse"], ["--raw", "--json"], ["--no-newline"], ["--limit", "-1"],
-        ["--follow", "--until", "0"], ["--follow", "--position", "-"], ["--follow", "--format", "arrow"],
+        ["--follow", "--end", "3"],
+        ["--follow", "--reverse"],
+        ["--raw", "--json"],
+        ["--no-newline"],
+        ["--limit", "-1"],
+        ["--follow", "--until", "0"],
+        ["--follow", "--position", "-"],
+        ["--follow", "--format", "arrow"],
         ["--follow", "--key", "c"],
-        ["--follow", "--bytes", "1"], ["--raw", "--format", "text"], ["--json", "--format", "arrow"],
-        ["--format", "xml"], ["--position", "-", "--start", "3"], ["--position", "-", "--reverse", "--end", "3"],
-        ["--since", "yesterday"], ["--since", "2026-01-01"], ["--until", "2026-01-01T00:00:00"], ["--bytes", "much"],
+        ["--follow", "--bytes", "1"],
+        ["--raw", "--format", "text"],
+        ["--json", "--format", "arrow"],
+        ["--format", "xml"],
+        ["--position", "-", "--start", "3"],
+        ["--position", "-", "--reverse", "--end", "3"],
+        ["--since", "yesterday"],
+        ["--since", "2026-01-01"],
+        ["--until", "2026-01-01T00:00:00"],
+        ["--bytes", "much"],
     ],
-)  # fmt: skip
+)
 def test_options_that_contradict_are_wrong_usage(run: Run, log: Path, options: list[str]) -> None:
     """Options that make no sense together exit with 2 and print no record."""
     result = run("read", log, "orders", *options)
@@ -406,19 +420,26 @@ def test_rows_are_printed_as_json(run: Run, sealed_log: Path) -> None:
     """A row of a typed topic has its place, its time, and its columns under `row`."""
     result = run("read", sealed_log, "rows", "--json")
     assert (result.exit_code, [line["row"] for line in objects(result.stdout)]) == (
-        0, [{"a": 0, "s": "zero"}, {"a": 1, "s": None}, {"a": 2, "s": "two"}],
-    )  # fmt: skip
+        0,
+        [{"a": 0, "s": "zero"}, {"a": 1, "s": None}, {"a": 2, "s": "two"}],
+    )
     assert objects(result.stdout)[2] | {"row": None} == {
-        "topic": "rows", "partition": 0, "offset": 2, "time": "1970-01-01T00:00:02.000000Z", "time_us": 2000000,
+        "topic": "rows",
+        "partition": 0,
+        "offset": 2,
+        "time": "1970-01-01T00:00:02.000000Z",
+        "time_us": 2000000,
         "row": None,
-    }  # fmt: skip
+    }
 
 
 def test_columns_can_be_chosen(run: Run, sealed_log: Path) -> None:
     """--columns reads only some; names that are none, and raw topics, are refused."""
     assert [line["row"] for line in objects(run("read", sealed_log, "rows", "--json", "--columns", "s").stdout)] == [
-        {"s": "zero"}, {"s": None}, {"s": "two"},
-    ]  # fmt: skip
+        {"s": "zero"},
+        {"s": None},
+        {"s": "two"},
+    ]
     both = run("read", sealed_log, "rows", "--json", "--columns", "a,s", "--limit", 1)
     assert objects(both.stdout)[0]["row"] == {"a": 0, "s": "zero"}
     assert run("read", sealed_log, "rows", "--columns", "nothing").exit_code == 1

@@ -36,8 +36,10 @@ def test_damage_is_found_with_exit_code_3(run: Run, sealed_log: Path) -> None:
     code, report = reconcile(run, sealed_log)
     assert code == 3
     assert [(f["kind"], f["topic"], f["number"]) for f in report["findings"]] == [
-        ("missing", "orders", 0), ("size_mismatch", "orders", 1), ("untracked", "orders", None),
-    ]  # fmt: skip
+        ("missing", "orders", 0),
+        ("size_mismatch", "orders", 1),
+        ("untracked", "orders", None),
+    ]
     text = run("reconcile", sealed_log)
     assert (text.exit_code, "size_mismatch" in text.stdout) == (3, True)
 

@@ -40,10 +40,24 @@ def test_a_lost_machine_is_brought_back(run: Run, sealed_log: Path, store: Path)
     assert report.pop("acknowledged_seq") >= 0
     assert ["not encrypted" in told for told in report.pop("not_proved")] == [True]
     assert report == {
-        "store": store.as_uri(), "epoch": 2, "topics": 3, "partitions": 4, "segments": 4, "records": 38,
-        "tail_records": 6, "resumed": 0, "expired": 0, "cut_batches": 0, "cut_records": 0,
-        "lost_commits": 0, "lost_settled": [], "keys": 0, "policies": [], "expiries": [], "sink_topics": [],
-    }  # fmt: skip
+        "store": store.as_uri(),
+        "epoch": 2,
+        "topics": 3,
+        "partitions": 4,
+        "segments": 4,
+        "records": 38,
+        "tail_records": 6,
+        "resumed": 0,
+        "expired": 0,
+        "cut_batches": 0,
+        "cut_records": 0,
+        "lost_commits": 0,
+        "lost_settled": [],
+        "keys": 0,
+        "policies": [],
+        "expiries": [],
+        "sink_topics": [],
+    }
     assert payloads(Path("back")) == [b"payload-%d" % n for n in range(35)]
     run("append", "back", "orders", "goes on", HOLDFAST_STORE__URL=store.as_uri())
     (status,) = objects(run("status", "back", "--json").stdout)

@@ -91,8 +91,11 @@ def test_topics_of_a_store(run: Run, sealed_log: Path, root: Path) -> None:
     for line in objects(run("topics", root, "--json").stdout):
         there = own[line["topic"]]
         assert (line["kind"], line["records"], line["segments"], line["segment_bytes"]) == (
-            there["kind"], there["records"], there["segments"], there["segment_bytes"],
-        )  # fmt: skip
+            there["kind"],
+            there["records"],
+            there["segments"],
+            there["segment_bytes"],
+        )
         for here, part in zip(line["partitions"], there["partitions"], strict=True):
             assert {name: part[name] for name in ("partition", "first", "shipped", "settled")} == {
                 name: here[name] for name in ("partition", "first", "shipped", "settled")
@@ -154,11 +157,7 @@ def test_what_a_store_cannot_do_is_wrong_usage(run: Run, root: Path, log: Path) 
 def test_a_store_that_is_not_there(run: Run, tmp_path: Path) -> None:
     """Nothing there, a wrong scheme, a secret in the address: refused, and the secret is not repeated."""
     for verb in (["read", "URL", "orders"], ["topics", "URL"], ["status", "URL"]):
-        for url, code in (
-            ((tmp_path / "nowhere").as_uri(), 1),
-            ("ftp://host/x", 2),
-            ("s3://user:hunter2@bucket/x", 2),
-        ):
+        for url, code in (((tmp_path / "nowhere").as_uri(), 1), ("ftp://host/x", 2), ("s3://user:hunter2@bucket/x", 2)):
             result = run(*[url if word == "URL" else word for word in verb])
             assert (result.exit_code, result.stdout) == (code, "")
             assert "hunter2" not in result.stderr

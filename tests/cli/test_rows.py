@@ -19,13 +19,23 @@ from holdfast.segments.typed.conform import conform
 
 SCHEMA = pa.schema(
     [
-        ("i", pa.int64()), ("f", pa.float64()), ("t", pa.string()), ("b", pa.binary()), ("yes", pa.bool_()),
-        ("us", pa.timestamp("us", "UTC")), ("ms", pa.timestamp("ms")), ("day", pa.date32()), ("clock", pa.time64("us")),
-        ("d", pa.decimal128(30, 10)), ("took", pa.duration("us")), ("word", pa.dictionary(pa.int32(), pa.string())),
-        ("many", pa.list_(pa.binary())), ("pairs", pa.map_(pa.string(), pa.decimal128(10, 2))),
+        ("i", pa.int64()),
+        ("f", pa.float64()),
+        ("t", pa.string()),
+        ("b", pa.binary()),
+        ("yes", pa.bool_()),
+        ("us", pa.timestamp("us", "UTC")),
+        ("ms", pa.timestamp("ms")),
+        ("day", pa.date32()),
+        ("clock", pa.time64("us")),
+        ("d", pa.decimal128(30, 10)),
+        ("took", pa.duration("us")),
+        ("word", pa.dictionary(pa.int32(), pa.string())),
+        ("many", pa.list_(pa.binary())),
+        ("pairs", pa.map_(pa.string(), pa.decimal128(10, 2))),
         ("inner", pa.struct([("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])),
     ]
-)  # fmt: skip
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
@@ -75,10 +85,17 @@ def test_rows_look_as_documented() -> None:
     batch = pa.RecordBatch.from_pylist([row], schema=SCHEMA)
     found = json.loads(msgspec.json.encode(plain_rows(batch, 1)[0]))
     assert {name: value for name, value in found.items() if value is not None} == {
-        "b": "/w==", "us": "2026-01-02T03:04:05.0006Z", "ms": "2026-01-02T00:00:00", "day": "2026-01-02",
-        "clock": "03:04:00", "d": "1.5000000000", "took": 1000000, "pairs": [["k", "0.25"]],
-        "inner": {"at": None, "n": 7}, "many": ["", None],
-    }  # fmt: skip
+        "b": "/w==",
+        "us": "2026-01-02T03:04:05.0006Z",
+        "ms": "2026-01-02T00:00:00",
+        "day": "2026-01-02",
+        "clock": "03:04:00",
+        "d": "1.5000000000",
+        "took": 1000000,
+        "pairs": [["k", "0.25"]],
+        "inner": {"at": None, "n": 7},
+        "many": ["", None],
+    }
 
 
 def test_times_that_python_lacks_are_still_printed() -> None:

@@ -53,10 +53,18 @@ def test_a_plain_log_does_not_show_its_payloads_either(run: Run, log: Path) -> N
 @pytest.mark.parametrize(
     "verb",
     [
-        ["append", "log", "t", "x"], ["read", "log", "t"], ["tail", "log", "t"], ["topics", "log"], ["status", "log"],
-        ["seal", "log"], ["retain", "log"], ["reconcile", "log"], ["rebuild", "log", "--yes"], ["inspect", "log"],
+        ["append", "log", "t", "x"],
+        ["read", "log", "t"],
+        ["tail", "log", "t"],
+        ["topics", "log"],
+        ["status", "log"],
+        ["seal", "log"],
+        ["retain", "log"],
+        ["reconcile", "log"],
+        ["rebuild", "log", "--yes"],
+        ["inspect", "log"],
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_key_that_was_given_by_mistake_is_not_repeated(run: Run, log: Path, verb: list[str], form: list[str]) -> None:
     """A key in place of a reference to it is refused without showing it, as option or as setting."""

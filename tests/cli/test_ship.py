@@ -65,8 +65,11 @@ def test_everything_durable_is_on_the_store_when_it_returns(run: Run, sealed_log
     assert report.pop("dollars") > 0
     assert report["puts"] >= report["objects"] >= report["batches"] + 2 * report["segments"]
     assert {name: report[name] for name in ("store", "epoch", "records", "segments")} == {
-        "store": store.as_uri(), "epoch": 1, "records": 38, "segments": 4,
-    }  # fmt: skip
+        "store": store.as_uri(),
+        "epoch": 1,
+        "records": 38,
+        "segments": 4,
+    }
     assert (report["records_left"], report["segments_left"], report["left"]) == (0, 0, [])
     assert len(segments(store)) == 4
     assert batches(store)
@@ -99,8 +102,11 @@ def test_seal_brings_everything_into_segments(run: Run, sealed_log: Path, store:
     assert (report["segments"], report["records"]) == (6, 38)
     with holdfast.open(sealed_log, read_only=True) as log:
         assert [(marks.settled, marks.durable) for topic in log.topics() for marks in log.marks(topic)] == [
-            (0, 0), (0, 0), (35, 35), (3, 3),
-        ]  # fmt: skip
+            (0, 0),
+            (0, 0),
+            (35, 35),
+            (3, 3),
+        ]
 
 
 def test_what_retention_removed_before_is_not_counted(run: Run, sealed_log: Path, store: Path) -> None:

@@ -96,9 +96,14 @@ def answers(log: Path, damaged: Path, shipped: Path) -> dict[str, dict[str, Any]
         "damaged": ["spark", "read", str(damaged), "orders", "--option", "verify=hash", *local],
     }
     done = subprocess.run(
-        [sys.executable, "-c", ASKING], input=json.dumps(questions), capture_output=True, text=True, timeout=PATIENCE,
-        env={**os.environ, "TZ": "UTC"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", ASKING],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "TZ": "UTC"},
+        check=False,
+    )
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.rpartition("answers:")[2])
     return found
 
@@ -115,8 +120,15 @@ def test_a_table_is_printed_and_words_go_to_stderr(answers: dict[str, dict[str, 
     assert done["code"] == 0, done["err"]
     lines = [line for line in done["out"].splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
-        "topic", "partition", "offset", "timestamp", "key", "value", "headers", "kind",
-    ]  # fmt: skip
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        "kind",
+    ]
     assert len(lines) == 1 + 2
     assert "reading through " in done["err"]
     assert f"settled: {marks(log)}" in done["err"]
@@ -173,9 +185,15 @@ def test_compaction_prints_its_report(answers: dict[str, dict[str, Any]]) -> Non
 
 
 @pytest.mark.parametrize(
-    "arguments", [["read", "data"], ["read", "data", "a", "b"], ["read", "data", "a", "--dry-run"],
-                  ["compact", "data", "--count"], ["compact", "data", "--option", "verify=off"]]
-)  # fmt: skip
+    "arguments",
+    [
+        ["read", "data"],
+        ["read", "data", "a", "b"],
+        ["read", "data", "a", "--dry-run"],
+        ["compact", "data", "--count"],
+        ["compact", "data", "--option", "verify=off"],
+    ],
+)
 def test_what_belongs_to_the_other_action_is_wrong_usage(run: Run, arguments: list[str]) -> None:
     """Exit code 2, before Spark is started."""
     done = run("spark", *arguments)

@@ -37,14 +37,25 @@ def test_status_in_json_is_complete(run: Run, log: Path) -> None:
     idle = {"appended": 0, "durable": 0, "tail_records": 0, "tail_bytes": 0, **zero, **unknown}
     full = {"appended": 10, "durable": 10, "tail_records": 10, "tail_bytes": tail_bytes}
     assert found == {
-        "owner_pid": None, "epoch": 1, "encrypted": False, "keys": [], "verified": True, "wal_bytes": 0, "records": 10,
-        "tail_records": 10, "segments": 0, "segment_bytes": 0, "shipping": None,
+        "owner_pid": None,
+        "epoch": 1,
+        "encrypted": False,
+        "keys": [],
+        "verified": True,
+        "wal_bytes": 0,
+        "records": 10,
+        "tail_records": 10,
+        "segments": 0,
+        "segment_bytes": 0,
+        "shipping": None,
         "topics": [
             {"topic": "idle", "kind": "raw", "partitions": [{"partition": n, **idle} for n in (0, 1)]},
             {"topic": "orders", "kind": "raw", "partitions": [{"partition": 0, **full, **zero, **unknown}]},
         ],
-        "problems": [], "consumers": {}, "tables": [],
-    }  # fmt: skip
+        "problems": [],
+        "consumers": {},
+        "tables": [],
+    }
 
 
 def test_status_in_text_is_plain_and_aligned(run: Run, log: Path) -> None:
@@ -53,8 +64,17 @@ def test_status_in_text_is_plain_and_aligned(run: Run, log: Path) -> None:
     assert result.exit_code == 0
     table = result.stdout[result.stdout.index("topic ") :].splitlines()
     assert table[0].split() == [
-        "topic", "partition", "first", "appended", "durable", "sealed", "shipped", "settled", "tail", "segments",
-    ]  # fmt: skip
+        "topic",
+        "partition",
+        "first",
+        "appended",
+        "durable",
+        "sealed",
+        "shipped",
+        "settled",
+        "tail",
+        "segments",
+    ]
     assert [line.split()[:5] for line in table[1:]] == [
         ["idle", "0", "0", "0", "0"],
         ["idle", "1", "0", "0", "0"],
@@ -198,8 +218,12 @@ def test_marks_tell_what_is_sealed(run: Run, sealed_log: Path) -> None:
     orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
     sizes = [file.stat().st_size for file in segment_files(sealed_log)]
     assert {name: orders[name] for name in ("first", "durable", "sealed", "shipped", "settled")} == {
-        "first": 0, "durable": 35, "sealed": 30, "shipped": None, "settled": 30,
-    }  # fmt: skip
+        "first": 0,
+        "durable": 35,
+        "sealed": 30,
+        "shipped": None,
+        "settled": 30,
+    }
     assert (orders["tail_records"], orders["segments"], orders["segment_bytes"]) == (5, 3, sum(sizes))
     assert (found["records"], found["tail_records"], found["segments"]) == (38, 6, 4)
     assert found["segment_bytes"] == sum(sizes) + segment_files(sealed_log, "rows")[0].stat().st_size
@@ -343,17 +367,27 @@ def test_a_log_with_a_store_tells_how_far_it_is_there(run: Run, sealed_log: Path
     (found,) = objects(run("status", sealed_log, "--json").stdout)
     orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")["partitions"][0]
     assert {name: orders[name] for name in ("durable", "sealed", "shipped", "settled")} == {
-        "durable": 38, "sealed": 37, "shipped": 35, "settled": 30,
-    }  # fmt: skip
+        "durable": 38,
+        "sealed": 37,
+        "shipped": 35,
+        "settled": 30,
+    }
     assert (orders["unshipped"], orders["unsettled_segments"]) == (3, 1)
     shipping = found["shipping"]
     assert shipping.pop("cost")["dollars_per_month"] == 2592.0
     assert shipping.pop("lag_bytes") > 0
     assert shipping.pop("shipped_seq") > 0
     assert shipping == {
-        "store": (tmp_path / "store").as_uri(), "copy": False, "lag_records": 3, "unsettled_segments": 1,
-        "fenced": False, "stranded_records": 0, "alarm": None, "ended": None, "last_error": None,
-    }  # fmt: skip
+        "store": (tmp_path / "store").as_uri(),
+        "copy": False,
+        "lag_records": 3,
+        "unsettled_segments": 1,
+        "fenced": False,
+        "stranded_records": 0,
+        "alarm": None,
+        "ended": None,
+        "last_error": None,
+    }
 
 
 def test_the_store_is_in_the_text(run: Run, sealed_log: Path, tmp_path: Path) -> None:
@@ -388,10 +422,16 @@ def test_the_cost_is_the_owners(run: Run, spawn: Spawn, log: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "note",
-    [None, b"", b"[]", b'{"profile":"x","batch_timeout_ms":5,"commit_batches":true}', b"{" * 5000,
-     b'{"profile":"","batch_timeout_ms":1e-300,"commit_batches":true}',
-     b'{"profile":"","batch_timeout_ms":-1,"commit_batches":true}'],
-)  # fmt: skip
+    [
+        None,
+        b"",
+        b"[]",
+        b'{"profile":"x","batch_timeout_ms":5,"commit_batches":true}',
+        b"{" * 5000,
+        b'{"profile":"","batch_timeout_ms":1e-300,"commit_batches":true}',
+        b'{"profile":"","batch_timeout_ms":-1,"commit_batches":true}',
+    ],
+)
 def test_a_cost_that_nobody_knows_is_none(run: Run, log: Path, tmp_path: Path, note: bytes | None) -> None:
     """Without the owner's word, or with one that is none, the cost is not guessed."""
     ship(log, tmp_path / "store")

@@ -16,8 +16,10 @@ def test_a_topic_is_described_in_json(run: Run, sealed_log: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     idle, orders, rows = objects(result.stdout)
     assert [(line["topic"], line["kind"], len(line["partitions"])) for line in (idle, orders, rows)] == [
-        ("idle", "raw", 2), ("orders", "raw", 1), ("rows", "typed", 1),
-    ]  # fmt: skip
+        ("idle", "raw", 2),
+        ("orders", "raw", 1),
+        ("rows", "typed", 1),
+    ]
     assert (orders["records"], orders["tail_records"], orders["segments"]) == (35, 5, 3)
     assert orders["segment_bytes"] == sum(file.stat().st_size for file in segment_files(sealed_log))
     assert orders["partitions"][0]["sealed"] == orders["partitions"][0]["settled"] == 30
@@ -44,8 +46,11 @@ def test_topics_in_text_is_a_table(run: Run, sealed_log: Path) -> None:
     table = [line.split() for line in run("topics", sealed_log).stdout.splitlines()]
     assert table[0][:4] == ["topic", "kind", "partition", "records"]
     assert [line[:4] for line in table[1:]] == [
-        ["idle", "raw", "0", "0"], ["idle", "raw", "1", "0"], ["orders", "raw", "0", "35"], ["rows", "typed", "0", "3"],
-    ]  # fmt: skip
+        ["idle", "raw", "0", "0"],
+        ["idle", "raw", "1", "0"],
+        ["orders", "raw", "0", "35"],
+        ["rows", "typed", "0", "3"],
+    ]
 
 
 def test_topics_works_beside_an_owner_and_without_the_key(run: Run, owner: Owner, log: Path, secret_log: Path) -> None:

@@ -334,9 +334,14 @@ def forged(root: Root) -> RewriteDocument:
     joined = msgspec.structs.replace(segment, facts=msgspec.structs.replace(segment.facts, rows=first.rows + last.rows))
     document = SegmentDocument.of(joined, slot=first.slot, chain=joined.chain, sealed_us=last.sealed_us)
     return RewriteDocument(
-        log=first.log, topic="orders", partition=0, number=0, nonce="f" * 16,
-        outputs=(Rewritten(upto=2, segment=document),), rewritten_us=1,
-    )  # fmt: skip
+        log=first.log,
+        topic="orders",
+        partition=0,
+        number=0,
+        nonce="f" * 16,
+        outputs=(Rewritten(upto=2, segment=document),),
+        rewritten_us=1,
+    )
 
 
 def test_a_forged_rewrite_of_a_signed_root_is_refused(open_shipped, root: Root, keyring, tmp_path: Path):

@@ -132,9 +132,11 @@ class Model:
             starts[p] = self._random.randint(self.first[p], self.settled[p])
             ends[p] = self._random.randint(starts[p], self.settled[p])
         found = holdfast.read(
-            self._root.url, "orders", starting_offsets={"orders": {str(p): at for p, at in starts.items()}},
+            self._root.url,
+            "orders",
+            starting_offsets={"orders": {str(p): at for p, at in starts.items()}},
             ending_offsets={"orders": {str(p): at for p, at in ends.items()}},
-        )  # fmt: skip
+        )
         assert payloads(found) == [row for p in range(PARTITIONS) for row in self.rows[p][starts[p] : ends[p]]]
 
     def _by_times(self) -> None:

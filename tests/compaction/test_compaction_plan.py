@@ -20,13 +20,25 @@ FRAME = 4096
 
 def segment(number: int, size: int, first: int, rows: int = 1, schema: int = 0, key_id: str = "") -> SegmentDocument:
     head = SegmentHead(
-        log_id=bytes(16), topic="orders", partition=0, number=number, first=first, epoch=1,
-        schema=bytes([schema]) * 16, previous=NO_CHAIN,
-    )  # fmt: skip
+        log_id=bytes(16),
+        topic="orders",
+        partition=0,
+        number=number,
+        first=first,
+        epoch=1,
+        schema=bytes([schema]) * 16,
+        previous=NO_CHAIN,
+    )
     facts = SegmentFacts(
-        rows=rows, size=size + FRAME, time_min=0, time_max=1, sha256=bytes([number % 256]) * 32, content=b"c" * 32,
-        footer=bytes(16), key_id=key_id,
-    )  # fmt: skip
+        rows=rows,
+        size=size + FRAME,
+        time_min=0,
+        time_max=1,
+        sha256=bytes([number % 256]) * 32,
+        content=b"c" * 32,
+        footer=bytes(16),
+        key_id=key_id,
+    )
     return SegmentDocument.of(Segment(head=head, facts=facts), slot=number, chain=NO_CHAIN, sealed_us=number)
 
 

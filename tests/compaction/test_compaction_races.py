@@ -196,9 +196,16 @@ def old_files(root: Root) -> list[str]:
 
 def leave_intent(root: Root, *, number: int, nonce: str, begun_us: int) -> None:
     intent = IntentDocument(
-        log=root.manifest("orders")[0].log, topic="orders", partition=0, number=number, nonce=nonce, runs=((0, 3),),
-        begun_us=begun_us, host="elsewhere", pid=1,
-    )  # fmt: skip
+        log=root.manifest("orders")[0].log,
+        topic="orders",
+        partition=0,
+        number=number,
+        nonce=nonce,
+        runs=((0, 3),),
+        begun_us=begun_us,
+        host="elsewhere",
+        pid=1,
+    )
     root.store.create(layout.intent_key("orders", 0, number, nonce), Body.of(documents.encode(intent)))
 
 
@@ -283,9 +290,16 @@ def test_no_intent_reaches_what_is_not_settled(log: Log, root: Root, compact: Co
     compact()
     on_its_way = leave_file(root, number=3)
     intent = IntentDocument(
-        log=root.manifest("orders")[0].log, topic="orders", partition=0, number=0, nonce="c" * 16, runs=((3, 4),),
-        begun_us=0, host="", pid=0,
-    )  # fmt: skip
+        log=root.manifest("orders")[0].log,
+        topic="orders",
+        partition=0,
+        number=0,
+        nonce="c" * 16,
+        runs=((3, 4),),
+        begun_us=0,
+        host="",
+        pid=0,
+    )
     root.store.create(layout.intent_key("orders", 0, 0, "c" * 16), Body.of(documents.encode(intent)))
     compact(delete_after_ms=0)
     assert root.store.head(on_its_way) is not None

@@ -195,9 +195,7 @@ def test_a_position_that_a_transaction_took_stays_with_it(open_log):
     second = topic.consumer("billing", patience=1)
     clock.advance(100)
     assert second.poll(9, timeout=0) == []
-    ticket = topic._journal.transact(
-        committing.operations, records=committing.records, size=committing.size, timeout=5
-    )  # fmt: skip
+    ticket = topic._journal.transact(committing.operations, records=committing.records, size=committing.size, timeout=5)
     committing.queued(ticket)
     ticket.result()
     committing.stored()

@@ -199,12 +199,16 @@ def test_what_strangers_append_to_the_topic_is_passed_over(tmp_path):
         consume(orders.consumer("billing"), 3)
         topic = log.topic("_consumers")
         for payload in (
-            b"", b"null", b"{}", b'{"topic":"../x","consumer":"a","positions":{"0":{"next":1,"at":99999999999999999}}}',
+            b"",
+            b"null",
+            b"{}",
+            b'{"topic":"../x","consumer":"a","positions":{"0":{"next":1,"at":99999999999999999}}}',
             b'{"topic":"orders","consumer":"billing","positions":{"-1":{"next":1,"at":5}}}',
             b'{"topic":"orders","consumer":"billing","positions":{"0":{"next":-1,"at":9223372036854775807}}}',
             b'{"topic":"orders","consumer":"billing","positions":{"7":{"next":1,"at":9223372036854775807}}}',
-            b'{"topic":"orders","wait":{"consumers":["/"],"age_max_us":0,"bytes_max":0,"at":1}}', b"\xff" * 100,
-        ):  # fmt: skip
+            b'{"topic":"orders","wait":{"consumers":["/"],"age_max_us":0,"bytes_max":0,"at":1}}',
+            b"\xff" * 100,
+        ):
             Topic.submit(topic, payload).result()
         log.seal()
     (tmp_path / "log" / "durable.db").unlink()

@@ -15,14 +15,21 @@ PARTITIONS = 2
 
 def settings() -> Settings:
     """Small segments and batches; a store that has forgotten is rebuilt without asking."""
-    return Settings.from_mapping({
-        "segments": {"rows_max": 15, "trim_entries": 4, "idle_ratio": 0, "seal_on_close": False},
-        "shipping": {
-            "rebuild_store": True, "claim_check_interval_ms": 50, "batch_size_threshold": 3, "checkpoint_every": 4,
-            "retry_base_delay_ms": 5, "retry_delay_max_ms": 100, "shipped_timeout_ms": 20_000,
-        },
-        "disk": {"free_bytes_min": 0},
-    })  # fmt: skip
+    return Settings.from_mapping(
+        {
+            "segments": {"rows_max": 15, "trim_entries": 4, "idle_ratio": 0, "seal_on_close": False},
+            "shipping": {
+                "rebuild_store": True,
+                "claim_check_interval_ms": 50,
+                "batch_size_threshold": 3,
+                "checkpoint_every": 4,
+                "retry_base_delay_ms": 5,
+                "retry_delay_max_ms": 100,
+                "shipped_timeout_ms": 20_000,
+            },
+            "disk": {"free_bytes_min": 0},
+        }
+    )
 
 
 def tell(line: str) -> None:

@@ -21,11 +21,13 @@ from holdfast.shipping.cleanup import janitor
 KEYRING = Keyring.from_callable(lambda: "k1:" + "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY=")
 WINDOW = 6
 PARTITIONS = 2
-SETTINGS = Settings.from_mapping({
-    "segments": {"rows_max": 25, "age_max_ms": 40, "seal_on_close": False, "trim_entries": 4, "idle_ratio": 0},
-    "shipping": {"batch_size_threshold": 3, "retry_base_delay_ms": 1, "checkpoint_every": 4},
-    "disk": {"free_bytes_min": 0},
-})  # fmt: skip
+SETTINGS = Settings.from_mapping(
+    {
+        "segments": {"rows_max": 25, "age_max_ms": 40, "seal_on_close": False, "trim_entries": 4, "idle_ratio": 0},
+        "shipping": {"batch_size_threshold": 3, "retry_base_delay_ms": 1, "checkpoint_every": 4},
+        "disk": {"free_bytes_min": 0},
+    }
+)
 
 
 def produce(log: Log, producer: int, start: int) -> None:

@@ -50,9 +50,12 @@ def life(root: Path, notes: Notes, act: Callable[[Path, Notes], None] = live) ->
 
 
 def look(
-    cuts: Iterable[Cut[Promise]], notes: Notes, scratch: Path, states: int | None = None,
+    cuts: Iterable[Cut[Promise]],
+    notes: Notes,
+    scratch: Path,
+    states: int | None = None,
     repair: Callable[[Path], object] = lambda directory: None,
-) -> int:  # fmt: skip
+) -> int:
     """Hold states of each cut against its promise, repaired first; where it is one of each, one in four goes on."""
     turns = count()
 

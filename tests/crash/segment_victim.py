@@ -83,8 +83,13 @@ def again_and_again(action: Callable[[Log, int, int], None], log: Log, cycle: in
 
 
 ACTIONS: tuple[Callable[[Log, int, int], None], ...] = (
-    append_one_by_one, append_batches, append_rows, append_single_rows, seal, reconcile,
-)  # fmt: skip
+    append_one_by_one,
+    append_batches,
+    append_rows,
+    append_single_rows,
+    seal,
+    reconcile,
+)
 
 
 def main(directory: str, cycle: int) -> None:

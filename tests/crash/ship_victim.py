@@ -36,13 +36,19 @@ def settings(endpoint: str, timeout_ms: int = 3000) -> Settings:
         endpoint,
         store={"timeout_ms": timeout_ms},
         shipping={
-            "shipped_timeout_ms": 10 * timeout_ms, "request_timeout_ms": timeout_ms, "connect_timeout_ms": 1000,
-            "checkpoint_every": 5, "max_in_flight_requests": 4, "batch_size_threshold": 5, "drain_timeout_ms": 3000,
-            "retry_base_delay_ms": 20, "retry_delay_max_ms": 500,  # a server that starts is not hammered at
+            "shipped_timeout_ms": 10 * timeout_ms,
+            "request_timeout_ms": timeout_ms,
+            "connect_timeout_ms": 1000,
+            "checkpoint_every": 5,
+            "max_in_flight_requests": 4,
+            "batch_size_threshold": 5,
+            "drain_timeout_ms": 3000,
+            "retry_base_delay_ms": 20,
+            "retry_delay_max_ms": 500,  # a server that starts is not hammered at
         },
         segments={"rows_max": 40, "trim_entries": 4, "idle_ratio": 0},
         journal={"checkpoint_bytes": "256KiB"},
-    )  # fmt: skip
+    )
 
 
 def tell(line: str) -> None:

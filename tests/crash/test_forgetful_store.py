@@ -137,9 +137,11 @@ def drill(directory: Path, seed: int, generations: int, lives: int) -> None:
 def _drill(run: Drill, generations: int, lives: int) -> None:
     for generation in range(generations):
         for life in range(lives):
-            how = HOWS[(generation * lives + life) % len(HOWS)] if lives * generations <= len(HOWS) else (
-                run.random.choice(HOWS)
-            )  # fmt: skip
+            how = (
+                HOWS[(generation * lives + life) % len(HOWS)]
+                if lives * generations <= len(HOWS)
+                else (run.random.choice(HOWS))
+            )
             run.live(spoilt=how, while_running=how in WHILE_RUNNING and run.random.random() < 0.5)
             if run.random.random() < 0.7 or not run.copy:
                 run.remember()

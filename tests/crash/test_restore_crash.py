@@ -130,9 +130,12 @@ def test_killed_anywhere_it_goes_on_where_it_was(tmp_path):
     shipped = ship(tmp_path / "gone", str(tmp_path / "store"))
     path = tmp_path / "back"
     steps = [
-        "reading manifests 1", "fetching commit batches 1", "fetching segments 2", "taking over partitions 1",
+        "reading manifests 1",
+        "fetching commit batches 1",
+        "fetching segments 2",
+        "taking over partitions 1",
         "making the database 0",
-    ]  # fmt: skip
+    ]
     for step in steps:
         killed_at(shipped.url, path, step)
         with pytest.raises(Invalid, match="not a log"):
@@ -259,10 +262,7 @@ def _no_sync_of_segments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(disk.NewFile, "finish", disk.NewFile.close)
 
 
-BUGS = {
-    "FORMAT before the database": _declare_first,
-    "segments that are not synced": _no_sync_of_segments,
-}
+BUGS = {"FORMAT before the database": _declare_first, "segments that are not synced": _no_sync_of_segments}
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -87,9 +87,7 @@ def go_on(log: Log, disk: FaultyDisk) -> None:
     assert blamed, f"poisoned without the journal having failed: {disk.failed}"
 
 
-def fail(
-    tmp_path: Path, kind: Kind, steps: Iterable[int], *, keyed: bool, sticky: bool
-) -> Iterator[Failed[Notes]]:  # fmt: skip
+def fail(tmp_path: Path, kind: Kind, steps: Iterable[int], *, keyed: bool, sticky: bool) -> Iterator[Failed[Notes]]:
     """Run it again and again, with these steps failing, until there is no such step any more."""
     past = Notes(keyed=keyed)
     prepare(tmp_path / "template" / "log", past)

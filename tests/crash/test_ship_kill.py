@@ -102,9 +102,15 @@ class Run:
             self._cycles += 1
             kind = "plain" if self.keyring is None else "encrypted"
             self._victim = Victim(
-                "tests.crash.ship_victim", "work", self.directory / "log", self.server.endpoint, self.prefix,
-                self._cycles, kind, env=shipped_logs.ENVIRONMENT,
-            )  # fmt: skip
+                "tests.crash.ship_victim",
+                "work",
+                self.directory / "log",
+                self.server.endpoint,
+                self.prefix,
+                self._cycles,
+                kind,
+                env=shipped_logs.ENVIRONMENT,
+            )
 
     def _bury(self) -> None:
         assert self._victim is not None

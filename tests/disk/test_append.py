@@ -37,8 +37,12 @@ def test_a_record_comes_back_as_it_went_in(open_log, keyring):
         assert dict(first.headers or {}) == {"a": b"\x00", "b": b"text"}
         assert first.at == moment
         assert (second.payload, second.key, second.kind, second.headers, second.time) == (
-            b"\xff" * 1000, b"", None, None, -5,
-        )  # fmt: skip
+            b"\xff" * 1000,
+            b"",
+            None,
+            None,
+            -5,
+        )
 
 
 def test_bytes_like_payloads_are_taken(open_log):

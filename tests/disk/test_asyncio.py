@@ -311,8 +311,9 @@ def test_code_that_is_no_coroutine_may_block_while_a_loop_runs(open_log):
     cell = compile(
         "def helper():\n    return topic.append(b'x')\nhelper()\ntopic.append(b'y')\n"
         "for _ in range(100):\n    topic.submit(b'z')",
-        "cell", "exec",
-    )  # fmt: skip
+        "cell",
+        "exec",
+    )
 
     async def kernel():
         exec(cell, {"topic": topic})

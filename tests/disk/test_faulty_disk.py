@@ -730,8 +730,7 @@ def test_the_hook_comes_before_the_step_and_may_fail_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nth", "kind", "op"),
-    [(0, "eio", "any"), (1, "fsync", "write"), (1, "short_write", "sync"), (1, "fire", "any")],
+    ("nth", "kind", "op"), [(0, "eio", "any"), (1, "fsync", "write"), (1, "short_write", "sync"), (1, "fire", "any")]
 )
 def test_a_fault_that_could_never_fire_is_refused(nth: int, kind: Kind, op: Op) -> None:
     """A fault that matches no step is an error in the test that asked for it."""

@@ -121,8 +121,11 @@ def test_the_command_line_meets_a_full_disk(small: Path) -> None:
     fill(small, leave=8 * 1024)
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "append", str(small / "log"), "orders", "x"],
-        capture_output=True, text=True, env={**os.environ, "HOLDFAST_DISK__FREE_BYTES_MIN": "0"}, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOLDFAST_DISK__FREE_BYTES_MIN": "0"},
+        check=False,
+    )
     assert done.returncode == 1
     assert "hint: the disk or its quota is full: free space" in done.stderr
 

@@ -114,8 +114,13 @@ def groups_before(file: Path) -> int:
     return head.group - 1
 
 
-CHANGES = {"swapped": swap, "one left out": leave_out, "a wrong proof": wrong_proof,
-           "the proof of another": proof_of_another, "a proof without a key": plain_proof}  # fmt: skip
+CHANGES = {
+    "swapped": swap,
+    "one left out": leave_out,
+    "a wrong proof": wrong_proof,
+    "the proof of another": proof_of_another,
+    "a proof without a key": plain_proof,
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)

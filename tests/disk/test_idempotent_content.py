@@ -42,10 +42,13 @@ def test_a_key_with_other_content_is_refused(tmp_path, encrypted, reopened):
     again = topic.append(b"42.00 EUR", time=datetime(2020, 1, 1, tzinfo=UTC), **same)
     assert (again.offset, again.repeated) == (0, True)
     other = [
-        (b"43.00 EUR", same), (b"42.00 EUR", same | {"key": "other"}), (b"42.00 EUR", same | {"key": None}),
-        (b"42.00 EUR", same | {"kind": None}), (b"42.00 EUR", same | {"headers": {"a": b"1"}}),
+        (b"43.00 EUR", same),
+        (b"42.00 EUR", same | {"key": "other"}),
+        (b"42.00 EUR", same | {"key": None}),
+        (b"42.00 EUR", same | {"kind": None}),
+        (b"42.00 EUR", same | {"headers": {"a": b"1"}}),
         (b"42.00 EURk", same | {"key": ""}),
-    ]  # fmt: skip
+    ]
     for payload, fields in other:
         with pytest.raises(Invalid, match="stands for something else") as caught:
             topic.append(payload, **fields)
@@ -189,14 +192,18 @@ def test_a_time_in_another_unit_is_refused_with_the_remedy(open_log, unit):
     log = open_log()
     topic, rows = log.topic("t"), log.topic("rows", schema=ROWS)
     refused = [
-        lambda: topic.append(b"x", time=moment), lambda: topic.submit(b"x", time=moment),
-        lambda: topic.offer(b"x", time=moment), lambda: topic.append_batch([holdfast.Record(b"x", time=moment)]),
+        lambda: topic.append(b"x", time=moment),
+        lambda: topic.submit(b"x", time=moment),
+        lambda: topic.offer(b"x", time=moment),
+        lambda: topic.append_batch([holdfast.Record(b"x", time=moment)]),
         lambda: rows.append({"cents": 1}, time=moment),
-    ]  # fmt: skip
+    ]
     bounds = [
-        lambda: topic.read(since=moment), lambda: topic.read(until=moment), lambda: rows.read(since=moment),
+        lambda: topic.read(since=moment),
+        lambda: topic.read(until=moment),
+        lambda: rows.read(since=moment),
         lambda: holdfast.read(log.path / "segments", topic="t", starting_timestamp=moment),
-    ]  # fmt: skip
+    ]
     if unit != "nanoseconds":  # a bound may be as far away as anybody likes
         refused += bounds
     for call in refused:

@@ -30,9 +30,7 @@ _TIMES = 16
 _ROOT = str(Path(holdfast.__file__).parent)
 
 
-def at_every_step(
-    call: Callable[[], object], handle: Callable[[], object], step: int = 1, most: int = 100_000
-) -> int:  # fmt: skip
+def at_every_step(call: Callable[[], object], handle: Callable[[], object], step: int = 1, most: int = 100_000) -> int:
     """Call again and again, each time with the handler at another bytecode of holdfast's; how often it came.
 
     Where that would be more often than `most`, steps are left out, more and more of them.

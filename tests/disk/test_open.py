@@ -467,9 +467,15 @@ def test_a_log_and_its_store_lie_apart(tmp_path, monkeypatch, how):
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "link" if how == "through a link" else log
     given = {
-        "inside": store, "itself": log, "link": tmp_path / "link" / "store", "url": f"file://{store}",
-        "relative": "./log/store", "around": tmp_path, "settings": None, "through a link": store,
-    }[how]  # fmt: skip
+        "inside": store,
+        "itself": log,
+        "link": tmp_path / "link" / "store",
+        "url": f"file://{store}",
+        "relative": "./log/store",
+        "around": tmp_path,
+        "settings": None,
+        "through a link": store,
+    }[how]
     settings = {"store": {"url": str(store)}} if how == "settings" else {}
     with pytest.raises(Invalid, match="must lie apart"):
         holdfast.open(place, store=given, settings=settings)

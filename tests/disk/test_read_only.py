@@ -115,8 +115,12 @@ def mounted_read_only(path: Path, command: list[str], **options: str) -> subproc
     )
     done = subprocess.run(
         [*unshare, "sh", "-c", script, str(path), *command],
-        capture_output=True, text=True, timeout=PATIENCE, check=False, env=os.environ | SECRET | options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=os.environ | SECRET | options,
+    )
     if done.returncode == 99 or "unshare failed" in done.stderr:
         pytest.skip("this machine lets nobody mount")
     return done
@@ -135,9 +139,13 @@ def in_another_s_directory(path: Path, command: list[str]) -> subprocess.Complet
 def without_rights(command: list[str]) -> subprocess.CompletedProcess[str]:
     rights = "--bounding-set=-dac_override,-dac_read_search,-fowner,-chown"
     return subprocess.run(
-        ["setpriv", rights, *command], capture_output=True, text=True, timeout=PATIENCE, check=False,
+        ["setpriv", rights, *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
         env=os.environ | SECRET,
-    )  # fmt: skip
+    )
 
 
 READERS = {"mount": mounted_read_only, "user": in_another_s_directory}

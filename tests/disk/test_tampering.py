@@ -239,17 +239,26 @@ class Subject:
         heads = {row["partition_id"]: (names[row["topic_id"]], row["number"]) for row in now["heads"]}
         return [
             Span(
-                *heads[row["partition_id"]], row["partition_id"], row["seq"],
-                row["first_offset"], row["count"], row["key_epoch"],
+                *heads[row["partition_id"]],
+                row["partition_id"],
+                row["seq"],
+                row["first_offset"],
+                row["count"],
+                row["key_epoch"],
             )
             for row in now["entries"]
         ] + [
             Span(
-                *heads[row["partition_id"]], row["partition_id"], -row["number"],
-                row["first_offset"], row["rows"], row["key_epoch"],
+                *heads[row["partition_id"]],
+                row["partition_id"],
+                -row["number"],
+                row["first_offset"],
+                row["rows"],
+                row["key_epoch"],
             )
-            for row in now["segments"] if row["state"] == 1
-        ]  # fmt: skip
+            for row in now["segments"]
+            if row["state"] == 1
+        ]
 
     def database(self) -> apsw.Connection:
         """Plain SQLite, as anybody could use it; fast and careless. As a context manager it is one transaction."""
@@ -1520,9 +1529,11 @@ def flips(content: bytes, sample: int | None) -> Iterator[tuple[int, bytes]]:
     """The content with one byte changed: half of the places are where something is stored."""
     random = Random(sample)
     used = [place for place, byte in enumerate(content) if byte]
-    places = range(len(content)) if sample is None else [
-        random.choice(used) if n % 2 else random.randrange(len(content)) for n in range(sample)
-    ]  # fmt: skip
+    places = (
+        range(len(content))
+        if sample is None
+        else [random.choice(used) if n % 2 else random.randrange(len(content)) for n in range(sample)]
+    )
     for place in places:
         changed = bytearray(content)
         changed[place] ^= 1 << random.randrange(8)
@@ -1692,10 +1703,19 @@ BIG = 1 << 25
 @pytest.mark.parametrize(
     "value",
     [
-        "entries.body", "entries.link", "entries.schema", "heads.link", "log.stamp", "topics.name", "watermarks.chain",
-        "segments.key_id", "segments.footer", "schemas.definition", "policies.stamp",
+        "entries.body",
+        "entries.link",
+        "entries.schema",
+        "heads.link",
+        "log.stamp",
+        "topics.name",
+        "watermarks.chain",
+        "segments.key_id",
+        "segments.footer",
+        "schemas.definition",
+        "policies.stamp",
     ],
-)  # fmt: skip
+)
 def test_a_value_beyond_the_limit_is_refused_before_it_is_fetched(subject: Subject, value: str, sql: str) -> None:
     """A value that nobody could have written costs no memory: it is refused by its length, whatever its type."""
     assert PLAIN_SETTINGS.journal.entry_bytes_max < BIG

@@ -70,8 +70,10 @@ def test_a_block_is_one_commit(open_log, keyring, is_encrypted):
     receipts = [first.receipt, last.receipt, *batch.receipts, second.receipt]
     assert tx.receipts == receipts
     assert [(one.topic, one.offset) for one in (first.receipt, last.receipt, second.receipt)] == [
-        ("orders", 0), ("plain", 0), ("orders", 1),
-    ]  # fmt: skip
+        ("orders", 0),
+        ("plain", 0),
+        ("orders", 1),
+    ]
     for reopened in (log, None):
         if reopened is None:
             log.close()
@@ -80,8 +82,11 @@ def test_a_block_is_one_commit(open_log, keyring, is_encrypted):
         assert [found[one.partition, one.offset].payload for one in batch.receipts] == [b"a", b"b", b"c"]
         stored = next(iter(log.topic("orders").read()))
         assert (stored.payload, stored.key, stored.kind, stored.headers) == (
-            b"two chairs", b"c-42", "order", {"trace": b"1"},
-        )  # fmt: skip
+            b"two chairs",
+            b"c-42",
+            "order",
+            {"trace": b"1"},
+        )
         assert log.space("stock").items() == [(b"chairs", b"12")]
         assert log.space("balances").items() == [(b"c-42", b"-40")]
         assert next(iter(log.topic("plain").read())).time == 1767312000000000
@@ -131,9 +136,7 @@ def test_rows_of_typed_topics_go_with_it(open_log):
     with log.transaction() as tx:
         again = tx.append(typed, [{"k": n, "v": str(n)} for n in range(7)], idempotency_key="rows")
         tx.append("t", b"y")
-    assert list(again.receipts) == [
-        Receipt(r.topic, r.partition, r.offset, r.seq, True) for r in rows.receipts
-    ]  # fmt: skip
+    assert list(again.receipts) == [Receipt(r.topic, r.partition, r.offset, r.seq, True) for r in rows.receipts]
     assert payloads(log, "t") == [b"x", b"y"]
     with pytest.raises(Invalid, match="no key, headers or kind"), log.transaction() as tx:
         tx.append(typed, {"k": 1}, key="k")  # type: ignore[call-overload]
@@ -265,7 +268,7 @@ def test_things_of_other_logs_are_refused(open_log):
         (lambda tx: tx.put(7, "k", b""), "a space is got with"),
         (lambda tx: tx.delete("s", None), "a key is bytes or text"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_where_it_is_asked_for(open_log, use, says):
     """And is not part of it: the rest may be committed."""
     log = open_log()
@@ -281,9 +284,12 @@ def test_a_transaction_is_bounded_like_a_batch(open_log):
     """Records, their bytes, and items: three times each limit is refused when it is asked for, and the rest stays."""
     log = open_log(
         journal={
-            "batch_records_max": 10, "batch_bytes_max": "10KB", "queue_bytes_max": "30KB", "payload_bytes_max": "10KB",
+            "batch_records_max": 10,
+            "batch_bytes_max": "10KB",
+            "queue_bytes_max": "30KB",
+            "payload_bytes_max": "10KB",
         }
-    )  # fmt: skip
+    )
     with log.transaction() as tx:
         for n in range(10):
             tx.append("t", b"%d" % n)
@@ -321,8 +327,10 @@ def test_a_log_that_is_only_read_has_none(open_log, tmp_path):
             with pytest.raises(Invalid, match="for reading only"):
                 reader.space("s").put("k", b"w")
             assert (reader.space("s").items(), reader.space("s").get("k"), reader.spaces()) == (
-                [(b"k", b"v")], b"v", ["s"],
-            )  # fmt: skip
+                [(b"k", b"v")],
+                b"v",
+                ["s"],
+            )
             log.space("s").put("k", b"w")
             assert (reader.space("s").get("k"), reader.space("s").get("l")) == (b"w", None)
 

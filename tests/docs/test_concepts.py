@@ -42,6 +42,21 @@ def test_a_word_is_explained_once() -> None:
     words = [word for row in re.findall(r"^\| (\*\*.+?) \|", glossary, re.MULTILINE) for word in row.split(", ")]
     assert len(words) > 50
     assert len(words) == len(set(words))
-    for word in ("log", "topic", "partition", "record", "offset", "entry", "segment", "manifest", "epoch", "ticket",
-                 "receipt", "root", "tail", "commit batch", "mark"):  # fmt: skip
+    for word in (
+        "log",
+        "topic",
+        "partition",
+        "record",
+        "offset",
+        "entry",
+        "segment",
+        "manifest",
+        "epoch",
+        "ticket",
+        "receipt",
+        "root",
+        "tail",
+        "commit batch",
+        "mark",
+    ):
         assert f"**{word}**" in words, word

@@ -57,9 +57,12 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """A real S3 server, and the environment in which `s3://logs/…` is a bucket there."""
     with weed(tmp_path_factory.mktemp("weed")) as server:
         yield {
-            **os.environ, "HOLDFAST_STORE__ENDPOINT": server.endpoint, "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        }  # fmt: skip
+            **os.environ,
+            "HOLDFAST_STORE__ENDPOINT": server.endpoint,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
 
 
 def example(page: Path):

@@ -85,10 +85,17 @@ class Collected:
     def depths(self, log_id: object) -> list[tuple[str, object]]:
         """Names and values of what is measured, of this log or of any."""
         data = self._metrics.get_metrics_data()
-        metrics = [] if data is None else [
-            metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics
-            if metric.name == "durable.journal.writer.queue_depth"
-        ]  # fmt: skip
+        metrics = (
+            []
+            if data is None
+            else [
+                metric
+                for one in data.resource_metrics
+                for scope in one.scope_metrics
+                for metric in scope.metrics
+                if metric.name == "durable.journal.writer.queue_depth"
+            ]
+        )
         points = [(metric.name, point) for metric in metrics for point in metric.data.data_points]
         ids = {log_id} if log_id is not None else {(point.attributes or {}).get("holdfast.log") for _, point in points}
         return [(name, point.value) for name, point in points if (point.attributes or {})["holdfast.log"] in ids]

@@ -420,15 +420,28 @@ def test_every_change_by_hand_is_in_the_topic(open_log):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"input": "text"}, {"input": b"\xc1"}, {"input": b"\x01"}, {"input": b"x" * 3_000_000}, {"kind": "a/b"},
-        {"queue": ""}, {"priority": 2**70}, {"due_us": "soon"}, {"id": "none"},
+        {"input": "text"},
+        {"input": b"\xc1"},
+        {"input": b"\x01"},
+        {"input": b"x" * 3_000_000},
+        {"kind": "a/b"},
+        {"queue": ""},
+        {"priority": 2**70},
+        {"due_us": "soon"},
+        {"id": "none"},
     ],
-)  # fmt: skip
+)
 def test_a_request_from_outside_is_checked_like_a_call(open_log, wrong):
     """What another process asks for cannot put a row into the log that nobody can read."""
     log = open_log()
-    good = {"id": str(derived_id("a", "b")), "kind": "a", "queue": "default", "input": b"\x92\x90\x80", "priority": 0,
-            "due_us": 0}  # fmt: skip
+    good = {
+        "id": str(derived_id("a", "b")),
+        "kind": "a",
+        "queue": "default",
+        "input": b"\x92\x90\x80",
+        "priority": 0,
+        "due_us": 0,
+    }
     with pytest.raises(Invalid):
         apply(log.executions, "start", good | wrong)
     assert log.executions.list() == []

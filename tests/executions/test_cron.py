@@ -75,10 +75,32 @@ def test_the_29th_of_february_comes_again_after_many_years():
 
 @pytest.mark.parametrize(
     "when",
-    ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * 32 * *", "* * * 13 *", "* * * * 8",
-     "5-1 * * * *", "*/0 * * * *", "x * * * *", "1,,2 * * * *", "@every 0s", "@every 5x", "@never", "-1 * * * *",
-     "* * 31 2 *", "0 0 31 4,6 *", "1 1 1 1 1" * 100, "٣ * * * *", None, 5],
-)  # fmt: skip
+    [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * 32 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "5-1 * * * *",
+        "*/0 * * * *",
+        "x * * * *",
+        "1,,2 * * * *",
+        "@every 0s",
+        "@every 5x",
+        "@never",
+        "-1 * * * *",
+        "* * 31 2 *",
+        "0 0 31 4,6 *",
+        "1 1 1 1 1" * 100,
+        "٣ * * * *",
+        None,
+        5,
+    ],
+)
 def test_what_is_no_time_is_refused_with_what_is_wrong(when):
     with pytest.raises(Invalid) as caught:
         parse_timing(when)

@@ -64,8 +64,10 @@ def results(log: Log, execution: Any) -> list[tuple[str, bytes, bytes]]:
 
 plans = st.lists(
     st.tuples(st.sampled_from(["step", "scope", "now", "uuid", "version"]), st.sampled_from(NAMES)),
-    min_size=1, max_size=8, unique_by=lambda one: one if one[0] == "version" else object(),
-)  # fmt: skip
+    min_size=1,
+    max_size=8,
+    unique_by=lambda one: one if one[0] == "version" else object(),
+)
 
 
 @given(plans, st.data())

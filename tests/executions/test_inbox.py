@@ -460,8 +460,11 @@ def test_an_owner_that_is_killed_at_any_step_applies_a_message_once(tmp_path, ke
         leave(path, one, keys)
         done = subprocess.run(
             [sys.executable, "-c", VICTIM, str(path), str(number), reference],
-            cwd=Path(__file__).parents[2], check=False, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=Path(__file__).parents[2],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode in (0, -9), done.stderr
         killed += done.returncode == -9
         with open_log(path, keyring=keys) as log, reading(path, keys) as other:

@@ -181,12 +181,17 @@ def test_one_schedule_that_cannot_begin_does_not_hold_up_the_others(tmp_path, cl
 @pytest.mark.parametrize(
     ("wrong", "options"),
     [
-        (("", "0 3 * * *", "report"), {}), (("n", "0 3 * *", "report"), {}), (("n", "0 3 * * *", "a/b"), {}),
-        (("n", "0 3 * * *", "r"), {"zone": "Mars"}), (("n", "0 3 * * *", "r"), {"missed": "later"}),
-        (("n", "0 3 * * *", "r"), {"missed": 0}), (("n", "0 3 * * *", "r"), {"missed": True}),
-        (("n", "0 3 * * *", "r", object()), {}), (("n", "0 3 * * *", "r"), {"priority": 2**40}),
+        (("", "0 3 * * *", "report"), {}),
+        (("n", "0 3 * *", "report"), {}),
+        (("n", "0 3 * * *", "a/b"), {}),
+        (("n", "0 3 * * *", "r"), {"zone": "Mars"}),
+        (("n", "0 3 * * *", "r"), {"missed": "later"}),
+        (("n", "0 3 * * *", "r"), {"missed": 0}),
+        (("n", "0 3 * * *", "r"), {"missed": True}),
+        (("n", "0 3 * * *", "r", object()), {}),
+        (("n", "0 3 * * *", "r"), {"priority": 2**40}),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused_before_anything_is_stored(tmp_path, wrong, options):
     with still_log(tmp_path / "log") as log:
         with pytest.raises(Invalid):

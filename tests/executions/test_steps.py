@@ -14,23 +14,8 @@ import msgspec
 import pytest
 
 from holdfast import Invalid, Log, Settings, Unavailable
-from holdfast.errors import (
-    AmbiguousEffect,
-    Closed,
-    Diverged,
-    ExecutionCanceled,
-    ExecutionHeld,
-    Full,
-    StepFailed,
-)
-from holdfast.execution.journal.entries import (
-    AmbiguityResolved,
-    AttemptFailed,
-    EffectIntent,
-    Entry,
-    Opened,
-    StepResult,
-)
+from holdfast.errors import AmbiguousEffect, Closed, Diverged, ExecutionCanceled, ExecutionHeld, Full, StepFailed
+from holdfast.execution.journal.entries import AmbiguityResolved, AttemptFailed, EffectIntent, Entry, Opened, StepResult
 from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.steps.context import Context
 from holdfast.testing import ManualClock
@@ -320,11 +305,16 @@ def test_an_error_that_the_program_went_on_with_is_raised_again(log: Log) -> Non
 @pytest.mark.parametrize(
     "error",
     [
-        ValueError("text", 3), KeyError("k"), FileNotFoundError(2, "No such file", "a.txt"), TimeoutError(),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), Invalid("no", hint="do"), ZeroDivisionError("x"),
+        ValueError("text", 3),
+        KeyError("k"),
+        FileNotFoundError(2, "No such file", "a.txt"),
+        TimeoutError(),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        Invalid("no", hint="do"),
+        ZeroDivisionError("x"),
     ],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_an_exception_comes_back_as_it_was(log: Log, error: Exception) -> None:
     execution, seen = uuid4(), []
     for _ in range(2):
@@ -429,13 +419,17 @@ def test_a_value_is_the_same_on_the_first_run_as_on_later_ones(log: Log) -> None
         with log.execution("e", id=execution) as ctx:
             seen.append(
                 [
-                    ctx.step("order", order), ctx.step("orders", orders),
-                    ctx.step("price", Calls(Price(5)), returns=Price), ctx.step("tuple", Calls((1, 2))),
-                    ctx.step("typed", Calls((1, 2)), returns=tuple[int, int]), ctx.step("uuid", Calls(identity)),
-                    ctx.step("typed uuid", Calls(identity), returns=UUID), ctx.step("none", Calls(None), returns=int),
+                    ctx.step("order", order),
+                    ctx.step("orders", orders),
+                    ctx.step("price", Calls(Price(5)), returns=Price),
+                    ctx.step("tuple", Calls((1, 2))),
+                    ctx.step("typed", Calls((1, 2)), returns=tuple[int, int]),
+                    ctx.step("uuid", Calls(identity)),
+                    ctx.step("typed uuid", Calls(identity), returns=UUID),
+                    ctx.step("none", Calls(None), returns=int),
                     ctx.step("float", Calls(1), returns=float),
                 ]
-            )  # fmt: skip
+            )
     assert seen[0] == seen[1]
     assert [type(value) for value in seen[0]] == [type(value) for value in seen[1]]
     assert seen[0][0] == Order(3, ("a", "b"))
@@ -656,14 +650,23 @@ def test_careless_calls_are_refused_before_anything_is_recorded(log: Log) -> Non
 
     with log.execution("e") as ctx:
         for ask in (
-            lambda: ctx.step("", Calls()), lambda: ctx.step("a/b", Calls()), lambda: ctx.step("a", 5),
-            lambda: ctx.step("a", coroutine), lambda: ctx.step("a", Calls(), effect="maybe"),
-            lambda: ctx.step("a", Calls(), retries=-1), lambda: ctx.step("a", Calls(), retries="many"),
-            lambda: ctx.step([], Calls()), lambda: ctx.step("a", Calls(), retries=[1]),
-            lambda: ctx.step("a", Calls(), effect=[]), lambda: ctx.step("a", Calls(), timeout={}),
-            lambda: ctx.step("a", Calls(), timeout="long"), lambda: ctx.current, lambda: ctx.heartbeat(),
-            lambda: ctx.set_result(object()), lambda: ctx.step("a", Calls(), returns=Order | Price),
-        ):  # fmt: skip
+            lambda: ctx.step("", Calls()),
+            lambda: ctx.step("a/b", Calls()),
+            lambda: ctx.step("a", 5),
+            lambda: ctx.step("a", coroutine),
+            lambda: ctx.step("a", Calls(), effect="maybe"),
+            lambda: ctx.step("a", Calls(), retries=-1),
+            lambda: ctx.step("a", Calls(), retries="many"),
+            lambda: ctx.step([], Calls()),
+            lambda: ctx.step("a", Calls(), retries=[1]),
+            lambda: ctx.step("a", Calls(), effect=[]),
+            lambda: ctx.step("a", Calls(), timeout={}),
+            lambda: ctx.step("a", Calls(), timeout="long"),
+            lambda: ctx.current,
+            lambda: ctx.heartbeat(),
+            lambda: ctx.set_result(object()),
+            lambda: ctx.step("a", Calls(), returns=Order | Price),
+        ):
             with pytest.raises(Invalid):
                 ask()
     assert [one for one in entries(log, ctx.id) if isinstance(one, StepResult)] == []

@@ -29,12 +29,18 @@ def test_a_timeline_reads_as_one():
     """Bars stand where things happened, scopes above what is in them, words where bars do not say enough."""
     picture = waterfall(
         drawn(
-            Opened(1, 0), ran("fetch", 0, 1), ran("rows/a", 1, 2), ran("rows/b", 1, 3, attempts=3),
-            Opened(2, 4 * S), ran("charge", 4, 8, is_error=True),
-            EffectIntent("ship", b"k", "exactly_once_guarded", 8 * S), PromiseCreated("approval", b"p", b"h", 8 * S),
+            Opened(1, 0),
+            ran("fetch", 0, 1),
+            ran("rows/a", 1, 2),
+            ran("rows/b", 1, 3, attempts=3),
+            Opened(2, 4 * S),
+            ran("charge", 4, 8, is_error=True),
+            EffectIntent("ship", b"k", "exactly_once_guarded", 8 * S),
+            PromiseCreated("approval", b"p", b"h", 8 * S),
         ),
-        60, 10 * S,
-    )  # fmt: skip
+        60,
+        10 * S,
+    )
     assert picture == [
         "              0          5.00 s    10.00 s",
         "              ▲          ▲",
@@ -69,5 +75,11 @@ def test_lengths_of_time_are_spoken():
     """In the two units that matter."""
     lengths = (0, 750, 41_200, 2_340_000, 75 * S, 9_000 * S, 200_000 * S)
     assert [spoken(one) for one in lengths] == [
-        "0 ms", "0.75 ms", "41 ms", "2.34 s", "1 min 15 s", "2 h 30 min", "2 d 7 h",
-    ]  # fmt: skip
+        "0 ms",
+        "0.75 ms",
+        "41 ms",
+        "2.34 s",
+        "1 min 15 s",
+        "2 h 30 min",
+        "2 d 7 h",
+    ]

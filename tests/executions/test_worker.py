@@ -625,13 +625,25 @@ def test_closing_the_log_from_inside_a_program_does_not_hang(open_log):
 @pytest.mark.parametrize(
     ("functions", "options"),
     [
-        ([], {}), ({}, {}), (print, {}), ("import", {}), (["import"], {}), ({"a/b": print}, {}), ({"": print}, {}),
-        ([lambda ctx: 1], {}), ([print, print], {}), ([print], {"concurrency": 0}), ([print], {"concurrency": 10**6}),
-        ([print], {"rate": 0}), ([print], {"queues": "default"}), ([print], {"retries": "two"}),
+        ([], {}),
+        ({}, {}),
+        (print, {}),
+        ("import", {}),
+        (["import"], {}),
+        ({"a/b": print}, {}),
+        ({"": print}, {}),
+        ([lambda ctx: 1], {}),
+        ([print, print], {}),
+        ([print], {"concurrency": 0}),
+        ([print], {"concurrency": 10**6}),
+        ([print], {"rate": 0}),
+        ([print], {"queues": "default"}),
+        ([print], {"retries": "two"}),
         ([print], {"retries": -1}),
-        ([print], {"attempts_max": 0}), ([print], {"backoff": "1s"}),
+        ([print], {"attempts_max": 0}),
+        ([print], {"backoff": "1s"}),
     ],
-)  # fmt: skip
+)
 def test_workers_that_make_no_sense_are_refused(open_log, functions, options):
     """Before anything runs, with a remedy."""
     log = open_log()

@@ -59,8 +59,9 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[bytes]) -> 
     """Until the witness has seen so many; polling, for a killed process cannot tell."""
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    with subprocess.Popen(["tail", "-n", "+1", "-F", "-s", "0.01", str(path)], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL) as tail:  # fmt: skip
+    with subprocess.Popen(
+        ["tail", "-n", "+1", "-F", "-s", "0.01", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as tail:
         assert tail.stdout is not None
         for _ in range(count):
             assert tail.stdout.readline()

@@ -436,9 +436,7 @@ FRAMES: dict[str, Columns] = {
     "keys": Columns([b"a", b"b"], [1, 2], {1: (b"c-42", None, None)}),
     "an empty key is not none": Columns([b"a", b"b"], [1, 2], {0: (b"", None, None)}),
     "everything": Columns(
-        [b"a", b"", b"c"],
-        [1, 2, 3],
-        {0: (b"k", b"made", b"\x81\xa1h\xc4\x01v"), 2: (None, "größer".encode(), None)},
+        [b"a", b"", b"c"], [1, 2, 3], {0: (b"k", b"made", b"\x81\xa1h\xc4\x01v"), 2: (None, "größer".encode(), None)}
     ),
 }
 
@@ -446,10 +444,7 @@ LOG_ID, LINK, SALT = bytes(range(16)), bytes(range(0xA0, 0xB0)), bytes(range(64,
 SOURCE = Source(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"))
 FINGERPRINT = bytes(range(0x20, 0x30))
 ENTRIES: dict[str, tuple[Place, Entry]] = {
-    "first of a partition": (
-        Place(LOG_ID, "t", 0),
-        Entry(1, 1, 0, 1, 2, 1, 0, 0, 5, 5, chain.NO_LINK, b"", b"body"),
-    ),
+    "first of a partition": (Place(LOG_ID, "t", 0), Entry(1, 1, 0, 1, 2, 1, 0, 0, 5, 5, chain.NO_LINK, b"", b"body")),
     "every field its own": (
         Place(LOG_ID, "orders.v1", 3),
         Entry(0x0102030405, 77, 0x060708, 0x0A0B, 0x0C0D0E, 1, 0, 0x1112, -2, 2**62, LINK, b"", b"sealed body"),
@@ -466,14 +461,28 @@ TYPED_FRAMES: dict[str, tuple[int, bytes, bytes]] = {
 }
 CHAIN, CONTENT = bytes(range(0xC0, 0xE0)), bytes(range(32, 64))
 CHAINS: dict[str, tuple[SegmentHead, int, bytes]] = {
-    "first of a partition": (SegmentHead(
-        log_id=LOG_ID, topic="t", partition=0, number=0, first=0, epoch=1, schema=bytes(16), previous=NO_CHAIN,
-    ), 1, CONTENT),
-    "every field its own": (SegmentHead(
-        log_id=LOG_ID, topic="orders.v1", partition=3, number=7, first=2**40, epoch=9, schema=FINGERPRINT,
-        previous=CHAIN,
-    ), 1000, CONTENT),
-}  # fmt: skip
+    "first of a partition": (
+        SegmentHead(
+            log_id=LOG_ID, topic="t", partition=0, number=0, first=0, epoch=1, schema=bytes(16), previous=NO_CHAIN
+        ),
+        1,
+        CONTENT,
+    ),
+    "every field its own": (
+        SegmentHead(
+            log_id=LOG_ID,
+            topic="orders.v1",
+            partition=3,
+            number=7,
+            first=2**40,
+            epoch=9,
+            schema=FINGERPRINT,
+            previous=CHAIN,
+        ),
+        1000,
+        CONTENT,
+    ),
+}
 ROWS = {
     "log": LogRow(
         LOG_ID, 1_700_000_000_000_000, 1, 2, 3, 4, 5, 6, 7, 8, 9, bytes(range(96, 128)), 10, 11, 12, 13, 14, 15, 16,
@@ -516,7 +525,7 @@ ROWS = {
 ITEMS = {
     "every field its own": ItemRow(3, b"\x00key", -7, 5, b"sealed body"),
     "an empty body": ItemRow(1, b"", 0, 0, b""),
-}  # fmt: skip
+}
 
 
 def make_vectors() -> Expected:
@@ -586,15 +595,27 @@ def manifest_objects() -> list[ManifestDocument]:
         log_id=LOG_ID, topic="orders", partition=3, number=0, first=7, epoch=1, schema=bytes(16), previous=NO_CHAIN
     )
     second = SegmentHead(
-        log_id=LOG_ID, topic="orders", partition=3, number=1, first=17, epoch=2, schema=FINGERPRINT,
+        log_id=LOG_ID,
+        topic="orders",
+        partition=3,
+        number=1,
+        first=17,
+        epoch=2,
+        schema=FINGERPRINT,
         previous=chain_value(first, 10, CONTENT),
-    )  # fmt: skip
+    )
     made: list[ManifestDocument] = []
     for head in (first, second):
         facts = SegmentFacts(
-            rows=10, size=4096 + head.number, time_min=-1, time_max=2**60, sha256=bytes(range(32)), content=CONTENT,
-            footer=LINK, key_id="golden-1" if head.number else "",
-        )  # fmt: skip
+            rows=10,
+            size=4096 + head.number,
+            time_min=-1,
+            time_max=2**60,
+            sha256=bytes(range(32)),
+            content=CONTENT,
+            footer=LINK,
+            key_id="golden-1" if head.number else "",
+        )
         segment = Segment(head=head, facts=facts)
         made.append(documents.SegmentDocument.of(segment, slot=2 * head.number, chain=segment.chain, sealed_us=_NOW))
     start = documents.StartDocument(
@@ -784,11 +805,15 @@ def _make_damaged_store(path: Path) -> None:
     with ExitStack() as stack:
         for module in modules:
             stack.enter_context(patch.object(module, "FORMAT", 2))
-        _write_objects(path / "newer", {
-            batch: commit_batch.encode(store_batches()[batch]),
-            keys: key_object.encode(store_keys()[keys]), rows: checkpoint.encode(manifest_objects()),
-            log: documents.encode(newer),
-        })  # fmt: skip
+        _write_objects(
+            path / "newer",
+            {
+                batch: commit_batch.encode(store_batches()[batch]),
+                keys: key_object.encode(store_keys()[keys]),
+                rows: checkpoint.encode(manifest_objects()),
+                log: documents.encode(newer),
+            },
+        )
 
 
 def _write_objects(path: Path, objects: dict[str, bytes]) -> None:

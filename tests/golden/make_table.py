@@ -45,16 +45,28 @@ def _write(store: DirectoryStore, clock: ManualClock, path: Path) -> None:
             writer.write(pa.RecordBatch.from_pylist(rows, schema)) if rows else None
             added = tuple(writer.finish())
         made = Run(
-            pipeline="shop", table=NAME, kind="keyed", run=number, rows_in=len(rows), rows_out=len(rows),
-            started_ms=clock.now_us() // 1000, code="0123456789abcdef",
-            reads={"orders": Position(source="5f" * 16, marks={"0": 10 * number}, begins={"0": 5}),
-                   "prices": Position(source="table-1", version=number, run=number)},
+            pipeline="shop",
+            table=NAME,
+            kind="keyed",
+            run=number,
+            rows_in=len(rows),
+            rows_out=len(rows),
+            started_ms=clock.now_us() // 1000,
+            code="0123456789abcdef",
+            reads={
+                "orders": Position(source="5f" * 16, marks={"0": 10 * number}, begins={"0": 5}),
+                "prices": Position(source="table-1", version=number, run=number),
+            },
             **{name: value for name, value in told.items() if name != "is_rewrite"},
-        )  # fmt: skip
+        )
         change = TableChange(
-            run=made, schema=schema, added=added, removed=before.files[:removed],
-            is_rewrite=told.get("is_rewrite", False), configuration={"holdfast.buckets": "2"},
-        )  # fmt: skip
+            run=made,
+            schema=schema,
+            added=added,
+            removed=before.files[:removed],
+            is_rewrite=told.get("is_rewrite", False),
+            configuration={"holdfast.buckets": "2"},
+        )
         assert log.commit(before, change) is not None
         clock.advance(60)
 
@@ -79,15 +91,24 @@ def _write(store: DirectoryStore, clock: ManualClock, path: Path) -> None:
 def described(snapshot: TableSnapshot, store: DirectoryStore) -> dict[str, Any]:
     """What a version is: rows, run, columns, state."""
     rows = [
-        row for file in snapshot.files for batch in read_file(store, NAME, file, schema=snapshot.schema)
+        row
+        for file in snapshot.files
+        for batch in read_file(store, NAME, file, schema=snapshot.schema)
         for row in batch.to_pylist()
-    ]  # fmt: skip
+    ]
     run = snapshot.run
     assert run is not None
     assert snapshot.schema is not None
     return {
-        "version": snapshot.version, "table": snapshot.table_id, "rows": sorted(map(repr, rows)), "run": run.run,
-        "reason": run.reason, "reads": {name: msgspec.to_builtins(one) for name, one in run.reads.items()},
-        "tombstones": run.tombstones, "columns": [f"{column.name}: {column.type}" for column in snapshot.schema],
-        "digest": snapshot.state.digest, "metadata": snapshot.state.metadata, "check": snapshot.check,
-    }  # fmt: skip
+        "version": snapshot.version,
+        "table": snapshot.table_id,
+        "rows": sorted(map(repr, rows)),
+        "run": run.run,
+        "reason": run.reason,
+        "reads": {name: msgspec.to_builtins(one) for name, one in run.reads.items()},
+        "tombstones": run.tombstones,
+        "columns": [f"{column.name}: {column.type}" for column in snapshot.schema],
+        "digest": snapshot.state.digest,
+        "metadata": snapshot.state.metadata,
+        "check": snapshot.check,
+    }

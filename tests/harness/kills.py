@@ -23,8 +23,10 @@ class Victim:
     def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})},
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+        )
         self.lines: list[str] = []
         self.failures: list[str] = []
         self._kinds: Counter[str] = Counter()

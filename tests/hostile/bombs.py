@@ -36,10 +36,17 @@ def forge(path: Path, claimed: pa.Schema, table: pa.Table, **settings: Any) -> N
         data = stream.getvalue()
         hashes = b"".join(hash_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
         footer = Footer(
-            head=head(typed=not is_raw), shape=footers.RAW if is_raw else footers.TYPED, rows=table.num_rows,
-            time_min=0, time_max=0, content=bytes(32), groups=(Group(table.num_rows, 0, 0),), blocks=hashes,
-            schema=claimed.serialize().to_pybytes(), encrypted_with=None,
-        )  # fmt: skip
+            head=head(typed=not is_raw),
+            shape=footers.RAW if is_raw else footers.TYPED,
+            rows=table.num_rows,
+            time_min=0,
+            time_max=0,
+            content=bytes(32),
+            groups=(Group(table.num_rows, 0, 0),),
+            blocks=hashes,
+            schema=claimed.serialize().to_pybytes(),
+            encrypted_with=None,
+        )
         writer.add_key_value_metadata(footer.stamped(digests.plain_stamp))
     path.write_bytes(stream.getvalue())
 

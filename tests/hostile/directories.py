@@ -53,10 +53,7 @@ def make(base: Path, keyring: Keyring) -> dict[str, Directory]:
         log.seal("orders")
         fill(log, 3)
         killed_later = files_of(path)
-    return {
-        "closed": Directory(closed_earlier, files_of(path)),
-        "killed": Directory(killed_earlier, killed_later),
-    }
+    return {"closed": Directory(closed_earlier, files_of(path)), "killed": Directory(killed_earlier, killed_later)}
 
 
 def fill(log: Log, turn: int) -> None:

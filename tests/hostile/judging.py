@@ -80,8 +80,12 @@ class Child:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.hostile.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=REPOSITORY,
+            )
         process, action = self._process, request["action"]
         assert process.stdin is not None
         assert process.stdout is not None
@@ -130,9 +134,12 @@ class Trial:
             apply(mutation, root)
         try:
             request = {
-                "root": str(root), "action": action, "keyring": self._keyring, "scratch": str(self._scratch),
+                "root": str(root),
+                "action": action,
+                "keyring": self._keyring,
+                "scratch": str(self._scratch),
                 "directory": str(self._scratch / "owner"),
-            }  # fmt: skip
+            }
             return self._child.ask(request)
         finally:
             if action in OWNERS:

@@ -58,14 +58,17 @@ def settings(root: Path) -> Settings:
             "journal": {"ack_timeout_ms": "60s"},
             "segments": {"rows_max": 10, "seal_on_close": False},
             "shipping": {
-                "checkpoint_every": 2, "retry_base_delay_ms": 1, "retry_delay_max_ms": 10,
-                "drain_timeout_ms": 2_000, "shipped_timeout_ms": 20_000,
+                "checkpoint_every": 2,
+                "retry_base_delay_ms": 1,
+                "retry_delay_max_ms": 10,
+                "drain_timeout_ms": 2_000,
+                "shipped_timeout_ms": 20_000,
             },
             "retention": {"interval_ms": 3_600_000},
             "reconcile": {"pass_interval_ms": 3_600_000},
             "disk": {"free_bytes_min": 0},
         }
-    )  # fmt: skip
+    )
 
 
 def write_expiry(root: Path, log: Log, keyring: Keyring | None) -> None:

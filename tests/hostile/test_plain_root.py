@@ -35,7 +35,7 @@ from tests.hostile.mutations import (
     split_footer,
     vouched,
     with_footer,
-)  # fmt: skip
+)
 from tests.hostile.worker import ACTIONS
 
 pytestmark = pytest.mark.store

@@ -24,9 +24,15 @@ class Server:
         self._lines: list[str] = []
         self._changed = Condition()
         self.process = subprocess.Popen(
-            command, cwd=folder, env=environment(folder, **variables), text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=environment(folder, **variables),
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         self._reader = Thread(target=self._read)
         self._reader.start()
 
@@ -111,9 +117,12 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     """Ours without what tests set for logs; a log that nobody closed is told."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return {
-        **plain, "PYTHONWARNINGS": "always::ResourceWarning", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(folder),
+        **plain,
+        "PYTHONWARNINGS": "always::ResourceWarning",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(folder),
         **variables,
-    }  # fmt: skip
+    }
 
 
 def owner(data: Path) -> int:

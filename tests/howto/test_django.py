@@ -80,9 +80,13 @@ def test_the_reloader_and_a_command_beside_it(folder):
         server.wait_for("Quit the server", count=2)
         second = order(port, b"second")
         by_command = subprocess.run(
-            [sys.executable, "manage.py", "shell", "-c", append], cwd=folder, check=True, capture_output=True,
-            text=True, env=environment(folder),
-        )  # fmt: skip
+            [sys.executable, "manage.py", "shell", "-c", append],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment(folder),
+        )
         server.interrupt()
         assert server.wait() == 0
     assert first.worker != second.worker

@@ -45,10 +45,7 @@ def test_the_owner_is_killed_while_orders_come(folder, times):
 
     Here the program without asyncio.
     """
-    with (
-        uvicorn(folder, app="blocking:app") as server,
-        Customers(server.port(), path="/blocking/orders") as customers,
-    ):
+    with uvicorn(folder, app="blocking:app") as server, Customers(server.port(), path="/blocking/orders") as customers:
         customers.wait_for_workers(2)
         for _ in range(times):
             killed, before = owner(folder / "data"), customers.workers()

@@ -162,18 +162,14 @@ class OneContract(RuleBasedStateMachine):
         headers = {"h": payload} if key else None
         self.same(
             lambda log: place(
-                log.topic(self.raw).append(
-                    payload, key=key, kind=kind, headers=headers, time=time, partition=partition
-                )
+                log.topic(self.raw).append(payload, key=key, kind=kind, headers=headers, time=time, partition=partition)
             )
-        )  # fmt: skip
+        )
 
     @rule(payload=st.sampled_from([b"x", b"y"]), unique=st.sampled_from(["i1", b"i2", ""]), key=keys)
     def append_once(self, payload: bytes, unique: Any, key: Any) -> None:
         time = self.now()
-        self.same(
-            lambda log: place(log.topic(self.raw).append(payload, idempotency_key=unique, key=key, time=time))
-        )  # fmt: skip
+        self.same(lambda log: place(log.topic(self.raw).append(payload, idempotency_key=unique, key=key, time=time)))
 
     @rule(records=st.lists(st.tuples(payloads, keys), max_size=6), partition=st.sampled_from([None, 2]))
     def append_batch(self, records: list[Any], partition: Any) -> None:
@@ -213,9 +209,12 @@ class OneContract(RuleBasedStateMachine):
         self.same(lambda log: log.topic(self.typed, schema=WIDER).schema.names)
 
     @rule(
-        payload=payloads, key=st.sampled_from(["k1", b"k2"]), delete=st.booleans(), fails=st.booleans(),
+        payload=payloads,
+        key=st.sampled_from(["k1", b"k2"]),
+        delete=st.booleans(),
+        fails=st.booleans(),
         unique=st.sampled_from([None, "i1"]),
-    )  # fmt: skip
+    )
     def transact(self, payload: bytes, key: Any, delete: bool, fails: bool, unique: Any) -> None:
         time = self.now()
 
@@ -251,10 +250,17 @@ class OneContract(RuleBasedStateMachine):
         self.same(lambda log: self.space in log.spaces())
 
     @rule(
-        start=offsets, end=offsets, limit=st.sampled_from([None, 0, 1, 3, -1]), reverse=st.booleans(),
-        partition=partitions, since=bounds, until=bounds, bytes_max=st.sampled_from([None, 0, 30]),
-        key=st.sampled_from([None, b"a", "b", b"none"]), arrow=st.booleans(),
-    )  # fmt: skip
+        start=offsets,
+        end=offsets,
+        limit=st.sampled_from([None, 0, 1, 3, -1]),
+        reverse=st.booleans(),
+        partition=partitions,
+        since=bounds,
+        until=bounds,
+        bytes_max=st.sampled_from([None, 0, 30]),
+        key=st.sampled_from([None, b"a", "b", b"none"]),
+        arrow=st.booleans(),
+    )
     def read(self, arrow: bool, **asked: Any) -> None:
         def run(log: Log) -> Any:
             reading = log.topic(self.raw).read(**asked)
@@ -264,10 +270,13 @@ class OneContract(RuleBasedStateMachine):
         self.same(run)
 
     @rule(
-        start=offsets, limit=st.sampled_from([None, 1, 3]), reverse=st.booleans(),
+        start=offsets,
+        limit=st.sampled_from([None, 1, 3]),
+        reverse=st.booleans(),
         key=st.sampled_from([None, "a", "zz", 5]),
-        columns=st.sampled_from([None, ["id"], ["name", "blob"], ["nope"]]), arrow=st.booleans(),
-    )  # fmt: skip
+        columns=st.sampled_from([None, ["id"], ["name", "blob"], ["nope"]]),
+        arrow=st.booleans(),
+    )
     def read_rows(self, arrow: bool, **asked: Any) -> None:
         def run(log: Log) -> Any:
             reading = log.topic(self.typed, schema="latest").read(**asked)
@@ -295,9 +304,11 @@ class OneContract(RuleBasedStateMachine):
         self.same(lambda log: [record.time for record in log.topic(self.raw).read(**asked)])
 
     @rule(
-        sequence=st.sampled_from([1, 2, 3, 4, 9]), producer=st.sampled_from(["p", "q"]), payload=payloads,
+        sequence=st.sampled_from([1, 2, 3, 4, 9]),
+        producer=st.sampled_from(["p", "q"]),
+        payload=payloads,
         kind=st.sampled_from(["record", "batch", "rows"]),
-    )  # fmt: skip
+    )
     def produce(self, sequence: int, producer: str, payload: bytes, kind: str) -> None:
         time = self.now()
 
@@ -386,9 +397,11 @@ class OneContract(RuleBasedStateMachine):
         self.same(lambda log: str(log.executions.start(self.raw, value, id=self._execution(which), queue=name)))
 
     @rule(
-        which=st.integers(0, 3), value=st.sampled_from([1, b"\x00", None]), number=st.integers(0, 2),
+        which=st.integers(0, 3),
+        value=st.sampled_from([1, b"\x00", None]),
+        number=st.integers(0, 2),
         do=st.sampled_from(["cancel", "resume", "signal", "summary", "rewind", "fork", "settle"]),
-    )  # fmt: skip
+    )
     def change_execution(self, which: int, do: str, value: Any, number: int) -> None:
         found, other = self._execution(which), self._execution(10 + number)
 
@@ -480,10 +493,7 @@ def run(contract: type[OneContract], examples: int, steps: int) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         contract,
         settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
 

@@ -82,9 +82,12 @@ class SegmentsMachine(RuleBasedStateMachine):
 
     def open(self, *, seal_on_close=False):
         limits = {
-            "seal_on_close": seal_on_close, "age_max_ms": "1000h", "row_group_rows": self.row_group_rows,
-            "block_rows": 3, "trim_entries": 2,
-        }  # fmt: skip
+            "seal_on_close": seal_on_close,
+            "age_max_ms": "1000h",
+            "row_group_rows": self.row_group_rows,
+            "block_rows": 3,
+            "trim_entries": 2,
+        }
         self.log = holdfast.open(
             self.root / str(self.generation),
             keyring=self.keyring,

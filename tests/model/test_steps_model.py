@@ -24,9 +24,14 @@ pytestmark = pytest.mark.disk
 SETTINGS = holdfast.Settings.from_mapping({"segments": {"seal_on_close": False}})
 
 values = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**63), st.text(max_size=5), st.binary(max_size=5),
-    st.lists(st.integers(0, 9), max_size=3), st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=2),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=2),
+)
 effects = st.sampled_from(["idempotent", "at_least_once", "skip", "fail", "rerun"])
 step = st.tuples(st.sampled_from("ab"), effects, values, st.booleans())
 """Name, effect, what it gives, whether it raises instead."""

@@ -15,16 +15,30 @@ COLUMNS = {"order_id": "bigint", "status": "string", "amount": "decimal(18,2)", 
 
 def topic_input(name: str = "orders", rows: int = 100, lag: int = 0, at: int = 0) -> InputReport:
     return InputReport(
-        name=name, kind="topic", place="s3://bucket/prefix", source="ab" * 16, begin={"0": at, "1": at},
-        end={"0": at + rows // 2, "1": at + rows - rows // 2}, rows=rows, lag=lag, columns={"value": "binary"},
-    )  # fmt: skip
+        name=name,
+        kind="topic",
+        place="s3://bucket/prefix",
+        source="ab" * 16,
+        begin={"0": at, "1": at},
+        end={"0": at + rows // 2, "1": at + rows - rows // 2},
+        rows=rows,
+        lag=lag,
+        columns={"value": "binary"},
+    )
 
 
 def table_input(name: str, version: int = 3, lag: int = 0, *, is_whole: bool = False) -> InputReport:
     return InputReport(
-        name=name, kind="table", place=f"s3://bucket/tables/{name}", source="cd" * 16, begin={"version": version - 1},
-        end={"version": version}, rows=10, lag=lag, is_whole=is_whole,
-    )  # fmt: skip
+        name=name,
+        kind="table",
+        place=f"s3://bucket/tables/{name}",
+        source="cd" * 16,
+        begin={"version": version - 1},
+        end={"version": version},
+        rows=10,
+        lag=lag,
+        is_whole=is_whole,
+    )
 
 
 def table_report(name: str = "orders_now", outcome: Outcome = "written", **other: object) -> TableReport:
@@ -35,19 +49,18 @@ def table_report(name: str = "orders_now", outcome: Outcome = "written", **other
         "started_ms": START_MS + 500, "seconds": 2.5,
     }  # fmt: skip
     if outcome == "failed":
-        values |= {
-            "error": "order_id is null in 3 rows",
-            "error_kind": "Invalid",
-            "hint": "choose another key",
-        }
+        values |= {"error": "order_id is null in 3 rows", "error_kind": "Invalid", "hint": "choose another key"}
     return TableReport(**(values | other))  # type: ignore[arg-type]
 
 
 def run_report(*tables: TableReport, number: int = 0, **other: object) -> RunReport:
     values: dict[str, object] = {
-        "pipeline": "shop", "id": str(UUID(int=number + 1)), "started_ms": START_MS + 30_000 * number, "seconds": 4.25,
+        "pipeline": "shop",
+        "id": str(UUID(int=number + 1)),
+        "started_ms": START_MS + 30_000 * number,
+        "seconds": 4.25,
         "tables": list(tables) or [table_report()],
-    }  # fmt: skip
+    }
     return RunReport(**(values | other))  # type: ignore[arg-type]
 
 
@@ -94,11 +107,20 @@ def shop(runs: int, seed: int = 7) -> list[RunReport]:
         ]
         reports = [
             table_report(
-                name, how, kind=kind, inputs=inputs, rows_in=rows_in, rows_out=rows_out, rows=total, description=words,
-                seconds=seconds, files=number % 16 + 1, bytes=total * 84,
+                name,
+                how,
+                kind=kind,
+                inputs=inputs,
+                rows_in=rows_in,
+                rows_out=rows_out,
+                rows=total,
+                description=words,
+                seconds=seconds,
+                files=number % 16 + 1,
+                bytes=total * 84,
                 **(made | ({"error": "order_id is null in 3 rows"} if how == "failed" else {})),
             )
             for (name, how, kind, inputs, rows_in, rows_out, total, words), seconds in zip(tables, took, strict=True)
-        ]  # fmt: skip
+        ]
         found.append(run_report(*reports, number=number, started_ms=started, seconds=sum(took)))
     return found

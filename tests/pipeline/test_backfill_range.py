@@ -34,9 +34,16 @@ PLANNED = ordered([made("paid", "orders")])[0]
 def run(number: int, end: int, reason: Reason = "run") -> Run:
     marks = Position(source="log", marks={"0": end}, begins={"0": 0})
     return Run(
-        pipeline="p", table="paid", kind="append", run=number, reason=reason, reads={"orders": marks}, rows_in=0,
-        rows_out=0, started_ms=0,
-    )  # fmt: skip
+        pipeline="p",
+        table="paid",
+        kind="append",
+        run=number,
+        reason=reason,
+        reads={"orders": marks},
+        rows_in=0,
+        rows_out=0,
+        started_ms=0,
+    )
 
 
 def nothing(name: str, since: int | None, before: int | None) -> Spans:
@@ -63,11 +70,18 @@ def test_bounds_are_runs_times_or_offsets() -> None:
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
-        (3, "2026-11-15T12:00:00Z"), (5, 4), ("2026-11-16T00:00:00Z", "2026-11-15T00:00:00Z"), ("yesterday", None),
-        (0, None), (-1, None), (True, None), (datetime(2026, 1, 1), None), ('{"orders":3}', None),  # noqa: DTZ001
+        (3, "2026-11-15T12:00:00Z"),
+        (5, 4),
+        ("2026-11-16T00:00:00Z", "2026-11-15T00:00:00Z"),
+        ("yesterday", None),
+        (0, None),
+        (-1, None),
+        (True, None),
+        (datetime(2026, 1, 1), None),  # noqa: DTZ001
+        ('{"orders":3}', None),
         ("1700000000", None),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_range_is_refused(begin: Any, end: Any) -> None:
     with pytest.raises(Invalid):
         parse_range(begin, end)

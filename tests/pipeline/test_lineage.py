@@ -86,9 +86,11 @@ def test_each_run_has_a_start_and_one_end() -> None:
     for event in found:
         kinds.setdefault(event["job"]["name"], []).append(event["eventType"])
     assert kinds == {
-        "shop": ["START", "FAIL"], "shop.a": ["START", "COMPLETE"], "shop.b": ["START", "FAIL"],
+        "shop": ["START", "FAIL"],
+        "shop.a": ["START", "COMPLETE"],
+        "shop.b": ["START", "FAIL"],
         "shop.c": ["START", "COMPLETE"],
-    }  # fmt: skip
+    }
     ids = {event["job"]["name"]: event["run"]["runId"] for event in found}
     assert len(set(ids.values())) == 4
     parents = {event["run"]["facets"]["parent"]["run"]["runId"] for event in found if event["job"]["name"] != "shop"}
@@ -131,11 +133,15 @@ def test_nothing_new_is_no_event() -> None:
 
 @pytest.mark.parametrize(
     ("place", "namespace", "name"),
-    [("s3://key:secret@bucket/a/b?signature=1#x", "s3://bucket", "a/b"),
-     ("file:///srv/my%20tables/a", "file", "/srv/my tables/a"), ("/srv/tables/a", "file", "/srv/tables/a"),
-     ("abfss://box@account.dfs.core.windows.net/t", "abfss://box@account.dfs.core.windows.net", "t"),
-     ("abfss://user:secret@account/t", "abfss://account", "t"), ("s3://bucket", "s3://bucket", "/")],
-)  # fmt: skip
+    [
+        ("s3://key:secret@bucket/a/b?signature=1#x", "s3://bucket", "a/b"),
+        ("file:///srv/my%20tables/a", "file", "/srv/my tables/a"),
+        ("/srv/tables/a", "file", "/srv/tables/a"),
+        ("abfss://box@account.dfs.core.windows.net/t", "abfss://box@account.dfs.core.windows.net", "t"),
+        ("abfss://user:secret@account/t", "abfss://account", "t"),
+        ("s3://bucket", "s3://bucket", "/"),
+    ],
+)
 def test_names_are_places_without_secrets(place: str, namespace: str, name: str) -> None:
     """As the specification names datasets of file systems and stores."""
     found = told(table_report("a", place=place))[1]["outputs"][0]

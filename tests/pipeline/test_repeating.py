@@ -162,8 +162,9 @@ def test_a_service_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
         log.topic("orders")
     process = subprocess.Popen(
         [sys.executable, "-c", SERVICE, str(tmp_path / "log"), str(tmp_path / "tables")],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     guard = Timer(60, process.kill)
     guard.start()
     try:

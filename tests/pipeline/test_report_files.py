@@ -144,11 +144,12 @@ def test_two_processes_that_report_at_once_lose_nothing(tmp_path: Path) -> None:
     """All reports, all lines of lineage, and a page of all of them once the last one has ended."""
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), str(first), str(first + 15)], stdin=subprocess.PIPE,
+            [sys.executable, "-c", PROGRAM, str(tmp_path), str(first), str(first + 15)],
+            stdin=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
         for first in (0, 15)
-    ]  # fmt: skip
+    ]
     for process in started:
         assert process.stdin is not None
         process.stdin.write(b"go\n")

@@ -106,9 +106,16 @@ def test_a_page_can_be_read_without_seeing_it(name: str) -> None:
 def test_what_others_wrote_is_text() -> None:
     """Names, descriptions, errors, columns, places and inputs: no browser acts on any of them."""
     table = table_report(
-        HOSTILE, "failed", kind=HOSTILE, error=HOSTILE, hint=HOSTILE, description=HOSTILE, place=HOSTILE,
-        columns={HOSTILE: HOSTILE}, inputs=[topic_input(HOSTILE), table_input(HOSTILE, is_whole=True)],
-    )  # fmt: skip
+        HOSTILE,
+        "failed",
+        kind=HOSTILE,
+        error=HOSTILE,
+        hint=HOSTILE,
+        description=HOSTILE,
+        place=HOSTILE,
+        columns={HOSTILE: HOSTILE},
+        inputs=[topic_input(HOSTILE), table_input(HOSTILE, is_whole=True)],
+    )
     for reports in (
         [run_report(table, pipeline=HOSTILE, reason="run")],
         [run_report(table), run_report(pipeline=HOSTILE)],
@@ -200,11 +207,22 @@ def test_tables_that_read_each_other_do_not_hang_the_page() -> None:
 
 @pytest.mark.parametrize(
     ("shown", "words"),
-    [(brief(0), "0"), (brief(9_999), "9 999"), (brief(12_345), "12.3 k"), (brief(1_000_000), "1 M"),
-     (size(0), "0 B"), (size(1536), "1.5 KiB"), (size(2**40), "1 TiB"), (size(2**62), "4194304 TiB"),
-     (duration(0.04), "40 ms"), (duration(4.25), "4.2 s"), (duration(190), "3 min 10 s"), (duration(7500), "2 h 5 min"),
-     (text("a" * 50, 10), "aaaaaaaaa…")],
-)  # fmt: skip
+    [
+        (brief(0), "0"),
+        (brief(9_999), "9 999"),
+        (brief(12_345), "12.3 k"),
+        (brief(1_000_000), "1 M"),
+        (size(0), "0 B"),
+        (size(1536), "1.5 KiB"),
+        (size(2**40), "1 TiB"),
+        (size(2**62), "4194304 TiB"),
+        (duration(0.04), "40 ms"),
+        (duration(4.25), "4.2 s"),
+        (duration(190), "3 min 10 s"),
+        (duration(7500), "2 h 5 min"),
+        (text("a" * 50, 10), "aaaaaaaaa…"),
+    ],
+)
 def test_numbers_are_short(shown: str, words: str) -> None:
     """As people write them."""
     assert shown.replace("\N{THIN SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ") == words
@@ -214,16 +232,39 @@ INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 10**6)
 SECONDS = st.floats(allow_nan=False) | st.floats(0, 1e4)
 WORDS = st.text(max_size=8)
 INPUTS = st.builds(
-    InputReport, name=WORDS, kind=st.sampled_from(["topic", "table"]), place=WORDS, source=WORDS,
-    begin=st.dictionaries(WORDS, INTEGERS, max_size=1), end=st.dictionaries(WORDS, INTEGERS, max_size=2),
-    rows=INTEGERS, lag=INTEGERS, is_whole=st.booleans(), columns=st.dictionaries(WORDS, WORDS, max_size=2),
-)  # fmt: skip
+    InputReport,
+    name=WORDS,
+    kind=st.sampled_from(["topic", "table"]),
+    place=WORDS,
+    source=WORDS,
+    begin=st.dictionaries(WORDS, INTEGERS, max_size=1),
+    end=st.dictionaries(WORDS, INTEGERS, max_size=2),
+    rows=INTEGERS,
+    lag=INTEGERS,
+    is_whole=st.booleans(),
+    columns=st.dictionaries(WORDS, WORDS, max_size=2),
+)
 TABLES = st.builds(
-    TableReport, name=WORDS, kind=WORDS, outcome=st.sampled_from(["written", "unchanged", "failed", "skipped"]),
-    description=WORDS, place=WORDS, version=INTEGERS, inputs=st.lists(INPUTS, max_size=2), rows_in=INTEGERS,
-    rows_out=INTEGERS, rows=INTEGERS, files=INTEGERS, bytes=INTEGERS, started_ms=INTEGERS, seconds=SECONDS,
-    columns=st.dictionaries(WORDS, WORDS, max_size=2), error=WORDS, hint=WORDS, note=WORDS,
-)  # fmt: skip
+    TableReport,
+    name=WORDS,
+    kind=WORDS,
+    outcome=st.sampled_from(["written", "unchanged", "failed", "skipped"]),
+    description=WORDS,
+    place=WORDS,
+    version=INTEGERS,
+    inputs=st.lists(INPUTS, max_size=2),
+    rows_in=INTEGERS,
+    rows_out=INTEGERS,
+    rows=INTEGERS,
+    files=INTEGERS,
+    bytes=INTEGERS,
+    started_ms=INTEGERS,
+    seconds=SECONDS,
+    columns=st.dictionaries(WORDS, WORDS, max_size=2),
+    error=WORDS,
+    hint=WORDS,
+    note=WORDS,
+)
 RUNS = st.builds(
     RunReport, pipeline=WORDS, id=WORDS, started_ms=INTEGERS, seconds=SECONDS, tables=st.lists(TABLES, max_size=2)
 )

@@ -69,9 +69,12 @@ def test_of_tables_that_change_there_are_no_new_rows() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(append(), "add all rows again"), (windowed("at", "1h", values={"n": count()}), "add all rows again"),
-     (keyed("id", order_by="n"), "keep keys that are gone")],
-)  # fmt: skip
+    [
+        (append(), "add all rows again"),
+        (windowed("at", "1h", values={"n": count()}), "add all rows again"),
+        (keyed("id", order_by="n"), "keep keys that are gone"),
+    ],
+)
 def test_rows_that_are_read_as_a_whole_are_not_added_again_and_again(kind: Kind, why: str) -> None:
     with pytest.raises(Invalid, match=f"each run would {why}"):
         ordered([made("a", whole("orders"), kind=kind)])

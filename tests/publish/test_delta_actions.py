@@ -20,25 +20,45 @@ from tests.publish.worlds import World, log_folder
 TEXTS = {"*": str}
 # What the protocol says of each action: its fields, their types, and which may be missing.
 ACTIONS: dict[str, dict[str, Any]] = {
-    "protocol": {
-        "minReaderVersion": int, "minWriterVersion": int, "readerFeatures?": [str], "writerFeatures?": [str],
-    },
+    "protocol": {"minReaderVersion": int, "minWriterVersion": int, "readerFeatures?": [str], "writerFeatures?": [str]},
     "metaData": {
-        "id": str, "name?": str, "description?": str, "format": {"provider": str, "options": TEXTS},
-        "schemaString": str, "partitionColumns": [str], "createdTime?": int, "configuration": TEXTS,
+        "id": str,
+        "name?": str,
+        "description?": str,
+        "format": {"provider": str, "options": TEXTS},
+        "schemaString": str,
+        "partitionColumns": [str],
+        "createdTime?": int,
+        "configuration": TEXTS,
     },
     "add": {
-        "path": str, "partitionValues": TEXTS, "size": int, "modificationTime": int, "dataChange": bool,
-        "stats?": str, "tags?": TEXTS, "deletionVector?": dict, "baseRowId?": int, "defaultRowCommitVersion?": int,
+        "path": str,
+        "partitionValues": TEXTS,
+        "size": int,
+        "modificationTime": int,
+        "dataChange": bool,
+        "stats?": str,
+        "tags?": TEXTS,
+        "deletionVector?": dict,
+        "baseRowId?": int,
+        "defaultRowCommitVersion?": int,
         "clusteringProvider?": str,
     },
     "remove": {
-        "path": str, "deletionTimestamp?": int, "dataChange": bool, "extendedFileMetadata?": bool,
-        "partitionValues?": TEXTS, "size?": int, "stats?": str, "tags?": TEXTS, "deletionVector?": dict,
-        "baseRowId?": int, "defaultRowCommitVersion?": int,
+        "path": str,
+        "deletionTimestamp?": int,
+        "dataChange": bool,
+        "extendedFileMetadata?": bool,
+        "partitionValues?": TEXTS,
+        "size?": int,
+        "stats?": str,
+        "tags?": TEXTS,
+        "deletionVector?": dict,
+        "baseRowId?": int,
+        "defaultRowCommitVersion?": int,
     },
     "txn": {"appId": str, "version": int, "lastUpdated?": int},
-}  # fmt: skip
+}
 STATS = {"numRecords": int, "minValues": dict, "maxValues": dict, "nullCount": dict}
 
 

@@ -23,9 +23,12 @@ def test_a_topic_on_s3_is_a_table(tmp_path: Path, s3_server: S3Server, prefix: s
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     there = settings(s3_server.endpoint)
     options = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION,
-        "AWS_ENDPOINT_URL": s3_server.endpoint, "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
     with holdfast.open(tmp_path / "log", store=url(prefix), settings=there) as log:
         for turn in range(12):
             orders = log.topic("orders", partitions=2)

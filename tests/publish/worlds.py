@@ -74,9 +74,13 @@ class World:
     def expire(self, topic: str, partition: int, upto: int) -> None:
         """Retire segments below a number, as retention does."""
         document = ExpiredDocument(
-            log=self.log.id, topic=topic, partition=partition, upto=upto,
-            first=self.segments(topic, partition)[upto - 1].end, expired_us=CLOCK.now_us(),
-        )  # fmt: skip
+            log=self.log.id,
+            topic=topic,
+            partition=partition,
+            upto=upto,
+            first=self.segments(topic, partition)[upto - 1].end,
+            expired_us=CLOCK.now_us(),
+        )
         self.store().create(layout.expired_key(topic, partition, upto), Body.of(documents.encode(document)))
 
     def join(self, topic: str, partition: int, first: int, upto: int) -> None:
@@ -88,9 +92,14 @@ class World:
         assert taken[-1].upto == upto
         one = joined(self.root, [file.segment for file in taken])
         rewrite = RewriteDocument(
-            log=self.log.id, topic=topic, partition=partition, number=len(done), nonce="0" * 16,
-            outputs=(Rewritten(upto=upto, segment=one),), rewritten_us=CLOCK.now_us(),
-        )  # fmt: skip
+            log=self.log.id,
+            topic=topic,
+            partition=partition,
+            number=len(done),
+            nonce="0" * 16,
+            outputs=(Rewritten(upto=upto, segment=one),),
+            rewritten_us=CLOCK.now_us(),
+        )
         store.create(layout.rewrite_key(topic, partition, len(done)), Body.of(documents.encode(rewrite)))
 
 
@@ -100,10 +109,15 @@ def joined(root: Path, taken: Sequence[SegmentDocument]) -> SegmentDocument:
     tables = [pq.read_table(root / one.key) for one in taken]
     schema = tables[0].schema.remove_metadata()
     head = SegmentHead(
-        log_id=bytes.fromhex(first.log), topic=first.topic, partition=first.partition, number=first.number,
-        first=first.first, epoch=first.epoch, schema=bytes.fromhex(first.schema),
+        log_id=bytes.fromhex(first.log),
+        topic=first.topic,
+        partition=first.partition,
+        number=first.number,
+        first=first.first,
+        epoch=first.epoch,
+        schema=bytes.fromhex(first.schema),
         previous=bytes.fromhex(first.previous),
-    )  # fmt: skip
+    )
     temporary = root / layout.segments_folder(first.topic, first.partition) / "joined.tmp"
     with SegmentWriter(temporary, head, schema, FileShape(), None) as writer:
         for table in tables:

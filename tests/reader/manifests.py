@@ -10,15 +10,39 @@ LOG = "0f" * 16
 
 
 def segment(
-    first: int, rows: int, *, number: int = 0, topic: str = "orders", partition: int = 0, size: int = 1000,
-    times: tuple[int, int] = (0, 0), content: str = "c1" * 32, schema: str = "00" * 16,
-) -> SegmentDocument:  # fmt: skip
+    first: int,
+    rows: int,
+    *,
+    number: int = 0,
+    topic: str = "orders",
+    partition: int = 0,
+    size: int = 1000,
+    times: tuple[int, int] = (0, 0),
+    content: str = "c1" * 32,
+    schema: str = "00" * 16,
+) -> SegmentDocument:
     """A manifest object of one segment."""
     return SegmentDocument(
-        log=LOG, topic=topic, partition=partition, slot=number, number=number, first=first, rows=rows, size=size,
-        time_min=times[0], time_max=times[1], sha256=f"{number:064x}", content=content, footer="f0" * 16,
-        previous="aa" * 32, chain="bb" * 32, schema=schema, key_id="", epoch=1, sealed_us=0,
-    )  # fmt: skip
+        log=LOG,
+        topic=topic,
+        partition=partition,
+        slot=number,
+        number=number,
+        first=first,
+        rows=rows,
+        size=size,
+        time_min=times[0],
+        time_max=times[1],
+        sha256=f"{number:064x}",
+        content=content,
+        footer="f0" * 16,
+        previous="aa" * 32,
+        chain="bb" * 32,
+        schema=schema,
+        key_id="",
+        epoch=1,
+        sealed_us=0,
+    )
 
 
 def lost_segment(first: int, rows: int, **values: object) -> SegmentDocument:

@@ -220,10 +220,20 @@ def rewritten(path: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"rows": 9}, {"first": 11}, {"number": 5}, {"topic": "other"}, {"partition": 1}, {"log": "ab" * 16},
-     {"content": "ab" * 32}, {"chain": "ab" * 32}, {"previous": "ab" * 32}, {"slot": 2}],
+    [
+        {"rows": 9},
+        {"first": 11},
+        {"number": 5},
+        {"topic": "other"},
+        {"partition": 1},
+        {"log": "ab" * 16},
+        {"content": "ab" * 32},
+        {"chain": "ab" * 32},
+        {"previous": "ab" * 32},
+        {"slot": 2},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_manifest_object_that_says_something_else_does_not_fit_its_neighbours(log, changes):
     """Anybody can make its check; nobody can make the chain fit."""
     rewritten(manifest_path(log, 1), **changes)

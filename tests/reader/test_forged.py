@@ -312,12 +312,31 @@ def test_a_forged_object_in_the_place_of_the_next_one_holds_nothing_up(
     assert holdfast.read(str(root), "orders", keyring=key_file).count() == 30
 
 
-@pytest.mark.parametrize("attack", ["an expiry that hides rows", "a newer topic document", "a floor", "an adoption",
-    "a commit batch under another name", "the name of a checkpoint", "another time range", "fewer rows"])  # fmt: skip
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "an expiry that hides rows",
+        "a newer topic document",
+        "a floor",
+        "an adoption",
+        "a commit batch under another name",
+        "the name of a checkpoint",
+        "another time range",
+        "fewer rows",
+    ],
+)
 def test_what_was_forged_does_not_stop_the_owner_and_is_never_signed_by_a_repair(
-    attack: str, attacker: Attacker, log: Log, root: Path, key_file: str, keyring: Keyring, tmp_path: Path,
-    open_shipped: Callable[..., Log], answers: Callable[[], list[object]], open_log: Callable[..., Log],
-) -> None:  # fmt: skip
+    attack: str,
+    attacker: Attacker,
+    log: Log,
+    root: Path,
+    key_file: str,
+    keyring: Keyring,
+    tmp_path: Path,
+    open_shipped: Callable[..., Log],
+    answers: Callable[[], list[object]],
+    open_log: Callable[..., Log],
+) -> None:
     """The owner ships on; a repair removes the forgery or writes the truth; then every reader reads what is true."""
     ATTACKS[attack](attacker, log)
     owner = open_shipped(keyring=keyring, segments=TEN, shipping={"checkpoint_every": 2})

@@ -126,9 +126,11 @@ def test_readers_do_not_touch_each_others_leases(store, clock):
 def test_retention_on_the_store_waits_for_what_a_lease_needs(open_shipped, shipped_store, sweep):
     clock = ManualClock()
     log = open_shipped(
-        segments=TEN, retention={"interval_ms": 3_600_000}, shipping={"store_bytes_max": 1, "delete_after_ms": 0},
+        segments=TEN,
+        retention={"interval_ms": 3_600_000},
+        shipping={"store_bytes_max": 1, "delete_after_ms": 0},
         clock=clock,
-    )  # fmt: skip
+    )
     fill(log, "orders", 4)
     log.ship(20)
     lease = Lease(shipped_store, log.id, "nightly", 10 * DAY_S, clock)

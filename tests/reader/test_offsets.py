@@ -62,13 +62,31 @@ def test_kafkas_own_text_is_understood():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "earliest", "12", "[]", "{", '{"orders":5}', '{"orders":{"0":"5"}}', '{"orders":{"0":1.5}}',
-        '{"orders":{"0":null}}', '{"orders":{"":1}}', '{"orders":{"-1":1}}', '{"orders":{"+1":1}}',
-        '{"orders":{"1 ":1}}', '{"orders":{"1e2":1}}', '{"orders":{"65536":1}}', '{"orders":{"\u0663":1}}',
-        '{"orders":{"0":[5,4]}}', '{"orders":{"0":[-1,4]}}', '{"orders":{"0":[1]}}', '{"orders":{"0":[1,2,3]}}',
-        '{"orders":{"0":[0,4611686018427387904]}}', '{"orders":{"0":-3}}', '{"orders":{"0":4611686018427387904}}',
+        "",
+        "earliest",
+        "12",
+        "[]",
+        "{",
+        '{"orders":5}',
+        '{"orders":{"0":"5"}}',
+        '{"orders":{"0":1.5}}',
+        '{"orders":{"0":null}}',
+        '{"orders":{"":1}}',
+        '{"orders":{"-1":1}}',
+        '{"orders":{"+1":1}}',
+        '{"orders":{"1 ":1}}',
+        '{"orders":{"1e2":1}}',
+        '{"orders":{"65536":1}}',
+        '{"orders":{"\u0663":1}}',
+        '{"orders":{"0":[5,4]}}',
+        '{"orders":{"0":[-1,4]}}',
+        '{"orders":{"0":[1]}}',
+        '{"orders":{"0":[1,2,3]}}',
+        '{"orders":{"0":[0,4611686018427387904]}}',
+        '{"orders":{"0":-3}}',
+        '{"orders":{"0":4611686018427387904}}',
     ],
-)  # fmt: skip
+)
 def test_what_is_not_offsets_is_refused_with_the_notation(text):
     with pytest.raises(Invalid, match="not offsets") as refused:
         parse_offsets(text)

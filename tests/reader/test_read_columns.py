@@ -43,15 +43,27 @@ def test_raw_topics_have_the_columns_of_their_files():
 
 def test_sparks_users_get_kafkas_columns():
     assert [column.name for column in columns_of(None, kafka_names=True)] == [
-        "topic", "partition", "offset", "timestamp", "key", "value", "headers", "kind",
-    ]  # fmt: skip
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        "kind",
+    ]
     assert sorted(column.source for column in KAFKA) == sorted(column.source for column in RAW)
 
 
 def test_typed_topics_have_the_users_columns_behind_ours():
     assert [column.name for column in columns_of(TYPED)] == [
-        "_topic", "_partition", "_offset", "_time", "city", "count",
-    ]  # fmt: skip
+        "_topic",
+        "_partition",
+        "_offset",
+        "_time",
+        "city",
+        "count",
+    ]
 
 
 def test_everything_may_be_null():
@@ -128,9 +140,14 @@ def test_a_wider_type_is_made_and_a_value_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize(
     ("names", "needs_file"),
-    [([], False), (["offset"], False), (["topic", "partition", "offset"], False), (["time"], True),
-     (["offset", "payload"], True)],
-)  # fmt: skip
+    [
+        ([], False),
+        (["offset"], False),
+        (["topic", "partition", "offset"], False),
+        (["time"], True),
+        (["offset", "payload"], True),
+    ],
+)
 def test_a_file_is_needed_only_for_what_the_manifest_does_not_know(names, needs_file):
     assert shaping(names).needs_file is needs_file
 
@@ -177,11 +194,15 @@ def test_a_users_column_with_a_name_of_ours_is_the_users(name):
 @pytest.mark.parametrize(
     ("stored", "values", "is_fit"),
     [
-        (pa.float64(), [0.5, None, float("nan"), float("inf")], True), (pa.float64(), [], True),
-        (pa.float64(), [0.1], False), (pa.float64(), [1e308], False), (pa.float16(), [0.5], True),
-        (pa.decimal128(20, 2), [Decimal("0.25"), None], True), (pa.decimal128(20, 2), [Decimal("123456789.25")], False),
+        (pa.float64(), [0.5, None, float("nan"), float("inf")], True),
+        (pa.float64(), [], True),
+        (pa.float64(), [0.1], False),
+        (pa.float64(), [1e308], False),
+        (pa.float16(), [0.5], True),
+        (pa.decimal128(20, 2), [Decimal("0.25"), None], True),
+        (pa.decimal128(20, 2), [Decimal("123456789.25")], False),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_would_be_rounded_does_not_fit(stored, values, is_fit):
     rows = pa.RecordBatch.from_arrays([pa.array(values, stored)], names=["price"])
     shape = Shaping(["price"], pa.schema([pa.field("price", pa.float32())]), is_raw=False)

@@ -141,10 +141,18 @@ def test_a_wrong_value_is_named(name):
 
 def test_without_options_a_read_has_these_defaults():
     assert parse_options(BASE)[1] == ReadOptions(
-        topics=("orders",), columns=None, kafka_names=True, starting_offsets="earliest", ending_offsets="latest",
-        verify="hash", schema_mode="latest", encrypted="open", fail_on_data_loss=True, split_bytes=SPLIT_BYTES,
+        topics=("orders",),
+        columns=None,
+        kafka_names=True,
+        starting_offsets="earliest",
+        ending_offsets="latest",
+        verify="hash",
+        schema_mode="latest",
+        encrypted="open",
+        fail_on_data_loss=True,
+        split_bytes=SPLIT_BYTES,
         emit="rows",
-    )  # fmt: skip
+    )
 
 
 def test_no_columns_at_all_differ_from_all_columns():
@@ -159,9 +167,14 @@ def test_root_stands_in_for_path():
 
 def test_everything_that_is_wrong_is_told_at_once():
     given = {
-        "topic": "orders", "topicPattern": "o.*", "verify": "some", "minPartitions": "0", "keyring": "secret",
-        "colums": "offset", "credentials": "hunter2",
-    }  # fmt: skip
+        "topic": "orders",
+        "topicPattern": "o.*",
+        "verify": "some",
+        "minPartitions": "0",
+        "keyring": "secret",
+        "colums": "offset",
+        "credentials": "hunter2",
+    }
     with pytest.raises(Invalid) as refused:
         parse_options(given)
     for part in ("no root", "topicPattern", "verify", "minPartitions", "keyring", "colums", "store.credentials"):

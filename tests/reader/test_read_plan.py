@@ -161,6 +161,9 @@ def test_a_piece_holds_all_that_proves_its_file():
     head, facts = piece.head, piece.facts
     assert (head.number, head.first, head.schema.hex()) == (3, 20, document.schema)
     assert (facts.rows, facts.size, facts.footer.hex(), facts.content.hex()) == (
-        10, 77, document.footer, document.content,
-    )  # fmt: skip
+        10,
+        77,
+        document.footer,
+        document.content,
+    )
     assert msgspec.structs.replace(piece, start=20).is_whole

@@ -70,8 +70,10 @@ def test_raw_records_come_back_as_they_were_appended(open_log):
     topic = log.topic("orders")
     given = [
         Record(b"v", key=b"k", kind="order", headers={"trace": b"\0\xff", "ü": b""}, time=5),
-        Record(b""), Record(b"x", key=b""), Record(b"y", headers={}, time=-7),
-    ]  # fmt: skip
+        Record(b""),
+        Record(b"x", key=b""),
+        Record(b"y", headers={}, time=-7),
+    ]
     for record in given:
         topic.append_batch([record])
     seal(log, "orders")
@@ -110,8 +112,9 @@ def test_typed_rows_come_back_as_they_were_appended(open_log):
 
 def test_rows_come_by_partition_and_offset(orders):
     assert [(row["partition"], row["offset"]) for row in read(orders).to_arrow().to_pylist()] == [
-        *((0, offset) for offset in range(30)), *((1, offset) for offset in range(5)),
-    ]  # fmt: skip
+        *((0, offset) for offset in range(30)),
+        *((1, offset) for offset in range(5)),
+    ]
 
 
 def test_a_reading_can_be_read_again(orders):
@@ -381,9 +384,16 @@ def test_a_log_is_named_by_its_directory_its_root_or_a_url(orders, monkeypatch):
     monkeypatch.chdir(orders.path.parent)
     path = orders.path
     for place in (
-        str(path), f"{path}/", str(path / "segments"), path.name, f"./{path.name}/segments", f"file:{path}",
-        f"file://{path}", path.as_uri(), (path / "segments").as_uri(),
-    ):  # fmt: skip
+        str(path),
+        f"{path}/",
+        str(path / "segments"),
+        path.name,
+        f"./{path.name}/segments",
+        f"file:{path}",
+        f"file://{path}",
+        path.as_uri(),
+        (path / "segments").as_uri(),
+    ):
         assert holdfast.read(place, "orders").count() == 35, place
 
 
@@ -437,10 +447,7 @@ def test_a_start_that_has_expired_is_an_error_with_what_is_missing(expired):
     assert read(expired, starting_offsets='{"orders":{"0":20}}').count() == 20
 
 
-@pytest.mark.parametrize(
-    ("marks", "gone"),
-    [("[0,30]", r"0\.\.19"), ("[15,40]", r"15\.\.19"), ("[0,20]", r"0\.\.19")],
-)
+@pytest.mark.parametrize(("marks", "gone"), [("[0,30]", r"0\.\.19"), ("[15,40]", r"15\.\.19"), ("[0,20]", r"0\.\.19")])
 def test_marks_that_retention_has_overtaken_are_an_error_with_what_is_left(expired, marks, gone):
     """And no shorter answer."""
     as_of = f'{{"{expired.id}":{{"orders":{{"0":{marks}}}}}}}'

@@ -127,9 +127,11 @@ def test_all_columns_are_those_of_segments(open_shipped, root):
     log = open_shipped()
     topic = log.topic("orders")
     records = [
-        Record(b"v", key=b"k", kind="order", headers={"trace": b"\0", "ü": b""}, time=5), Record(b""),
-        Record(b"x", key=b""), Record(b"y", headers={}, kind="x", time=-7),
-    ]  # fmt: skip
+        Record(b"v", key=b"k", kind="order", headers={"trace": b"\0", "ü": b""}, time=5),
+        Record(b""),
+        Record(b"x", key=b""),
+        Record(b"y", headers={}, kind="x", time=-7),
+    ]
     topic.append_batch(records, durability="shipped")
     topic.append_batch([Record(b"z")], durability="shipped")
     tail = read(root).to_arrow()
@@ -198,8 +200,10 @@ def test_columns_are_chosen_in_the_tail_as_in_segments(written, root):
     rows = read(root, columns=["payload", "offset"], starting_offsets='{"orders":{"0":9}}').to_arrow()
     assert rows.schema.names == ["payload", "offset"]
     assert rows.to_pylist()[:3] == [
-        {"payload": b"0:9", "offset": 9}, {"payload": b"0:10", "offset": 10}, {"payload": b"0:11", "offset": 11},
-    ]  # fmt: skip
+        {"payload": b"0:9", "offset": 9},
+        {"payload": b"0:10", "offset": 10},
+        {"payload": b"0:11", "offset": 11},
+    ]
 
 
 def test_counting_reads_no_batch(written, root):
@@ -221,8 +225,14 @@ def test_offsets_cut_entries_of_the_tail(open_shipped, root):
 def test_latest_as_a_start_is_the_tail_alone(written, root):
     rows = read(root, starting_offsets="latest").to_arrow()
     assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == [
-        (0, 10), (0, 11), (0, 12), (1, 0), (1, 1), (1, 2), (1, 3),
-    ]  # fmt: skip
+        (0, 10),
+        (0, 11),
+        (0, 12),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    ]
 
 
 def test_an_end_that_is_not_on_the_store_yet_is_refused_with_what_is(written, root):

@@ -183,11 +183,17 @@ def _certificate(directory: Path, host: str) -> Path:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
     now = dt.datetime.now(dt.UTC)
     made = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), False)
-        .add_extension(x509.BasicConstraints(True, None), True).sign(key, hashes.SHA256())
-    )  # fmt: skip
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .sign(key, hashes.SHA256())
+    )
     pem = serialization.Encoding.PEM
     (directory / "key.pem").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

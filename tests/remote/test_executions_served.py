@@ -104,8 +104,9 @@ def test_the_same_by_plain_requests(waiting: Waiting) -> None:
     assert asked(server, "GET", f"/v1/executions/{execution}")[1]["summary"]["kind"] == "order"
     for expected in (True, False):
         assert asked(server, "POST", "/v1/promises/resolve", {"token": token, "value": "yes"}) == (
-            200, {"settled": expected},
-        )  # fmt: skip
+            200,
+            {"settled": expected},
+        )
     assert asked(server, "POST", "/v1/promises/reject", {"token": token, "reason": "no"}) == (200, {"settled": False})
     body = {"name": "paid", "value": 5, "signal_id": "018f0000-0000-7000-8000-000000000002"}
     for expected in (True, False):
@@ -133,10 +134,15 @@ def test_who_is_unknown_and_what_is_unknown_are_told_apart(waiting: Waiting) -> 
     with server.connect() as log:
         changes = log.executions
         for call in (
-            lambda: changes.show(UNKNOWN), lambda: changes.signal(UNKNOWN, "paid"), lambda: changes.cancel(UNKNOWN),
-            lambda: changes.resume(UNKNOWN), lambda: changes.fork(UNKNOWN), lambda: changes.result(UNKNOWN, 1),
-            lambda: changes.rewind(UNKNOWN, before="ask"), lambda: changes.settle(UNKNOWN, "ask", 1),
-        ):  # fmt: skip
+            lambda: changes.show(UNKNOWN),
+            lambda: changes.signal(UNKNOWN, "paid"),
+            lambda: changes.cancel(UNKNOWN),
+            lambda: changes.resume(UNKNOWN),
+            lambda: changes.fork(UNKNOWN),
+            lambda: changes.result(UNKNOWN, 1),
+            lambda: changes.rewind(UNKNOWN, before="ask"),
+            lambda: changes.settle(UNKNOWN, "ask", 1),
+        ):
             with pytest.raises(NotFound):
                 call()
         with pytest.raises(PromiseRejected):
@@ -216,9 +222,11 @@ def test_tokens_say_who_may_do_what(tmp_path: Path) -> None:
     execution, promise = begin(tmp_path / "log")
     tokens = {}
     for name, scope, topic in (
-        ("reads", "read", "_executions"), ("writes", "append", "_executions"), ("all", "admin", "_executions"),
+        ("reads", "read", "_executions"),
+        ("writes", "append", "_executions"),
+        ("all", "admin", "_executions"),
         ("other", "admin", "*"),
-    ):  # fmt: skip
+    ):
         made = CliRunner().invoke(
             command, ["token", "create", str(tmp_path / "log"), name, "--scope", scope, "--topic", topic, "--json"]
         )
@@ -234,7 +242,7 @@ def test_tokens_say_who_may_do_what(tmp_path: Path) -> None:
             ("POST", f"/v1/executions/{execution}/signal", {"name": "paid"}, {"writes", "all"}),
             ("POST", "/v1/promises/resolve", body, {"writes", "all"}),
             ("POST", f"/v1/executions/{execution}/cancel", {"reason": "x"}, {"all"}),
-        ):  # fmt: skip
+        ):
             assert asked(server, method, path, given)[0] == 401
             assert asked(server, method, path, given, "hft1_00000000_" + "A" * 43)[0] == 401
             for name, token in tokens.items():
@@ -249,9 +257,10 @@ def test_tokens_say_who_may_do_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xc1", b"\x93\xc4\x10" + b"x" * 16 + b"\xa5prune\x81\xa1x\x01", b"\x93\xc4\x01x\xa5prune\x80"],
+    "body",
+    [b"", b"\xc1", b"\x93\xc4\x10" + b"x" * 16 + b"\xa5prune\x81\xa1x\x01", b"\x93\xc4\x01x\xa5prune\x80"],
     ids=["nothing", "no MessagePack", "a field that nobody knows", "a short id"],
-)  # fmt: skip
+)
 def test_what_is_nothing_that_can_be_asked_for_is_refused(served: ServedLog, body: bytes) -> None:
     connection = HTTPConnection(*served.upstream, timeout=60)
     connection.request("POST", ASKED, body, {"content-type": "application/msgpack"})

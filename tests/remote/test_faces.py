@@ -25,9 +25,14 @@ from tests.remote.served import ServedLog
 pytestmark = pytest.mark.disk
 
 PAIRS: list[tuple[type, type]] = [
-    (Log, RemoteLog), (Topic, RemoteTopic), (TypedTopic, RemoteTypedTopic), (Consumer, RemoteConsumer),
-    (Executions, RemoteExecutions), (Follower, RemoteFollower), (Watch, RemoteWatch),
-]  # fmt: skip
+    (Log, RemoteLog),
+    (Topic, RemoteTopic),
+    (TypedTopic, RemoteTypedTopic),
+    (Consumer, RemoteConsumer),
+    (Executions, RemoteExecutions),
+    (Follower, RemoteFollower),
+    (Watch, RemoteWatch),
+]
 INTERNAL = {"begin_again", "consumed_at", "is_dead", "is_idle", "take", "lose", "open_consumer"}
 """What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
 
@@ -63,16 +68,18 @@ def test_verbs_that_work_on_parts_of_an_open_log_are_all_replaced() -> None:
 
 def test_what_is_missing_says_so_and_where_to_do_it(remote: RemoteLog) -> None:
     calls: dict[str, tuple[Any, ...]] = {
-        "channels": ("p",), "kept_channel": ("p", "c"), "execution": ("k",), "worker": ([],), "rotate_key": (None,),
-    }  # fmt: skip
+        "channels": ("p",),
+        "kept_channel": ("p", "c"),
+        "execution": ("k",),
+        "worker": ([],),
+        "rotate_key": (None,),
+    }
     for verb in REFUSED:
         with pytest.raises(Invalid, match=f"{verb} does not work over HTTP") as told:
             value = getattr(remote, verb)
             value(*calls.get(verb, ()))
         assert told.value.hint == REFUSED[verb]
-    some: dict[str, tuple[Any, ...]] = {
-        "schedule": ("n", "@hourly", "k"), "unschedule": ("n",),
-    }  # fmt: skip
+    some: dict[str, tuple[Any, ...]] = {"schedule": ("n", "@hourly", "k"), "unschedule": ("n",)}
     keywords: dict[str, dict[str, Any]] = {
         "prune": {"dry_run": True},
         "settle_encoded": {"execution": "x", "path": "p", "payload": b"", "is_error": False},
@@ -109,11 +116,14 @@ def test_what_a_client_gives_keeps_it_connected(served: ServedLog, name: str) ->
         assert rows.read().to_arrow().num_rows == 1
 
     for verb in (
-        change, put, consume, append_typed,
+        change,
+        put,
+        consume,
+        append_typed,
         lambda: served.connect().topic(name).append(b"x"),
         lambda: list(served.connect().topic(name).read()),
         lambda: served.connect().executions.list(),
         lambda: served.connect().producer(name).append(name, b"x", sequence=1),
-    ):  # fmt: skip
+    ):
         with pytest.warns(ResourceWarning, match="unclosed connection"):
             verb()

@@ -42,9 +42,11 @@ class Sender:
 
     def send(self, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
         fields = {
-            "Content-Type": "application/msgpack", "Holdfast-Session": f"{next(_sessions):032x}",
-            "Holdfast-Sequence": "1", "Holdfast-Floor": "1",
-        }  # fmt: skip
+            "Content-Type": "application/msgpack",
+            "Holdfast-Session": f"{next(_sessions):032x}",
+            "Holdfast-Sequence": "1",
+            "Holdfast-Floor": "1",
+        }
         fields |= {name.replace("_", "-").title(): value for name, value in headers.items()}
         self._connection.request("POST", "/v1/groups", body, fields)
         answer = self._connection.getresponse()
@@ -162,10 +164,16 @@ def test_sessions_and_numbers_are_checked(remote: RemoteLog, sender: Sender, nam
     topic = remote.topic(name)
     body = group(records(b"once", topic=name))
     for headers in (
-        {"holdfast_session": "zz"}, {"holdfast_session": "Z" * 32}, {"holdfast_sequence": "-1"},
-        {"holdfast_sequence": "1e3"}, {"holdfast_sequence": "9" * 30}, {"holdfast_floor": "0"},
-        {"holdfast_floor": "2"}, {"content_type": "text/plain"}, {"holdfast_sequence": "3"},
-    ):  # fmt: skip
+        {"holdfast_session": "zz"},
+        {"holdfast_session": "Z" * 32},
+        {"holdfast_sequence": "-1"},
+        {"holdfast_sequence": "1e3"},
+        {"holdfast_sequence": "9" * 30},
+        {"holdfast_floor": "0"},
+        {"holdfast_floor": "2"},
+        {"content_type": "text/plain"},
+        {"holdfast_sequence": "3"},
+    ):
         assert sender.refused(body, **headers)
     assert list(topic.read()) == []
     session = {"holdfast_session": "ab" * 16}

@@ -111,9 +111,12 @@ def test_typed_rows_on_a_loop(served: ServedLog, name: str) -> None:
 def test_what_would_block_a_loop_warns(remote: RemoteLog, name: str, verb: str) -> None:
     topic = remote.topic(name)
     calls = {
-        "topics": remote.topics, "stats": remote.stats, "topic": lambda: remote.topic(f"{name}-new"),
-        "append": lambda: topic.append(b"x"), "latest": lambda: topic.latest(b"k"),
-    }  # fmt: skip
+        "topics": remote.topics,
+        "stats": remote.stats,
+        "topic": lambda: remote.topic(f"{name}-new"),
+        "append": lambda: topic.append(b"x"),
+        "latest": lambda: topic.latest(b"k"),
+    }
 
     async def main() -> None:
         with pytest.warns(RuntimeWarning, match="blocks the event loop"):

@@ -365,9 +365,11 @@ def test_a_follower_that_met_an_error_goes_on_where_it_was(served: ServedLog, pr
 
 def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(tmp_path: Path) -> None:
     with (
-        ServedLog(tmp_path / "log", journal__session_expiry_ms=1) as server, CuttingProxy(server.upstream) as proxy,
-        server.connect(proxy.url) as log, server.connect() as other,
-    ):  # fmt: skip
+        ServedLog(tmp_path / "log", journal__session_expiry_ms=1) as server,
+        CuttingProxy(server.upstream) as proxy,
+        server.connect(proxy.url) as log,
+        server.connect() as other,
+    ):
         topic = log.topic("t")
         topic.append(b"0")
         written, forgotten = Event(), Event()

@@ -119,9 +119,11 @@ def test_a_plain_request_says_that_it_is_durable_and_not_shipped(
     log.topic(name)
     connection = HTTPConnection(*shipping.upstream, timeout=60)
     connection.request(
-        "POST", f"/v1/topics/{name}/records?durability=shipped&timeout=0.3", json.dumps({"payload": "x"}),
+        "POST",
+        f"/v1/topics/{name}/records?durability=shipped&timeout=0.3",
+        json.dumps({"payload": "x"}),
         {"content-type": "application/json"},
-    )  # fmt: skip
+    )
     answer = connection.getresponse()
     told = json.loads(answer.read())
     connection.close()

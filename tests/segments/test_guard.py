@@ -266,9 +266,7 @@ def test_the_free_space_is_that_of_the_logs_own_disk(tmp_path):
 
 
 def test_a_log_below_the_floor_closes_and_seals(space, open_log):
-    log = open_log(
-        segments={**TEN, "seal_on_close": True}, disk={"free_bytes_min": FLOOR, "check_interval_ms": 1}
-    )  # fmt: skip
+    log = open_log(segments={**TEN, "seal_on_close": True}, disk={"free_bytes_min": FLOOR, "check_interval_ms": 1})
     topic = log.topic("orders")
     topic.append_batch([b"x"] * 3)
     set_free(space, 0)

@@ -57,8 +57,9 @@ STEPS = st.lists(
         st.lists(st.tuples(SMALL_KEYS, st.integers(0, 50)), min_size=1, max_size=30),
         st.sampled_from(["seal", "seal", "seal old", "compact", "reopen"]),
     ),
-    min_size=1, max_size=12,
-)  # fmt: skip
+    min_size=1,
+    max_size=12,
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -87,8 +88,9 @@ def _run(log: Log, steps: list[object], folder: str, how: dict[str, object]) -> 
     log.topic("t", partitions=2)
     for step in steps:
         if isinstance(step, list):
-            records = [Record(b"%d" % n, key=key, time=1_700_000_000_000_000 + time)
-                       for n, (key, time) in enumerate(step)]  # fmt: skip
+            records = [
+                Record(b"%d" % n, key=key, time=1_700_000_000_000_000 + time) for n, (key, time) in enumerate(step)
+            ]
             receipts = log.topic("t").append_batch(records)
             twin.records += [
                 Record(r.payload, r.key, None, None, r.time, receipt.offset, receipt.partition)
@@ -337,9 +339,15 @@ def test_what_cannot_be_a_key_is_refused(open_log):
     text = log.topic("text", schema=SCHEMA, key="customer")
     keyless = log.topic("keyless", schema=SCHEMA)
     for topic, key in (
-        (raw, 7), (raw, b"x" * 2**20), (typed, "7"), (typed, True), (typed, 2**63), (text, b"c"), (text, "\ud800"),
+        (raw, 7),
+        (raw, b"x" * 2**20),
+        (typed, "7"),
+        (typed, True),
+        (typed, 2**63),
+        (text, b"c"),
+        (text, "\ud800"),
         (keyless, "c"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(Invalid) as caught:
             topic.latest(key)  # type: ignore[arg-type]
         assert caught.value.hint

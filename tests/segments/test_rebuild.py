@@ -198,9 +198,15 @@ def test_a_lost_format_file_is_written_again(filled, open_log, keys):
 
 def file(number: int, first: int, rows: int, previous: bytes, salt: bytes = b"a") -> Found:
     head = SegmentHead(
-        log_id=b"l" * 16, topic="t", partition=0, number=number, first=first, epoch=1, schema=NO_SCHEMA,
+        log_id=b"l" * 16,
+        topic="t",
+        partition=0,
+        number=number,
+        first=first,
+        epoch=1,
+        schema=NO_SCHEMA,
         previous=previous,
-    )  # fmt: skip
+    )
     facts = SegmentFacts(
         rows=rows, size=100, time_min=0, time_max=1, sha256=salt * 32, content=salt * 32, footer=b"f" * 16, key_id=""
     )

@@ -23,18 +23,7 @@ from holdfast.segments.manifest import segment_folders
 from holdfast.segments.segment_settings import ReconcileSettings
 from holdfast.store import layout
 from holdfast.testing.manual_clock import ManualClock
-from tests.segments.planting import (
-    TEN,
-    after_judging,
-    edit,
-    files,
-    fill,
-    folder,
-    offsets,
-    states,
-    unreadable,
-    wait_for,
-)  # fmt: skip
+from tests.segments.planting import TEN, after_judging, edit, files, fill, folder, offsets, states, unreadable, wait_for
 
 pytestmark = pytest.mark.disk
 
@@ -705,8 +694,11 @@ def test_a_handle_that_only_looks_reconciles_from_another_process(plain):
     a_dead_orphan_far_above_the_mark(plain)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(LOOKER), str(plain.path)],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout == f"True 9 [('missing', 1), ('untracked', {10**19})]\n"
 
 

@@ -93,10 +93,14 @@ def test_rows_batches_and_keys_keep_their_order(log):
     topic = log.topic("t", schema=SCHEMA)
     with stalled(topic):
         tickets = [
-            topic.submit(row(0)), topic.submit([row(1), row(2)]), topic.submit(row(3)),
-            topic.submit(row(4), idempotency_key="k"), topic.submit(row(5)), topic.submit(row(4), idempotency_key="k"),
+            topic.submit(row(0)),
+            topic.submit([row(1), row(2)]),
+            topic.submit(row(3)),
+            topic.submit(row(4), idempotency_key="k"),
+            topic.submit(row(5)),
+            topic.submit(row(4), idempotency_key="k"),
             topic.submit(row(6)),
-        ]  # fmt: skip
+        ]
     receipts = [receipt for ticket in tickets for receipt in ticket.result()]
     assert [receipt.offset for receipt in receipts] == [0, 1, 2, 3, 4, 5, 4, 6]
     assert [receipt.repeated for receipt in receipts] == [False] * 6 + [True, False]

@@ -107,8 +107,11 @@ class Browser:
         begin = f"import os, sys; os.dup2({there}, 3); os.dup2({here}, 4); os.execv(sys.argv[1], sys.argv[1:])"
         self._process = subprocess.Popen(
             [sys.executable, "-c", begin, program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-            pass_fds=(there, here), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=(there, here),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(there)
         os.close(here)
         self._left = b""

@@ -47,8 +47,11 @@ class Server:
         extra = {name: str(value) for name, value in names.items() if not name.endswith("__ENV")}
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, "serve", str(directory), "--listen", "127.0.0.1:0", "--json", *options],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**clean, **QUIET, **extra}, bufsize=0,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**clean, **QUIET, **extra},
+            bufsize=0,
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -60,9 +63,15 @@ class Server:
         self.token: str | None = None
 
     def ask(
-        self, method: str, path: str, body: bytes | str | dict[str, Any] | list[Any] | None = None,
-        headers: dict[str, str] | None = None, *, token: str | None = None, timeout: float = PATIENCE,
-    ) -> Reply:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | dict[str, Any] | list[Any] | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        token: str | None = None,
+        timeout: float = PATIENCE,
+    ) -> Reply:
         sent = dict(headers or {})
         lower = {name.lower() for name in sent}
         if body is not None and "content-type" not in lower:

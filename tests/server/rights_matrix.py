@@ -34,8 +34,15 @@ SCOPES = ("append", "read", "consume:billing", "produce:device-7", "admin", "aud
 PATTERNS = (("orders",), ("*",), ("*", "_*"))
 LIKE = ("orders2", "orders.", "Orders", "order", "xorders", "orders%20", "orders%2F", "ord%C3%A9rs", "%6frders2")
 """Names that look like the token's own, and are others."""
-KINDS = {"mine": ("orders", "%6frders"), "like": LIKE, "other": ("secret",), "own": ("_consumers",),
-         "exec": ("_executions",), "audit": ("_audit",), "none": ("nothere",)}  # fmt: skip
+KINDS = {
+    "mine": ("orders", "%6frders"),
+    "like": LIKE,
+    "other": ("secret",),
+    "own": ("_consumers",),
+    "exec": ("_executions",),
+    "audit": ("_audit",),
+    "none": ("nothere",),
+}
 """By column: topics that must all be answered in the same way."""
 
 HEAD = """\
@@ -171,8 +178,11 @@ def matrix(directory: Path) -> str:
         log.executions.start("k")
         log.space("s").put("k", b"v")
         log._topics.own("_audit")
-        wanted = [(f"t{at}-{number}", (scope,), patterns)
-                  for at, patterns in enumerate(PATTERNS) for number, scope in enumerate(SCOPES)]  # fmt: skip
+        wanted = [
+            (f"t{at}-{number}", (scope,), patterns)
+            for at, patterns in enumerate(PATTERNS)
+            for number, scope in enumerate(SCOPES)
+        ]
         texts = tokens_for(log, *wanted)
         with running(log, token_share=1, members_max=100_000) as server, contextlib.ExitStack() as stack:
             asking = Asking(server)

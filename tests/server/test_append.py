@@ -136,7 +136,10 @@ def test_raw_records_as_arrow(server):
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"not arrow", stream(pa.table({"payload": [b"x"]}))[:-20], stream(pa.table({"other": [1]})),
+        b"",
+        b"not arrow",
+        stream(pa.table({"payload": [b"x"]}))[:-20],
+        stream(pa.table({"other": [1]})),
         stream(pa.table({"payload": pa.array(["a"]).dictionary_encode()})),
         stream(pa.table({"payload": [b"x" * 1000] * 100}), options=pa.ipc.IpcWriteOptions(compression="zstd")),
         pa.schema([]).serialize().to_pybytes(),
@@ -146,10 +149,19 @@ def test_raw_records_as_arrow(server):
         stream(pa.table({"payload": [b"x"], "headers": [[{"a": True}]]})),
     ],
     ids=[
-        "empty", "text", "cut off", "other column", "dictionary", "compressed", "no columns", "endless payload",
-        "endless headers", "headers of flags", "headers of other fields",
+        "empty",
+        "text",
+        "cut off",
+        "other column",
+        "dictionary",
+        "compressed",
+        "no columns",
+        "endless payload",
+        "endless headers",
+        "headers of flags",
+        "headers of other fields",
     ],
-)  # fmt: skip
+)
 def test_bad_arrow_is_refused(server, body):
     reply = server.ask("POST", "/v1/topics/badarrow/records", body, ARROW)
     assert (reply.status, reply.kind) == (400, "Invalid"), reply
@@ -222,7 +234,7 @@ def test_a_producers_body_is_written_once(server):
         ('{"payload": "x", "time_us": 99999999999999999999}', {"content-type": "application/json"}, 400),
         ('{"payload": "\\ud800"}', {"content-type": "application/json"}, 400),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_body_is_said(server, body, headers, status):
     """With a kind, a message and a hint, and nothing is written."""
     reply = server.ask("POST", "/v1/topics/wrong/records", body, headers)

@@ -353,8 +353,11 @@ def create_token(directory: Path, name: str, *options: str) -> str:
 
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "token", "create", str(directory), name, *options],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     found = re.search(r"hft1_\S+", done.stdout)
     assert found
     return found[0]

@@ -25,9 +25,17 @@ def hasty(tmp_path_factory):
     with serving() as start:
         directory = tmp_path_factory.mktemp("hasty") / "log"
         yield start(
-            directory, headers_timeout_ms=1000, body_timeout_ms=1000, idle_timeout_ms=2000, send_timeout_ms=500,
-            connections_max=50, headers_bytes_max=16384, heartbeat_ms=100, followers_max=3, requests_max=8,
-        )  # fmt: skip
+            directory,
+            headers_timeout_ms=1000,
+            body_timeout_ms=1000,
+            idle_timeout_ms=2000,
+            send_timeout_ms=500,
+            connections_max=50,
+            headers_bytes_max=16384,
+            heartbeat_ms=100,
+            followers_max=3,
+            requests_max=8,
+        )
 
 
 @pytest.fixture(autouse=True)

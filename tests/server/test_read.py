@@ -79,8 +79,19 @@ def test_pages_follow_one_another_by_position_and_end_where_the_first_said(serve
 def test_a_page_has_limits(server, topic):
     assert len(read(server, topic, "bytes_max=1&partition=0")) == 1
     assert read(server, topic, "limit=0") == []
-    for query in ("limit=x", "limit=-1", "start=%7B", "since=now", "partition=9", "reverse=maybe", "start=1e3",
-                  "columns=a", "wait=x", "wait=1&reverse=true", "limit=" + "9" * 5000):  # fmt: skip
+    for query in (
+        "limit=x",
+        "limit=-1",
+        "start=%7B",
+        "since=now",
+        "partition=9",
+        "reverse=maybe",
+        "start=1e3",
+        "columns=a",
+        "wait=x",
+        "wait=1&reverse=true",
+        "limit=" + "9" * 5000,
+    ):
         reply = server.get(f"/v1/topics/{topic}/records?{query}")
         assert (reply.status, reply.kind) == (400, "Invalid"), query
     assert server.get(f"/v1/topics/{topic}/records", headers={"accept": "image/png"}).status == 406

@@ -34,10 +34,13 @@ pytestmark = pytest.mark.disk
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 GIVEN = (
-    ("all", ("admin", "audit"), ("*", "_*")), ("star", ("admin",), ("*",)), ("web", ("append", "read"), ("orders",)),
+    ("all", ("admin", "audit"), ("*", "_*")),
+    ("star", ("admin",), ("*",)),
+    ("web", ("append", "read"), ("orders",)),
     ("shop", ("append", "read", "produce:device-*", "consume:billing"), ("orders",)),
-    ("looker", ("read",), ("*", "_executions")), ("boss", ("admin",), ("orders",)),
-)  # fmt: skip
+    ("looker", ("read",), ("*", "_executions")),
+    ("boss", ("admin",), ("orders",)),
+)
 
 
 class Client:
@@ -58,9 +61,14 @@ class Client:
 
     def group(self, *items: Any, session: str = "a" * 32, sequence: int = 1) -> tuple[int, bytes]:
         return self.ask(
-            "POST", "/v1/groups", encode_group(items), content_type="application/msgpack", holdfast_session=session,
-            holdfast_sequence=str(sequence), holdfast_floor="1",
-        )  # fmt: skip
+            "POST",
+            "/v1/groups",
+            encode_group(items),
+            content_type="application/msgpack",
+            holdfast_session=session,
+            holdfast_sequence=str(sequence),
+            holdfast_floor="1",
+        )
 
 
 class Place:
@@ -205,8 +213,13 @@ def test_holdfast_alone_writes_its_own_topics(place: Place) -> None:
         assert status == 403
     own = log.topic("_executions")
     before = [record.payload for record in own.read()]
-    for append in (own.append, own.submit, own.offer, lambda payload: own.append_batch([payload]),
-                   lambda payload: asyncio.run(own.append_async(payload))):  # fmt: skip
+    for append in (
+        own.append,
+        own.submit,
+        own.offer,
+        lambda payload: own.append_batch([payload]),
+        lambda payload: asyncio.run(own.append_async(payload)),
+    ):
         with pytest.raises(Denied, match="holdfast alone"):
             append(b"forged")
     with place.connect("all") as remote:
@@ -245,9 +258,12 @@ def test_a_name_is_used_by_those_to_whom_it_belongs(place: Place) -> None:
     """A producer's name: the token of that name, or one with a scope for it. A consumer's: a scope for it."""
     path = "/v1/topics/orders/records"
     for token, name, expected in (
-        ("shop", "device-7", 200), ("web", "device-7", 403), ("web", "web", 200), ("shop", "web", 403),
+        ("shop", "device-7", 200),
+        ("web", "device-7", 403),
+        ("web", "web", 200),
+        ("shop", "web", 403),
         ("boss", "web", 200),
-    ):  # fmt: skip
+    ):
         sequence = "2" if token == "boss" else "1"
         client = place.client(token)
         status, _ = client.ask("POST", path, {"payload": "x"}, holdfast_producer=name, holdfast_sequence=sequence)
@@ -268,12 +284,20 @@ def test_what_a_token_does_not_reach_is_not_named(place: Place) -> None:
     consumer.close()
     client = place.client("boss")
     for method, path, body in (
-        ("GET", "/v1/topics", None), ("GET", "/v1/consumers", None), ("GET", "/v1/consumers?topic=secret", None),
-        ("GET", "/v1/topics/secret", None), ("GET", "/v1", None), ("GET", "/v1/stats", None), ("GET", "/metrics", None),
-        ("POST", "/v1/seal", {"topic": "secre"}), ("POST", "/v1/compact", {"topic": "orders", "dry_run": True}),
-        ("PUT", "/v1/topics/orders", {"partitions": 7}), ("GET", "/v1/topics/orders/consumers/nobody", None),
-        ("DELETE", "/v1/topics/orders/consumers/nobody", None), ("GET", "/readyz", None),
-    ):  # fmt: skip
+        ("GET", "/v1/topics", None),
+        ("GET", "/v1/consumers", None),
+        ("GET", "/v1/consumers?topic=secret", None),
+        ("GET", "/v1/topics/secret", None),
+        ("GET", "/v1", None),
+        ("GET", "/v1/stats", None),
+        ("GET", "/metrics", None),
+        ("POST", "/v1/seal", {"topic": "secre"}),
+        ("POST", "/v1/compact", {"topic": "orders", "dry_run": True}),
+        ("PUT", "/v1/topics/orders", {"partitions": 7}),
+        ("GET", "/v1/topics/orders/consumers/nobody", None),
+        ("DELETE", "/v1/topics/orders/consumers/nobody", None),
+        ("GET", "/readyz", None),
+    ):
         _, content = client.ask(method, path, body)
         asked = path.encode().replace(b"/v1/topics/", b"") if "secret" in path else b""
         shown = content.replace(b"'secret'", b"") if asked else content
@@ -335,8 +359,9 @@ def test_one_token_does_not_take_all_places(tmp_path: Path) -> None:
                 assert place.client(other).ask("GET", "/v1/topics/orders/records")[0] == 200
             place.log.topic("orders").append(b"y")
             assert [wait.result()[0] for wait in waits] == [200] * 4
-        made = [greedy[0].ask("POST", "/v1/topics/orders/consumers/billing/members", {"patience": 0})[0]
-                for _ in range(4)]  # fmt: skip
+        made = [
+            greedy[0].ask("POST", "/v1/topics/orders/consumers/billing/members", {"patience": 0})[0] for _ in range(4)
+        ]
         assert made == [201, 201, 429, 429]
         opened = [one.ask("GET", "/v1")[0] for one in greedy]
         assert 429 in opened
@@ -429,11 +454,17 @@ def test_the_audit_trail_says_who_did_what(tmp_path: Path) -> None:
         told = [json.loads(record["payload"]) for record in json.loads(body)["records"]]
         shown = [(one["token"], one["route"], one["topic"], one["status"]) for one in told]
         read = "GET /v1/topics/{topic}/records"
-        assert (status, shown) == (200, [
-            ("web", "POST /v1/topics/{topic}/records", "orders", 200), ("web", read, "secret", 403),
-            ("web", read, None, 403), ("star", "POST /v1/retain", None, 200), ("-", "GET /v1", None, 401),
-            ("star", read, "_audit", 403),
-        ])  # fmt: skip
+        assert (status, shown) == (
+            200,
+            [
+                ("web", "POST /v1/topics/{topic}/records", "orders", 200),
+                ("web", read, "secret", 403),
+                ("web", read, None, 403),
+                ("star", "POST /v1/retain", None, 200),
+                ("-", "GET /v1", None, 401),
+                ("star", read, "_audit", 403),
+            ],
+        )
         assert not any(word in body.decode() for word in ("a secret", "mine", "forged", place.client("web").token))
 
 

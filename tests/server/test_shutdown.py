@@ -126,18 +126,21 @@ def certificate(folder):
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
     made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    )
     (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )  # fmt: skip
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     (folder / "key.pem").chmod(0o600)
     return folder / "cert.pem", folder / "key.pem"
 
@@ -203,9 +206,14 @@ def test_a_key_that_everybody_may_read_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("suite", "version"),
-    [("ECDHE-ECDSA-AES256-SHA384", "TLSv1_2"), ("ECDHE-ECDSA-AES128-SHA", "TLSv1_2"),
-     ("ECDHE+AESGCM", "TLSv1_2"), ("DEFAULT", "TLSv1_3"), ("DEFAULT", "TLSv1_1")],
-)  # fmt: skip
+    [
+        ("ECDHE-ECDSA-AES256-SHA384", "TLSv1_2"),
+        ("ECDHE-ECDSA-AES128-SHA", "TLSv1_2"),
+        ("ECDHE+AESGCM", "TLSv1_2"),
+        ("DEFAULT", "TLSv1_3"),
+        ("DEFAULT", "TLSv1_1"),
+    ],
+)
 def test_suites_without_authentication_or_forward_secrecy_are_off(tmp_path, suite, version):
     """TLS 1.3, and of 1.2 what authenticates as it encrypts, with new keys each time: no CBC, no RSA key exchange."""
     cert, key = certificate(tmp_path)

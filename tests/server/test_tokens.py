@@ -52,12 +52,10 @@ def guarded(tmp_path_factory):
     member = ("--scope", "consume:c", "--topic", "orders")
     tokens["member"] = create(directory, "member", *member)
     tokens["member2"] = create(directory, "member2", *member)
-    tokens["device"] = create(
-        directory, "device", "--scope", "append", "--scope", "produce:device-*", "--topic", "*"
-    )  # fmt: skip
+    tokens["device"] = create(directory, "device", "--scope", "append", "--scope", "produce:device-*", "--topic", "*")
     tokens["device2"] = create(
         directory, "device2", "--scope", "append", "--scope", "produce:device-*", "--topic", "orders"
-    )  # fmt: skip
+    )
     tokens["slow"] = create(directory, "slow", "--scope", "read", "--topic", "*", "--rate", "2")
     with serving() as start:
         yield start(directory, heartbeat_ms=200), tokens
@@ -75,9 +73,21 @@ def test_without_a_token_nothing_but_health_is_answered(guarded):
 
 @pytest.mark.parametrize(
     "header",
-    ["", "Bearer", "Bearer ", "Bearer x", "Basic {token}", "Bearer {token}x", "Bearer {token} {token}", "{token}",
-     "Bearer {cut}", "Bearer hft1_00000000_" + "A" * 43, "Bearer " + "A" * 8000, "Bearer {other}"],
-)  # fmt: skip
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer x",
+        "Basic {token}",
+        "Bearer {token}x",
+        "Bearer {token} {token}",
+        "{token}",
+        "Bearer {cut}",
+        "Bearer hft1_00000000_" + "A" * 43,
+        "Bearer " + "A" * 8000,
+        "Bearer {other}",
+    ],
+)
 def test_what_is_not_the_token_is_refused(guarded, header):
     """Also one with the right id and another secret; no answer repeats what was given."""
     server, tokens = guarded
@@ -314,12 +324,29 @@ def test_without_tokens_everybody_may_until_there_is_one(tmp_path):
 
 @pytest.mark.parametrize(
     ("pattern", "topic", "matches"),
-    [("orders", "orders", True), ("orders", "orders2", False), ("orders*", "orders.eu", True), ("*", "orders", True),
-     ("*", "_own", False), ("_*", "_own", True), ("_*", "own", False), ("*.eu", "orders.eu", True),
-     ("o.ders", "orders", False), ("a*c*e", "abcde", True), ("*", "a\nb", True), ("a*a", "a", False),
-     ("a*a", "aa", True), ("ab*ba", "aba", False), ("a*b*b", "ab", False), ("**", "", True), ("a**", "a", True),
-     ("a*b*a", "aba", True), ("*", "a" * 256, False), ("a*" * 127 + "b", "a" * 254, False)],
-)  # fmt: skip
+    [
+        ("orders", "orders", True),
+        ("orders", "orders2", False),
+        ("orders*", "orders.eu", True),
+        ("*", "orders", True),
+        ("*", "_own", False),
+        ("_*", "_own", True),
+        ("_*", "own", False),
+        ("*.eu", "orders.eu", True),
+        ("o.ders", "orders", False),
+        ("a*c*e", "abcde", True),
+        ("*", "a\nb", True),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("ab*ba", "aba", False),
+        ("a*b*b", "ab", False),
+        ("**", "", True),
+        ("a**", "a", True),
+        ("a*b*a", "aba", True),
+        ("*", "a" * 256, False),
+        ("a*" * 127 + "b", "a" * 254, False),
+    ],
+)
 def test_patterns_mean_what_they_say(pattern, topic, matches):
     token = StoredToken("id", "n", "", ("read",), (pattern,), 0)
     caller = Caller(token, None)
@@ -333,19 +360,27 @@ def test_patterns_mean_what_they_say(pattern, topic, matches):
 @pytest.mark.parametrize(
     ("host", "origin", "site", "refused"),
     [
-        ("localhost:7474", None, None, None), ("127.0.0.1", None, "same-origin", None),
+        ("localhost:7474", None, None, None),
+        ("127.0.0.1", None, "same-origin", None),
         ("[::1]:7474", None, "none", None),
-        ("localhost:7474", "http://localhost:7474", None, None), ("LOCALHOST", None, None, None),
-        ("evil.example:7474", None, None, WrongHost), (None, None, None, WrongHost),
+        ("localhost:7474", "http://localhost:7474", None, None),
+        ("LOCALHOST", None, None, None),
+        ("evil.example:7474", None, None, WrongHost),
+        (None, None, None, WrongHost),
         ("localhost.evil.example", None, None, WrongHost),
-        ("127.0.0.1.evil.example", None, None, WrongHost), ("localhost:7474", "http://evil.example", None, Denied),
-        ("localhost:7474", "null", None, Denied), ("localhost:7474", "http://localhost:8080", None, Denied),
-        ("localhost:7474", None, "cross-site", Denied), ("localhost:7474", None, "same-site", Denied),
-        ("localhost:1@evil.example", None, None, WrongHost), ("localhost, evil.example", None, None, WrongHost),
+        ("127.0.0.1.evil.example", None, None, WrongHost),
+        ("localhost:7474", "http://evil.example", None, Denied),
+        ("localhost:7474", "null", None, Denied),
+        ("localhost:7474", "http://localhost:8080", None, Denied),
+        ("localhost:7474", None, "cross-site", Denied),
+        ("localhost:7474", None, "same-site", Denied),
+        ("localhost:1@evil.example", None, None, WrongHost),
+        ("localhost, evil.example", None, None, WrongHost),
         ("[::1]evil.example", None, None, WrongHost),
-        ("localhost:7474", "http://[", None, Denied), ("localhost:7474", "file://localhost:7474", None, Denied),
+        ("localhost:7474", "http://[", None, Denied),
+        ("localhost:7474", "file://localhost:7474", None, Denied),
     ],
-)  # fmt: skip
+)
 def test_browsers_of_others_and_foreign_names_are_refused(host, origin, site, refused):
     guard = BrowserGuard("127.0.0.1", "", is_loopback=True)
     given = {b"host": host, b"origin": origin, b"sec-fetch-site": site}
@@ -477,9 +512,14 @@ def test_a_forged_file_is_not_believed_in_a_log_with_keys(tmp_path, monkeypatch)
     wider = {**honest, "tokens": [{**honest["tokens"][0], "scopes": ["admin"], "topics": ["*"]}]}
     with holdfast.open(tmp_path / "one") as log:
         for forged in (
-            wider, {**honest, "change": 9}, {**honest, "mac": ""}, {**honest, "mac": "zz"}, {**wider, "key_id": "k9"},
-            json.loads((tmp_path / "other" / "TOKENS").read_text()), {**honest, "key_id": "", "mac": ""},
-        ):  # fmt: skip
+            wider,
+            {**honest, "change": 9},
+            {**honest, "mac": ""},
+            {**honest, "mac": "zz"},
+            {**wider, "key_id": "k9"},
+            json.loads((tmp_path / "other" / "TOKENS").read_text()),
+            {**honest, "key_id": "", "mac": ""},
+        ):
             place.write_text(json.dumps(forged))
             with pytest.raises(Corrupt, match="not signed"):
                 tokens_of(log).read()

@@ -31,9 +31,10 @@ def items() -> list[Item]:
     keyed = Run.unplaced(PARTITIONS[4])
     keyed.rows, keyed.extras, keyed.keyed = ROWS, True, True
     transaction = [
-        Run.unplaced(PARTITIONS[3], Columns([b"a", b"b"], [1, 2], {1: (b"k", None, None)})), keyed,
+        Run.unplaced(PARTITIONS[3], Columns([b"a", b"b"], [1, 2], {1: (b"k", None, None)})),
+        keyed,
         ChangeSpace(b"space/stock", ((b"chairs", 1, b"12"),), (b"tables",)),
-    ]  # fmt: skip
+    ]
     return [
         ForwardedRows(PARTITIONS[3], ROWS, 8),
         ForwardedUnit([Run.unplaced(PARTITIONS[4], encoded)], 2, 28, None, False, True),

@@ -25,8 +25,12 @@ class Member:
         self._more = threading.Condition()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sharing.member", str(directory), name, str(tasks)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRON,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRON,
+        )
         self._readers = [threading.Thread(target=self._read, daemon=True)]
         self.errors = ""
         self._readers.append(threading.Thread(target=self._read_errors, daemon=True))

@@ -10,9 +10,10 @@ import sys
 import holdfast
 
 SETTINGS = {
-    "journal": {"ack_timeout_ms": 60_000}, "segments": {"seal_on_close": False},
+    "journal": {"ack_timeout_ms": 60_000},
+    "segments": {"seal_on_close": False},
     "executions": {"poll_interval_ms": 10},
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -21,10 +21,7 @@ from holdfast import Log, Unavailable
 from holdfast.owner import wire
 from holdfast.sharing.membership import settings_digests
 
-pytestmark = [
-    pytest.mark.disk,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-]
+pytestmark = [pytest.mark.disk, pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")]
 
 NOBODY = 65534
 SETTINGS = {"segments": {"seal_on_close": False}}
@@ -64,9 +61,12 @@ def run_as(user: int, program: str, *arguments: str) -> subprocess.Popen[str]:
     """A process of another user: one of ours that becomes it, since Python may be where no other user can reach it."""
     become = f"import os, socket, sys\nos.setgroups([]); os.setgid({user}); os.setuid({user})\n" if user else ""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", become + program, *arguments], cwd="/", stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", "-c", become + program, *arguments],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def hello_of(log: Log) -> bytes:

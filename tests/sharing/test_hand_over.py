@@ -114,9 +114,12 @@ def test_a_process_that_ends_without_closing_the_log_loses_nothing(tmp_path: Pat
     options = {"share": True, "settings": {"segments": {"seal_on_close": False}}}
     log = None if owns else holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES, str(tmp_path / "log"), how], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", LEAVES, str(tmp_path / "log"), how],
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=120,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     log = log or holdfast.open(tmp_path / "log", **options)  # type: ignore[arg-type]
@@ -129,7 +132,7 @@ SEALS = {"segments": {"seal_on_close": True}}
 
 def test_a_log_that_was_handed_over_to_somebody_who_leaves_too_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """All workers of a server get SIGTERM at once: each may count on another one that does not stay, either."""
     monkeypatch.setattr(Host, "callers", lambda self: [Peer(bytes(16), 0, lambda name, body: None)])
     with holdfast.open(tmp_path / "log", share=True, settings=SEALS) as log:

@@ -25,9 +25,7 @@ plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() |
 given_values = plain | st.binary(max_size=20) | st.sampled_from(["orders", "nothing", bytes(16), 0, 1])
 keys = st.integers(0, 5) | st.text(max_size=3)
 values = st.recursive(
-    given_values,
-    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(keys, inner, max_size=3),
-    max_leaves=12,
+    given_values, lambda inner: st.lists(inner, max_size=7) | st.dictionaries(keys, inner, max_size=3), max_leaves=12
 )
 WAIT = b'{"consumers":["x"],"age_max_us":1,"bytes_max":1,"at":9999999999999999}'
 

@@ -100,12 +100,18 @@ def test_a_group_of_a_client_that_behaves_is_written(log: Log) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"\0" * 16, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 64, wire.HEADER.pack(wire.HELLO, 1, 0, 2**31, 0),
-        wire.HEADER.pack(wire.HELLO, 1, 0, 1, 2**60), wire.HEADER.pack(wire.HELLO, 2, 0, 1, 0) + b"\0",
-        wire.HEADER.pack(wire.HELLO, 1, 0, 3, 0) + b"\xc1\xc1\xc1", wire.HEADER.pack(wire.GROUP, 1, 0, 1, 0) + b"\0",
-        wire.HEADER.pack(wire.BYE, 1, 0, 0, 0), wire.HEADER.pack(wire.CALL, 1, 0, 1, 0) + b"\0",
+        b"\0" * 16,
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\xff" * 64,
+        wire.HEADER.pack(wire.HELLO, 1, 0, 2**31, 0),
+        wire.HEADER.pack(wire.HELLO, 1, 0, 1, 2**60),
+        wire.HEADER.pack(wire.HELLO, 2, 0, 1, 0) + b"\0",
+        wire.HEADER.pack(wire.HELLO, 1, 0, 3, 0) + b"\xc1\xc1\xc1",
+        wire.HEADER.pack(wire.GROUP, 1, 0, 1, 0) + b"\0",
+        wire.HEADER.pack(wire.BYE, 1, 0, 0, 0),
+        wire.HEADER.pack(wire.CALL, 1, 0, 1, 0) + b"\0",
     ],
-)  # fmt: skip
+)
 def test_who_does_not_begin_with_a_hello_is_hung_up_on(log: Log, sent: bytes) -> None:
     client = Client(log, says_hello=False)
     client.send([sent])

@@ -70,9 +70,12 @@ def test_other_settings_than_the_owners_are_refused_by_name(open_log: Open) -> N
 def test_what_a_process_does_for_itself_may_differ(tmp_path: Path) -> None:
     """A server beside web workers has settings of its own, and so has what each process tells about itself."""
     other = {
-        "server": {"requests_max": 7}, "telemetry": {"append_spans": "off"}, "segments": {"seal_on_close": False},
-        "journal": {"ack_timeout_ms": 50_000, "close_timeout_ms": 50_000}, "shipping": {"shipped_timeout_ms": 50_000},
-    }  # fmt: skip
+        "server": {"requests_max": 7},
+        "telemetry": {"append_spans": "off"},
+        "segments": {"seal_on_close": False},
+        "journal": {"ack_timeout_ms": 50_000, "close_timeout_ms": 50_000},
+        "shipping": {"shipped_timeout_ms": 50_000},
+    }
     path = tmp_path / "log"
     with holdfast.open(path, share=True, settings={}) as first:
         with holdfast.open(path, share=True, settings=other) as log:
@@ -84,8 +87,11 @@ def test_all_other_settings_must_agree() -> None:
     """A setting that is added later is compared, unless somebody decides that it need not be."""
     compared = set(membership.settings_digests(Settings()))
     own = {f"{section}.{name}" for section in ("server", "telemetry") for name in _names(section)} | {
-        "journal.ack_timeout_ms", "journal.close_timeout_ms", "segments.seal_on_close", "shipping.shipped_timeout_ms",
-    }  # fmt: skip
+        "journal.ack_timeout_ms",
+        "journal.close_timeout_ms",
+        "segments.seal_on_close",
+        "shipping.shipped_timeout_ms",
+    }
     assert compared | own == {f"{s}.{name}" for s in Settings.__struct_fields__ for name in _names(s)}
     assert not compared & own
 
@@ -137,9 +143,15 @@ def test_a_proof_of_keys_is_worth_nothing_on_another_connection(open_log: Open, 
     log = open_log(share=True, keyring=keyring)
     keys = MessageKeys(keyring, None, bytes.fromhex(log.id), os.urandom)
     hello = wire.Hello(
-        wire.PROTOCOL, "x", bytes.fromhex(log.id), os.urandom(16), 1, membership.settings_digests(log.settings),
-        os.urandom(32), True,
-    )  # fmt: skip
+        wire.PROTOCOL,
+        "x",
+        bytes.fromhex(log.id),
+        os.urandom(16),
+        1,
+        membership.settings_digests(log.settings),
+        os.urandom(32),
+        True,
+    )
     seen: list[bytes] = []
     proof = welcome = None
     for expected in (wire.WELCOME, wire.REFUSED):

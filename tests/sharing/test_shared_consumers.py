@@ -29,8 +29,11 @@ class Consuming:
     def __init__(self, directory: Path, patience: float) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sharing.consuming", str(directory), str(patience)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRON,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENVIRON,
+        )
         self.given: list[str] = []
         self.answers: list[str] = []
         self._more = threading.Condition()

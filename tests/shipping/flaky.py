@@ -78,9 +78,13 @@ class Faults:
     # -- for tests ----------------------------------------------------------------------------------------
 
     def fail(
-        self, part: str = "", *, verbs: Sequence[str] = ("create",), times: int | None = None,
+        self,
+        part: str = "",
+        *,
+        verbs: Sequence[str] = ("create",),
+        times: int | None = None,
         cause: Cause = "server_error",
-    ) -> Rule:  # fmt: skip
+    ) -> Rule:
         """Do nothing, and say that it may pass."""
         rule = self._add(verbs, part, times, after=False)
         rule.error = lambda key: StoreUnavailable(f"the store does not answer key={key}", cause=cause)

@@ -94,8 +94,10 @@ def test_what_is_known_nowhere_else_is_reported_and_left(log, sink, root):
     before = sink.objects()
     assert found(log) == [("missing", files[0])]
     expected = [
-        ("content_mismatch", layout.sink_key("spark", 1)), ("missing", files[0]), ("content_mismatch", files[2]),
-    ]  # fmt: skip
+        ("content_mismatch", layout.sink_key("spark", 1)),
+        ("missing", files[0]),
+        ("content_mismatch", files[2]),
+    ]
     assert found(log, deep=True) == found(log, deep=True, fix=True) == expected
     assert sink.objects() == before
     root.store.delete([layout.sink_key("spark", 0)])
@@ -113,7 +115,7 @@ def test_a_manifest_object_beyond_the_newest_batch_is_reported(log, sink, root):
     root.store.delete([newest])
     assert set(found(log)) == {
         ("untracked", layout.manifest_key("spark", *place)) for place in ((0, 3), (1, 1), (1, 2))
-    }  # fmt: skip
+    }
     root.replace(newest, data)
     assert found(log) == []
 

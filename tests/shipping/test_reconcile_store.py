@@ -657,9 +657,11 @@ def test_segments_that_an_overtaken_owner_left_behind_are_garbage(open_shipped, 
     taken.topic("orders").append_batch([b"y"] * 5, durability="shipped")
     taken.seal()
     taken.ship(20)
-    orphans = [key for key in segment_keys(root) if key not in {
-        f"{layout.segments_folder('orders', 0)}/{path.name}" for path in files(taken, "orders")
-    }]  # fmt: skip
+    orphans = [
+        key
+        for key in segment_keys(root)
+        if key not in {f"{layout.segments_folder('orders', 0)}/{path.name}" for path in files(taken, "orders")}
+    ]
     assert len(orphans) == 1
     findings = {finding.name: (finding.kind, finding.garbage) for finding in taken.reconcile(remote=True).findings}
     assert findings.pop(orphans[0]) == ("untracked", True)
@@ -680,14 +682,29 @@ def test_a_segment_of_another_hash_is_no_garbage_while_the_true_one_is_gone(log,
     root.store.delete([gone])
     report = log.reconcile(remote=True, fix=True)
     assert {(finding.kind, finding.name, finding.garbage) for finding in report.findings} == {
-        ("missing", gone, False), ("untracked", key, False),
-    }  # fmt: skip
+        ("missing", gone, False),
+        ("untracked", key, False),
+    }
     assert key in set(root.keys())
 
 
-@pytest.mark.parametrize("plant", [plant for plant in SHALLOW + DEEP if plant not in {
-    *AS_IT_WAS, *SENT_AGAIN, *REMOVED, a_damaged_floor, a_damaged_adoption, a_damaged_retirement, a_missing_claim,
-}])  # fmt: skip
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant
+        for plant in SHALLOW + DEEP
+        if plant
+        not in {
+            *AS_IT_WAS,
+            *SENT_AGAIN,
+            *REMOVED,
+            a_damaged_floor,
+            a_damaged_adoption,
+            a_damaged_retirement,
+            a_missing_claim,
+        }
+    ],
+)
 def test_everything_else_is_left_as_it_is_and_reported(log, root, plant):
     planted = plant(log, root)
     before = root.objects()
@@ -885,19 +902,42 @@ class Written:
     def due(self, number: int, slot: int) -> bytes:
         return documents.encode(
             SegmentDocument(
-                log="ab" * 16, topic="t", partition=0, slot=slot, number=number, first=number * 10, rows=10, size=5,
-                time_min=0, time_max=1, sha256="11" * 32, content="22" * 32, footer="33" * 16, previous="44" * 32,
-                chain="55" * 32, schema="00" * 16, key_id="", epoch=1, sealed_us=1,
+                log="ab" * 16,
+                topic="t",
+                partition=0,
+                slot=slot,
+                number=number,
+                first=number * 10,
+                rows=10,
+                size=5,
+                time_min=0,
+                time_max=1,
+                sha256="11" * 32,
+                content="22" * 32,
+                footer="33" * 16,
+                previous="44" * 32,
+                chain="55" * 32,
+                schema="00" * 16,
+                key_id="",
+                epoch=1,
+                sealed_us=1,
             )
-        )  # fmt: skip
+        )
 
     def start(self, number: int, slot: int) -> bytes:
         return documents.encode(
             StartDocument(
-                log="ab" * 16, topic="t", partition=0, slot=slot, epoch=1, nonce="", number=number, first=0,
+                log="ab" * 16,
+                topic="t",
+                partition=0,
+                slot=slot,
+                epoch=1,
+                nonce="",
+                number=number,
+                first=0,
                 adopted_seq=0,
             )
-        )  # fmt: skip
+        )
 
     def walk(self, *, deep: bool) -> list[Slot]:
         sizes = {slot: len(data) for slot, data in enumerate(self.objects) if data is not None}

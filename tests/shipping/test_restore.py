@@ -594,7 +594,7 @@ def test_a_copy_can_be_made_while_the_owner_ships_settles_and_tidies_up(open_shi
 
 def test_a_batch_that_is_settled_and_removed_after_it_was_listed_is_not_missed(
     open_shipped, bring, faults, sweep, root
-):  # fmt: skip
+):
     """Nor is it damage: the next look finds its records in a segment."""
     log = open_shipped(segments=TEN)
     log.topic("orders").append_batch([b"x"] * 4, durability="shipped")
@@ -640,9 +640,11 @@ def test_without_the_right_key_nobody_is_shut_out(open_shipped, bring, root, key
         log.ship(20)
     before = root.objects()
     wrong = {
-        "none": {}, "wrong key": {"keyring": Keyring.generate(clock=ManualClock(seed=99))},
-        "lacks the key": {"keyring": Keyring.generate("other")}, "cipher": {"cipher": OwnCipher()},
-    }[given]  # fmt: skip
+        "none": {},
+        "wrong key": {"keyring": Keyring.generate(clock=ManualClock(seed=99))},
+        "lacks the key": {"keyring": Keyring.generate("other")},
+        "cipher": {"cipher": OwnCipher()},
+    }[given]
     with pytest.raises(Invalid):
         bring(**wrong)
     assert root.objects() == before
@@ -749,11 +751,17 @@ def test_a_directory_where_a_restore_runs_is_not_taken_by_another_one(open_shipp
 @pytest.mark.parametrize(
     ("part", "verbs"),
     [
-        ("log.json", ("get",)), ("tail/", ("list",)), ("topics/", ("list",)), ("_manifest/", ("get",)),
-        ("tail/", ("get",)), ("segments/", ("get_range",)), ("epochs/", ("create",)), (".adopted", ("create",)),
+        ("log.json", ("get",)),
+        ("tail/", ("list",)),
+        ("topics/", ("list",)),
+        ("_manifest/", ("get",)),
+        ("tail/", ("get",)),
+        ("segments/", ("get_range",)),
+        ("epochs/", ("create",)),
+        (".adopted", ("create",)),
         ("_manifest/", ("create",)),
     ],
-)  # fmt: skip
+)
 def test_a_store_that_fails_half_way_ends_it_and_running_it_again_goes_on(
     open_shipped, bring, root, faults, part, verbs, monkeypatch
 ):
@@ -884,10 +892,11 @@ def test_memory_does_not_grow_with_the_size_of_a_segment(open_shipped, bring, mo
 # -- random histories ---------------------------------------------------------------------------------------
 
 QUIET = {
-    "segments": {"seal_on_close": False, "age_max_ms": "1000h"}, "disk": {"free_bytes_min": 0},
+    "segments": {"seal_on_close": False, "age_max_ms": "1000h"},
+    "disk": {"free_bytes_min": 0},
     "shipping": {"retry_base_delay_ms": 1, "checkpoint_every": 3, "batch_size_threshold": 3},
     "retention": {"interval_ms": 3_600_000},
-}  # fmt: skip
+}
 
 
 class RestoreMachine(RuleBasedStateMachine):
@@ -1015,9 +1024,11 @@ class KeyedRestoreMachine(RestoreMachine):
 
 
 small = settings(
-    max_examples=12, stateful_step_count=12, deadline=None,
+    max_examples=12,
+    stateful_step_count=12,
+    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 TestRandomHistories = RestoreMachine.TestCase
 TestRandomHistories.settings = small
 TestKeyedRandomHistories = KeyedRestoreMachine.TestCase

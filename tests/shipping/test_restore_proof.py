@@ -139,10 +139,7 @@ def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
     expired = documents.ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
     root.store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
     report = bring()
-    assert report.policies == (
-        RestoredPolicy("notes", 0, 0, 1),
-        RestoredPolicy("orders", 0, 3 * 86_400_000_000, 25),
-    )
+    assert report.policies == (RestoredPolicy("notes", 0, 0, 1), RestoredPolicy("orders", 0, 3 * 86_400_000_000, 25))
     assert report.expiries == (RestoredExpiry("orders", 0, 1, 10, 10),)
     assert any("not encrypted" in told for told in report.not_proved)
     assert any("expired" in told for told in report.not_proved)

@@ -190,9 +190,15 @@ class ModelLog:
         self._files[digest] = data
         head = self._head(partition, sealed.segments, sealed.sealed_offset)
         facts = SegmentFacts(
-            rows=rows, size=len(data), time_min=0, time_max=0, sha256=digest, content=digest, footer=digest[:16],
+            rows=rows,
+            size=len(data),
+            time_min=0,
+            time_max=0,
+            sha256=digest,
+            content=digest,
+            footer=digest[:16],
             key_id="",
-        )  # fmt: skip
+        )
         row = SegmentRow.of(Segment(head=head, facts=facts), partition_id=partition.id, sealed_us=0)
         self.segments[partition.id, sealed.segments] = row
         mark = sealed._replace(segments=sealed.segments + 1, sealed_offset=partition.durable, chain=row.chain)
@@ -277,10 +283,14 @@ class ModelLog:
         return cast(
             "Manifest",
             SimpleNamespace(
-                row=self._row, rows=self._rows, head=self._head_of, path=self._path, applied=self._applied,
+                row=self._row,
+                rows=self._rows,
+                head=self._head_of,
+                path=self._path,
+                applied=self._applied,
                 long_files=lambda partition: self._applied(partition, ()),
             ),
-        )  # fmt: skip
+        )
 
     def _applied(self, partition: Partition, rewrites: Sequence[RewriteDocument]) -> LongFiles:
         return LongFiles(rewrites, lambda number: self._row(partition, number))
@@ -297,9 +307,15 @@ class ModelLog:
     def _head(self, partition: Partition, number: int, first: int) -> SegmentHead:
         previous = self.segments[partition.id, number - 1].chain if number else NO_CHAIN
         return SegmentHead(
-            log_id=LOG_ID, topic=partition.topic, partition=partition.number, number=number, first=first, epoch=1,
-            schema=NO_SCHEMA, previous=previous,
-        )  # fmt: skip
+            log_id=LOG_ID,
+            topic=partition.topic,
+            partition=partition.number,
+            number=number,
+            first=first,
+            epoch=1,
+            schema=NO_SCHEMA,
+            previous=previous,
+        )
 
     def _path(self, partition: Partition, row: SegmentRow) -> _ModelFile:
         return _ModelFile(layout.segment_name(row.number, row.sha256), self._files[row.sha256])

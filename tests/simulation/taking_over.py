@@ -43,9 +43,13 @@ class _Found(NamedTuple):
 
 
 async def take_over(
-    world: World, old: ModelLog, name: str, policy: FaultPolicy, settings: ShippingSettings,
+    world: World,
+    old: ModelLog,
+    name: str,
+    policy: FaultPolicy,
+    settings: ShippingSettings,
     remote: type[ModelRemote] = ModelRemote,
-) -> ModelLog:  # fmt: skip
+) -> ModelLog:
     """Claim the store and bring the log back, as `holdfast.restore` does; the old owner knows nothing of it."""
     return await world.loop.create_task(_TakeOver(world, old, name, policy, settings, remote).run())
 
@@ -54,9 +58,14 @@ class _TakeOver:
     """One restore."""
 
     def __init__(
-        self, world: World, old: ModelLog, name: str, policy: FaultPolicy, settings: ShippingSettings,
+        self,
+        world: World,
+        old: ModelLog,
+        name: str,
+        policy: FaultPolicy,
+        settings: ShippingSettings,
         remote: type[ModelRemote],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._world, self._old, self._name, self._policy = world, old, name, policy
         self._face = ModelFace(world.store, policy, name, world.loop)
         self._remote = remote(world.store, policy, name)
@@ -133,10 +142,16 @@ class _TakeOver:
         if starts and starts[-1].epoch > claim.epoch:
             raise Closed("another restore has taken over", reason="fenced")
         document = StartDocument(
-            log=LOG_ID.hex(), topic=manifest.topic, partition=manifest.partition, slot=len(manifest.documents),
-            epoch=claim.epoch, nonce=claim.nonce, number=len(manifest.segments), first=manifest.settled or 0,
+            log=LOG_ID.hex(),
+            topic=manifest.topic,
+            partition=manifest.partition,
+            slot=len(manifest.documents),
+            epoch=claim.epoch,
+            nonce=claim.nonce,
+            number=len(manifest.segments),
+            first=manifest.settled or 0,
             adopted_seq=seq,
-        )  # fmt: skip
+        )
         key = layout.manifest_key(manifest.topic, manifest.partition, document.slot)
         if await self._create(key, documents.encode(document)):
             return manifest._replace(documents=(*manifest.documents, document))

@@ -68,9 +68,12 @@ def weather(random: Random, clears_at: float) -> FaultPolicy:
     """A store that fails in its own way in each schedule, and works from a moment on."""
     spans = [sorted(random.uniform(0, clears_at) for _ in range(2)) for _ in range(random.choice((0, 0, 1, 2)))]
     return FaultPolicy(
-        random, Rates.drawn(random), clears_at=clears_at, outages=[(a, b) for a, b in spans[:1]],
+        random,
+        Rates.drawn(random),
+        clears_at=clears_at,
+        outages=[(a, b) for a, b in spans[:1]],
         expired=[(a, b) for a, b in spans[1:]],
-    )  # fmt: skip
+    )
 
 
 async def restarts(world: World) -> None:

@@ -212,7 +212,7 @@ class World:
 
     def _check_content(
         self, log: ModelLog, batches: list[CommitBatch], settled: Mapping[Where, int], upto: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         for batch in batches:
             for found in batch.entries:
                 if found.seq <= upto and found.first >= settled[found.topic, found.partition]:
@@ -295,16 +295,25 @@ class Session:
     """One process that has a log open."""
 
     def __init__(
-        self, world: World, log: ModelLog, policy: FaultPolicy, settings: ShippingSettings,
+        self,
+        world: World,
+        log: ModelLog,
+        policy: FaultPolicy,
+        settings: ShippingSettings,
         remote: type[ModelRemote] = ModelRemote,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._world, self.log, self._policy, self._settings = world, log, policy, settings
         log.trusted_time = TrustedTime(world.clock, log.created_us, 2**62)
         face = RootStore(ModelFace(world.store, policy, log.name, world.loop), RootTrust.of_owner(None, ""))
         self.shipper = Shipper(
-            log.journal(), log.manifest(), face, lambda: remote(world.store, policy, log.name), settings,
-            world.clock, no_abort,
-        )  # fmt: skip
+            log.journal(),
+            log.manifest(),
+            face,
+            lambda: remote(world.store, policy, log.name),
+            settings,
+            world.clock,
+            no_abort,
+        )
         self.events = self.shipper.subscribers.subscribe()
         self.stages: list[WatchedStage] = []
         self.error: HoldfastError | None = None

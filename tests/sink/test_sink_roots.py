@@ -145,10 +145,18 @@ def test_an_object_without_a_signature_is_believed_by_nobody(place: Place, keyri
     write(place.target(keyring=keyring), "q", 0)
     forged = documents.encode(
         documents.SinkBatchDocument(
-            log=place.newest(keyring=keyring).log, topic="t", number=1, writer="", batch=-1, nonce="0" * 32,
-            segments=(), ends=place.newest(keyring=keyring).ends, marks={"q": 99}, committed_us=1,
+            log=place.newest(keyring=keyring).log,
+            topic="t",
+            number=1,
+            writer="",
+            batch=-1,
+            nonce="0" * 32,
+            segments=(),
+            ends=place.newest(keyring=keyring).ends,
+            marks={"q": 99},
+            committed_us=1,
         )
-    )  # fmt: skip
+    )
     place.store.create(layout.sink_key("t", 1), Body.of(forged))
     with pytest.raises(Corrupt, match="not signed"):
         place.rows(keyring=keyring)

@@ -39,16 +39,34 @@ def user_rows(place: Place, topic: str = "t") -> list[dict[str, object]]:
 def test_all_kinds_of_columns_come_back(place: Place) -> None:
     """Nested ones, nulls, decimals, times: what was written is what is read."""
     rows = [
-        {"i": 1, "s": "ä", "b": b"\0", "d": Decimal("1.250"), "t": datetime(2026, 1, 2, 3, tzinfo=UTC), "xs": [1, None],
-         "st": {"a": 1, "b": None}, "m": [("k", 1.5)], "f": 0.5, "n": NAIVE},
+        {
+            "i": 1,
+            "s": "ä",
+            "b": b"\0",
+            "d": Decimal("1.250"),
+            "t": datetime(2026, 1, 2, 3, tzinfo=UTC),
+            "xs": [1, None],
+            "st": {"a": 1, "b": None},
+            "m": [("k", 1.5)],
+            "f": 0.5,
+            "n": NAIVE,
+        },
         dict.fromkeys(["i", "s", "b", "d", "t", "xs", "st", "m", "f", "n"]),
-    ]  # fmt: skip
+    ]
     schema = pa.schema(
-        {"i": pa.int64(), "s": pa.string(), "b": pa.binary(), "d": pa.decimal128(20, 3),
-         "t": pa.timestamp("us", "Asia/Tokyo"), "xs": pa.list_(pa.int64()),
-         "st": pa.struct({"a": pa.int32(), "b": pa.string()}),
-         "m": pa.map_(pa.string(), pa.float64()), "f": pa.float32(), "n": pa.timestamp("us")}
-    )  # fmt: skip
+        {
+            "i": pa.int64(),
+            "s": pa.string(),
+            "b": pa.binary(),
+            "d": pa.decimal128(20, 3),
+            "t": pa.timestamp("us", "Asia/Tokyo"),
+            "xs": pa.list_(pa.int64()),
+            "st": pa.struct({"a": pa.int32(), "b": pa.string()}),
+            "m": pa.map_(pa.string(), pa.float64()),
+            "f": pa.float32(),
+            "n": pa.timestamp("us"),
+        }
+    )
     table = pa.Table.from_pylist(rows * 3, schema=schema)
     put(place, table)
     assert user_rows(place) == table.to_pylist()
@@ -69,9 +87,11 @@ def test_columns_are_matched_by_name_and_may_be_missing_or_new(place: Place) -> 
     put(place, pa.table({"c": [0.5], "a": [3]}))
     put(place, pa.table({"b": ["z"]}))
     assert user_rows(place) == [
-        {"a": 1, "b": "x", "c": None}, {"a": 2, "b": "y", "c": None}, {"a": 3, "b": None, "c": 0.5},
+        {"a": 1, "b": "x", "c": None},
+        {"a": 2, "b": "y", "c": None},
+        {"a": 3, "b": None, "c": 0.5},
         {"a": None, "b": "z", "c": None},
-    ]  # fmt: skip
+    ]
     assert len(place.objects("/_topic/")) == 2
 
 
@@ -132,16 +152,22 @@ def test_raw_records_come_back(place: Place) -> None:
     """Under Kafka's names or ours; what is not given is null, and a time is that of the write."""
     headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
     full = pa.table(
-        {"key": ["k", None], "value": [b"v", b""], "kind": ["order", None],
-         "timestamp": pa.array([5, 6], pa.timestamp("us", "UTC")),
-         "headers": pa.array([[{"key": "h", "value": b"1"}], None], headers)}
-    )  # fmt: skip
+        {
+            "key": ["k", None],
+            "value": [b"v", b""],
+            "kind": ["order", None],
+            "timestamp": pa.array([5, 6], pa.timestamp("us", "UTC")),
+            "headers": pa.array([[{"key": "h", "value": b"1"}], None], headers),
+        }
+    )
     put(place, full, "raw")
     put(place, pa.table({"payload": [b"p"]}), "raw")
     rows = place.rows("raw").to_pylist()
     assert [(row["key"], row["payload"], row["kind"], row["headers"]) for row in rows] == [
-        (b"k", b"v", "order", [{"key": "h", "value": b"1"}]), (None, b"", None, None), (None, b"p", None, None)
-    ]  # fmt: skip
+        (b"k", b"v", "order", [{"key": "h", "value": b"1"}]),
+        (None, b"", None, None),
+        (None, b"p", None, None),
+    ]
     assert [row["time"].microsecond for row in rows[:2]] == [5, 6]
     assert rows[2]["time"].year >= 2026
 
@@ -180,7 +206,7 @@ def test_a_topic_stays_what_it_is(place: Place) -> None:
         (pa.table({"value": [b"x"], "timestamp": pa.array([None], US)}), "a time is null"),
         (pa.table({"s": BROKEN}), "not UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_values_that_cannot_be_stored_fail_the_task(place: Place, table: pa.Table, words: str) -> None:
     """And nothing of it stays."""
     with pytest.raises(Invalid, match=words) as raised:

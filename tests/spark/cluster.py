@@ -50,9 +50,14 @@ class Cluster:
         pairs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         command = [str(HOME / "bin" / "spark-submit"), "--master", self.url, *pairs, str(job), *arguments]
         return subprocess.run(
-            command, env=self._environment, cwd=self._directory, capture_output=True, text=True, timeout=timeout,
+            command,
+            env=self._environment,
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
             check=False,
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -104,9 +109,12 @@ def process(command: list[str], environment: dict[str, str], log: Path, ready: s
     """One of Spark's daemons, from when it says that it is ready."""
     with log.open("wb") as stream:
         running = subprocess.Popen(
-            [str(HOME / "bin" / "spark-class"), *command], env=environment, stdout=stream, stderr=stream,
+            [str(HOME / "bin" / "spark-class"), *command],
+            env=environment,
+            stdout=stream,
+            stderr=stream,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             deadline = time.monotonic() + PATIENCE
             while re.search(ready, log.read_text(errors="replace")) is None:

@@ -31,9 +31,11 @@ def main() -> None:
     rows = [[row.partition, row.offset, bytes(row.value).hex()] for row in frame.repartition(2).collect()]
     stream = spark.readStream.format("holdfast").options(**options).option("maxSegmentsPerTrigger", "2").load(root)
     query = (
-        stream.writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")
-        .trigger(availableNow=True).start(f"{directory}/landed")
-    )  # fmt: skip
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", f"{directory}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{directory}/landed")
+    )
     query.awaitTermination()
     landed = spark.read.parquet(f"{directory}/landed")
     source = DefaultSource({**options, "path": root})

@@ -80,8 +80,10 @@ def log_of(root: Path | str, **store: Any) -> str:
 
 def as_of(root: Path | str, offsets: str) -> str:
     """Marks of the log at a root, of offsets or spans as text: from 0, where only an end is given."""
-    spans = {topic: {part: at if isinstance(at, list) else [0, at] for part, at in parts.items()}
-             for topic, parts in json.loads(offsets).items()}  # fmt: skip
+    spans = {
+        topic: {part: at if isinstance(at, list) else [0, at] for part, at in parts.items()}
+        for topic, parts in json.loads(offsets).items()
+    }
     return json.dumps({log_of(root): spans})
 
 

@@ -14,18 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as f
 
 import holdfast
-from pyspark_holdfast.pipeline import (
-    Pipeline,
-    Table,
-    count,
-    keyed,
-    max_of,
-    mean_of,
-    snapshot,
-    sum_of,
-    table,
-    windowed,
-)
+from pyspark_holdfast.pipeline import Pipeline, Table, count, keyed, max_of, mean_of, snapshot, sum_of, table, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -194,12 +183,17 @@ def _hourly(orders: Sequence[Row]) -> list[Row]:
         groups[row["at"].replace(minute=0, second=0, microsecond=0), row["status"]].append(row["amount"])
     return [
         {
-            "window_start": start, "window_end": start + timedelta(hours=1), "status": status, "n": len(amounts),
-            "sum": sum(amounts), "mean": sum(amounts) / len(amounts), "mean_sum": sum(amounts),
+            "window_start": start,
+            "window_end": start + timedelta(hours=1),
+            "status": status,
+            "n": len(amounts),
+            "sum": sum(amounts),
+            "mean": sum(amounts) / len(amounts),
+            "mean_sum": sum(amounts),
             "mean_count": len(amounts),
         }
         for (start, status), amounts in groups.items()
-    ]  # fmt: skip
+    ]
 
 
 def _totals(orders: Sequence[Row]) -> list[Row]:

@@ -200,8 +200,9 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
     frame = load(spark, tmp_path / "store", "orders,trades", emit="manifest", keyring=f"file:{tmp_path / 'keyring'}")
     found = rows(frame, "topic", "partition", "number")
     assert [(row["topic"], row["partition"], row["first_offset"], row["rows"]) for row in found] == [
-        *[("orders", partition, first, 20) for partition in (0, 1) for first in (0, 20, 40)], ("trades", 0, 0, 1),
-    ]  # fmt: skip
+        *[("orders", partition, first, 20) for partition in (0, 1) for first in (0, 20, 40)],
+        ("trades", 0, 0, 1),
+    ]
     assert all(row["is_encrypted"] and not row["is_lost"] for row in found)
     for row in found:
         slots = (tmp_path / "store" / layout.manifest_folder(row["topic"], row["partition"])).glob("*.json")

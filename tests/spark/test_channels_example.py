@@ -67,6 +67,7 @@ def test_latencies_and_missing_dependencies_are_those_of_the_records(spark: Spar
         assert waited[room]["came"] == waited[room]["dependencies"] - lacking
     left = dependencies(rows).where("state = 'lacking'").collect()
     assert sorted((row["participant_id"], row["waiting"], row["message_id"]) for row in left) == [
-        ("alice", "waiting", "never-sent"), ("bob", "waiting", "never-sent"),
-    ]  # fmt: skip
+        ("alice", "waiting", "never-sent"),
+        ("bob", "waiting", "never-sent"),
+    ]
     rows.unpersist()

@@ -16,9 +16,7 @@ from tests.spark.cluster import Cluster, cluster
 pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).with_name("cluster_job.py")
-WRITERS = (
-    "apsw", "holdfast.log", "holdfast.shipping", "holdfast.journal", "holdfast.segments.sealing",
-)  # fmt: skip
+WRITERS = ("apsw", "holdfast.log", "holdfast.shipping", "holdfast.journal", "holdfast.segments.sealing")
 """What no executor may load."""
 
 

@@ -44,26 +44,41 @@ SEALS = 3
 
 OLD = pa.schema(
     [
-        ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("topic", pa.string()),
-        ("partition", pa.int32()), ("key", pa.string()), ("value", pa.float64()), ("time", pa.int64()),
-        ("headers", pa.list_(pa.string())), ("kind", pa.struct([("x", pa.int16()), ("y", pa.string())])),
-        ("payload", pa.decimal128(12, 2)), ("start", pa.date32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.string()),
+        ("value", pa.float64()),
+        ("time", pa.int64()),
+        ("headers", pa.list_(pa.string())),
+        ("kind", pa.struct([("x", pa.int16()), ("y", pa.string())])),
+        ("payload", pa.decimal128(12, 2)),
+        ("start", pa.date32()),
     ]
-)  # fmt: skip
+)
 NEW = pa.schema([*OLD, ("late", pa.int32())])
 RAW = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")), ("key", pa.binary()), ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))), ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("kind", pa.string()),
     ]
-)  # fmt: skip
+)
 TYPED = pa.schema(
     [
-        ("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()),
-        ("_time", pa.timestamp("us", "UTC")), *NEW,
+        ("_topic", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_time", pa.timestamp("us", "UTC")),
+        *NEW,
     ]
-)  # fmt: skip
+)
 
 
 class World(NamedTuple):
@@ -81,10 +96,15 @@ def raw_row(partition: int, n: int) -> dict[str, Any]:
     record = logs.record(n, partition)
     headers = record.headers
     return {
-        "topic": "orders", "partition": partition, "offset": n, "timestamp": at(logs.START_US + n * SECOND + partition),
-        "key": record.key, "value": record.payload, "kind": record.kind,
+        "topic": "orders",
+        "partition": partition,
+        "offset": n,
+        "timestamp": at(logs.START_US + n * SECOND + partition),
+        "key": record.key,
+        "value": record.payload,
+        "kind": record.kind,
         "headers": None if headers is None else [{"key": name, "value": value} for name, value in headers.items()],
-    }  # fmt: skip
+    }
 
 
 def typed_row(partition: int, n: int, *, is_late: bool) -> dict[str, Any]:
@@ -341,8 +361,9 @@ def test_no_bound_excludes_a_row_that_a_plain_list_would_give(
 def test_a_session_that_filters_row_by_row_loses_none(spark: SparkSession, poisoned: list[str]) -> None:
     """Parquet's own filter of rows, which a session may switch on, takes -0.0 for another number than 0.0."""
     row_by_row = {
-        "spark.sql.parquet.enableVectorizedReader": "false", "spark.sql.parquet.recordLevelFilter.enabled": "true",
-    }  # fmt: skip
+        "spark.sql.parquet.enableVectorizedReader": "false",
+        "spark.sql.parquet.recordLevelFilter.enabled": "true",
+    }
     with under(spark, row_by_row):
         for view in ("poisoned_accelerated", "poisoned_kept"):
             check_conditions(spark, view, ALWAYS, poison.TABLE.to_pylist())

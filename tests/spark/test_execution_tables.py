@@ -148,13 +148,16 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
     assert (charge["attempts"], charge["retries"], charge["last_error"]) == (2, 1, "TimeoutError")
     assert (charge["resolution"], charge["bytes"]) == ("rerun", len(SECRET))
     assert [(found[PAID, path]["name"], found[PAID, path]["duration_ms"]) for path in ("fetch", "mail/render#2")] == [
-        ("fetch", 250), ("render", 125),
-    ]  # fmt: skip
+        ("fetch", 250),
+        ("render", 125),
+    ]
     left = [(path, row["what"], row["state"]) for (_, path), row in sorted(found.items()) if row["state"] != "done"]
     assert left == [
-        ("approval", "promise", "waiting"), ("sleep", "timer", "waiting"), ("load", "step", "failed"),
+        ("approval", "promise", "waiting"),
+        ("sleep", "timer", "waiting"),
+        ("load", "step", "failed"),
         ("lost", "timer", "left"),
-    ]  # fmt: skip
+    ]
     by_id = {UUID(row["execution_id"]): row for row in runs.toArrow().to_pylist()}
     paid = by_id[PAID]
     assert (paid["status"], paid["execution_kind"], paid["note"]) == ("completed", "pay", "as it was told")
@@ -176,9 +179,13 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
 def as_columns(record: Record) -> Row:
     """As Spark has it."""
     return {
-        "partition": record.partition, "offset": record.offset, "timestamp": record.time, "key": record.key,
-        "kind": record.kind, "value": record.payload,
-    }  # fmt: skip
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.time,
+        "key": record.key,
+        "kind": record.kind,
+        "value": record.payload,
+    }
 
 
 def records_time(time_us: int) -> Any:
@@ -212,8 +219,9 @@ def test_executions_in_increments_are_the_executions_in_one_run(
     assert found == rows(runs, "execution_id", "reuse")
     paid = [row for row in found if UUID(row["execution_id"]) == PAID]
     assert [(row["reuse"], row["status"], row["pruned_at"] is None) for row in paid] == [
-        (0, "completed", False), (1, "running", True),
-    ]  # fmt: skip
+        (0, "completed", False),
+        (1, "running", True),
+    ]
     approval = next(row for row in rows(steps, "path") if row["path"] == "approval")
     assert (approval["state"], approval["duration_ms"]) == ("done", 60_500)
     assert [one.name for one in executions()] == ["execution_events", "execution_steps", "executions"]

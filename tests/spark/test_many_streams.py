@@ -98,6 +98,8 @@ def test_eight_streams_start_at_once_in_many_drivers(root: Path, tmp_path: Path)
     for number in range(20):
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, str(root), str(tmp_path / str(number))],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert str([80] * 8) in done.stdout, done.stderr[-3000:]

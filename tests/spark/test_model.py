@@ -68,9 +68,14 @@ def live(
         "steps": rng.randint(8, 16), "dies": not is_last and rng.random() < 0.5, "is_last": is_last,
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.model_writer", json.dumps(life)], capture_output=True, text=True,
-        cwd=Path(__file__).parents[2], env=os.environ, timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.spark.model_writer", json.dumps(life)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == (9 if life["dies"] else 0), done.stderr
     return {(topic, int(p), int(o)) for topic, p, o in (line.split() for line in done.stdout.splitlines())}
 

@@ -351,10 +351,7 @@ def assert_format(frame: DataFrame, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [
-        ({"verify": "hash"}, "verify=hash is asked for"),
-        ({"VERIFY": "full"}, "verify=full is asked for"),
-    ],
+    [({"verify": "hash"}, "verify=hash is asked for"), ({"VERIFY": "full"}, "verify=full is asked for")],
 )
 def test_what_spark_cannot_do_is_done_by_the_format(
     spark: SparkSession, root: Path, options: dict[str, Any], reason: str

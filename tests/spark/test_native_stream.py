@@ -179,10 +179,14 @@ def test_offsets_and_times_say_what_comes(spark: SparkSession, root: Path, landi
     since = START_US + 15_000_000
     landing.drain(
         read_stream(
-            spark, root, "orders", startingOffsets='{"orders":{"0":27,"1":-2}}', startingTimestamp=since // 1000,
+            spark,
+            root,
+            "orders",
+            startingOffsets='{"orders":{"0":27,"1":-2}}',
+            startingTimestamp=since // 1000,
             maxSegmentsPerTrigger=2,
         )
-    )  # fmt: skip
+    )
     expected = [row for row in rows("orders", 2, 60) if row[3] >= since and (row[1] == 1 or row[2] >= 27)]
     assert landing.rows == expected
 

@@ -108,23 +108,29 @@ SESSIONS = {
     "half an hour": {"spark.sql.session.timeZone": "Asia/Kolkata", "spark.sql.timestampType": "TIMESTAMP_NTZ"},
     "capitals": {"spark.sql.caseSensitive": "true", "spark.sql.legacy.timeParserPolicy": "LEGACY"},
     "adaptive": {
-        "spark.sql.adaptive.enabled": "true", "spark.sql.adaptive.forceApply": "true",
-        "spark.sql.adaptive.forceOptimizeSkewedJoin": "true", "spark.sql.shuffle.partitions": "7",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.forceApply": "true",
+        "spark.sql.adaptive.forceOptimizeSkewedJoin": "true",
+        "spark.sql.shuffle.partitions": "7",
     },
     "rebased": {
-        "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY", "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY", "spark.sql.parquet.binaryAsString": "true",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+        "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        "spark.sql.parquet.binaryAsString": "true",
         "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
     },
     "row by row": {
-        "spark.sql.parquet.enableVectorizedReader": "false", "spark.sql.parquet.recordLevelFilter.enabled": "true",
+        "spark.sql.parquet.enableVectorizedReader": "false",
+        "spark.sql.parquet.recordLevelFilter.enabled": "true",
         "spark.sql.codegen.wholeStage": "false",
     },
     "arrow": {
-        "spark.sql.execution.arrow.useLargeVarTypes": "true", "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
         "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     },
-}  # fmt: skip
+}
 ALL_AT_ONCE = {name: value for settings in SESSIONS.values() for name, value in settings.items()}
 
 
@@ -159,8 +165,10 @@ def test_a_table_that_fails_stops_only_those_behind_it(spark: SparkSession, shop
     pipeline = shop.pipeline(replace(paid, function=broken), large, latest)
     report = pipeline.run(spark)
     assert {one.name: one.outcome for one in report.tables} == {
-        "paid": "failed", "large": "skipped", "latest": "written",
-    }  # fmt: skip
+        "paid": "failed",
+        "large": "skipped",
+        "latest": "written",
+    }
     assert report.tables[0].error.startswith("ValueError: no such thing")
     assert not report.is_fine
     assert set(outcomes(shop.pipeline(paid, large, latest).run(spark)).values()) == {"written", "unchanged"}

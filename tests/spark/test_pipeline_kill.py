@@ -122,8 +122,12 @@ def run_victim(folder: Path, *arguments: str) -> dict[str, str]:
     with TemporaryDirectory(prefix="hf-") as scratch, (folder / f"said-{os.urandom(4).hex()}").open("w+") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.pipeline_victim", str(folder), *arguments],
-            stdout=subprocess.PIPE, stderr=said, text=True, start_new_session=True, env={**kept, "TMPDIR": scratch},
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+            env={**kept, "TMPDIR": scratch},
+        )
         try:
             told, _ = process.communicate(timeout=600)
         finally:

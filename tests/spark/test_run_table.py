@@ -62,8 +62,9 @@ def test_windows_that_late_rows_correct(spark: SparkSession) -> None:
     first, late = [order(5, 100), order(65, 10)], [order(59, 1), order(61, None)]
     rows = run_table(revenue, {"orders": first}, then={"orders": late}, spark=spark)
     assert [(row["window_start"], row["n"], row["cents"]) for row in rows] == [
-        (NOON, 2, 101), (NOON + timedelta(hours=1), 2, 10),
-    ]  # fmt: skip
+        (NOON, 2, 101),
+        (NOON + timedelta(hours=1), 2, 10),
+    ]
     assert rows == run_table(revenue, {"orders": [*first, *late]}, spark=spark)  # in one run
 
 
@@ -72,9 +73,10 @@ def test_inputs_that_are_whole_and_tables_beside(spark: SparkSession) -> None:
     first = {"orders": [{"id": 1, "item": "pen"}], "prices": prices}
     then = {"orders": [{"id": 2, "item": "ink"}, {"id": 3, "item": "ink"}]}
     assert run_table(priced, first, then=then, spark=spark) == [
-        {"item": "ink", "id": 2, "price": 4.0}, {"item": "ink", "id": 3, "price": 4.0},
+        {"item": "ink", "id": 2, "price": 4.0},
+        {"item": "ink", "id": 3, "price": 4.0},
         {"item": "pen", "id": 1, "price": 2.5},
-    ]  # fmt: skip
+    ]
     assert run_table(total, first, then=then, beside=[priced], spark=spark) == [{"n": 3, "price": 10.5}]
     rows = {"priced": [{"price": 1.5}, {"price": 2.0}]}
     assert run_table(total, rows, spark=spark) == [{"n": 2, "price": 3.5}]  # as if it were a topic

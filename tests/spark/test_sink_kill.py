@@ -57,9 +57,12 @@ def drive(root: Path, tmp_path: Path) -> Iterator[Drive]:
         def run(*arguments: str) -> tuple[bool, str]:
             victim = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.sink_victim", str(root), str(output), *arguments],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
                 env={**kept, "TMPDIR": scratch},
-            )  # fmt: skip
+            )
             try:
                 told, said = victim.communicate(timeout=PATIENCE)
             finally:
@@ -116,7 +119,5 @@ def test_a_task_whose_worker_is_killed_is_written_again(drive, root, tmp_path, s
     assert "Python worker exited unexpectedly" in said
     assert (tmp_path / "output" / "worker-died").exists()
     assert seen(root) == list(range(BATCHES * ROWS))
-    named = sum(
-        len(list((root / "topics/out" / partition / "_manifest").iterdir())) for partition in ("0", "1")
-    )  # fmt: skip
+    named = sum(len(list((root / "topics/out" / partition / "_manifest").iterdir())) for partition in ("0", "1"))
     assert len(list((root / "topics/out").rglob("*.parquet"))) == named + (step == "after /segments/")

@@ -74,9 +74,13 @@ def test_importing_costs_nothing_and_never_raises(tmp_path: Path) -> None:
     )
     source = str(Path(pyspark_holdfast.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True,
-        check=False, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", code],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
 
 

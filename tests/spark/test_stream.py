@@ -163,8 +163,10 @@ def test_offsets_are_settled_marks(run, log, sink, tmp_path):
 
 
 TRIGGERS: dict[str, dict[str, Any]] = {
-    "availableNow": {"availableNow": True}, "once": {"once": True}, "processingTime": {"processingTime": "1 second"},
-}  # fmt: skip
+    "availableNow": {"availableNow": True},
+    "once": {"once": True},
+    "processingTime": {"processingTime": "1 second"},
+}
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
@@ -576,10 +578,11 @@ def test_a_stream_has_no_tail(query, log, sink):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("asOf", '{"LOG":{"orders":{"0":[0,5]}}}'), ("endingOffsets", '{"orders":{"0":5}}'),
+        ("asOf", '{"LOG":{"orders":{"0":[0,5]}}}'),
+        ("endingOffsets", '{"orders":{"0":5}}'),
         ("endingTimestamp", "1700000000000"),
     ],
-)  # fmt: skip
+)
 def test_a_stream_has_no_end(log, option, value):
     """What would say where to end is not passed over."""
     fill(log, "orders", 1)

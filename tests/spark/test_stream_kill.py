@@ -44,9 +44,12 @@ class Victim:
         self._said = (output / "said").open("w+")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.stream_victim", str(root), str(output), *arguments],
-            stdout=subprocess.PIPE, stderr=self._said, text=True, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            start_new_session=True,
             env={**kept, "TMPDIR": scratch},
-        )  # fmt: skip
+        )
         self.batches: list[int] = []
         self.is_done = False
 

@@ -22,16 +22,7 @@ from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline import bucket_tasks, table_writing
 from pyspark_holdfast.pipeline.bucket_tasks import MergeTask, Output, Stored, day_name, unpacked
 from pyspark_holdfast.pipeline.table_columns import BUCKET, DELETED, configuration_of, latest_rule, stored_columns
-from pyspark_holdfast.pipeline.table_definition import (
-    append,
-    count,
-    keyed,
-    max_of,
-    mean_of,
-    min_of,
-    sum_of,
-    windowed,
-)
+from pyspark_holdfast.pipeline.table_definition import append, count, keyed, max_of, mean_of, min_of, sum_of, windowed
 from pyspark_holdfast.pipeline.table_writing import bucket_days
 from tests.spark.written_tables import WrittenTable, in_order
 from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -45,9 +36,11 @@ pytestmark = pytest.mark.spark
 COLUMNS = "tenant string, id int, at long, name string, gone boolean"
 LATEST = keyed(["tenant", "id"], order_by="at", delete="gone", buckets=5)
 HOURLY = windowed(
-    "ts", "1h", by="user",
+    "ts",
+    "1h",
+    by="user",
     values={"n": count(), "total": sum_of("x"), "low": min_of("x"), "last": max_of("ts"), "mean": mean_of("x")},
-)  # fmt: skip
+)
 EVENTS = "ts timestamp, user string, x int"
 
 Row = tuple[Any, ...]
@@ -75,12 +68,22 @@ def test_all_types_arrive_as_they_were(spark: SparkSession, tmp_path: Path) -> N
     filled = next(row for row in table.rows() if row["flag"])
     assert math.isnan(filled.pop("number"))
     assert filled == {
-        "flag": True, "tiny": 1, "small": 2, "middle": 3, "large": 4, "single": 1.5, "price": Decimal("1.25"),
-        "text": "text", "bytes": b"\x00\xff", "day": dt.date(1969, 12, 31),
+        "flag": True,
+        "tiny": 1,
+        "small": 2,
+        "middle": 3,
+        "large": 4,
+        "single": 1.5,
+        "price": Decimal("1.25"),
+        "text": "text",
+        "bytes": b"\x00\xff",
+        "day": dt.date(1969, 12, 31),
         "at": dt.datetime(2024, 5, 1, 12, 0, 0, 1, tzinfo=dt.UTC),
         "wall": dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC).replace(tzinfo=None),
-        "list": [1, None], "pairs": [("k", [2])], "deep": {"a": 1, "b": {"c": "d"}},
-    }  # fmt: skip
+        "list": [1, None],
+        "pairs": [("k", [2])],
+        "deep": {"a": 1, "b": {"c": "d"}},
+    }
     assert all(value is None for value in next(row for row in table.rows() if not row["flag"]).values())
     files = [str(tmp_path / "t" / file.path) for file in written.added]
     assert_frames_equal(spark.read.parquet(*files), frame)
@@ -210,11 +213,18 @@ def hours(rows: list[Row]) -> list[dict[str, Any]]:
         total = sum(xs) if xs else None
         found.append(
             {
-                "window_start": start, "window_end": start + dt.timedelta(hours=1), "user": user, "n": len(members),
-                "total": total, "low": min(xs, default=None), "last": max(at for at, _, _ in members),
-                "mean": sum(xs) / len(xs) if xs else None, "mean_sum": total, "mean_count": len(xs),
+                "window_start": start,
+                "window_end": start + dt.timedelta(hours=1),
+                "user": user,
+                "n": len(members),
+                "total": total,
+                "low": min(xs, default=None),
+                "last": max(at for at, _, _ in members),
+                "mean": sum(xs) / len(xs) if xs else None,
+                "mean_sum": total,
+                "mean_count": len(xs),
             }
-        )  # fmt: skip
+        )
     return in_utc(found)
 
 
@@ -356,9 +366,11 @@ def test_tasks_that_run_twice_leave_garbage_and_no_rows(spark: SparkSession, tmp
     before, columns = table.log.snapshot(), table.columns
     (file, *_) = before.files
     task = MergeTask(
-        Output(table.place, 2, "n0nce", columns), columns.append(pa.field(DELETED, pa.bool_())),
-        {file.bucket: Stored((file,))}, latest_rule(LATEST),
-    )  # fmt: skip
+        Output(table.place, 2, "n0nce", columns),
+        columns.append(pa.field(DELETED, pa.bool_())),
+        {file.bucket: Stored((file,))},
+        latest_rule(LATEST),
+    )
     row = {"tenant": "z", "id": 9, "at": 5, "name": "twice", DELETED: False, BUCKET: int(file.bucket)}
     batch = pa.RecordBatch.from_pylist([row])
     attempts = [unpacked(one.column(0)[0].as_py() for one in task.run([batch])) for _ in range(2)]
@@ -438,9 +450,12 @@ def test_tables_on_s3(spark: SparkSession, tmp_path: Path, s3_server: S3Server, 
         table.write(spark.createDataFrame(part, COLUMNS))
 
     options = {
-        "AWS_ENDPOINT_URL": s3_server.endpoint, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_ALLOW_HTTP": "true",
+    }
     assert table.rows(storage_options=options) == latest(rows)
 
 
@@ -475,9 +490,11 @@ def test_a_bucket_passes_piece_by_piece(spark: SparkSession, tmp_path: Path, mon
     assert groups > 2
     seen = spy(monkeypatch)
     task = MergeTask(
-        Output(table.place, 2, "n0nce", table.columns), table.columns.append(pa.field(DELETED, pa.bool_())),
-        {"0": Stored((file,))}, latest_rule(keyed("id", order_by="at")),
-    )  # fmt: skip
+        Output(table.place, 2, "n0nce", table.columns),
+        table.columns.append(pa.field(DELETED, pa.bool_())),
+        {"0": Stored((file,))},
+        latest_rule(keyed("id", order_by="at")),
+    )
     batch = pa.RecordBatch.from_pylist([{"id": 5, "at": 1, DELETED: False, BUCKET: 0}])
     (part,) = unpacked(one.column(0)[0].as_py() for one in task.run([batch]))
 

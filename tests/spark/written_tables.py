@@ -50,13 +50,23 @@ class WrittenTable:
     def commit(self, written: Written) -> Written:
         """What makes it visible."""
         run = Run(
-            pipeline="p", table="t", kind=self.kind.name, run=1 + (self.before.run.run if self.before.run else 0),
-            reads={}, rows_in=written.rows_in, rows_out=written.rows_out, started_ms=0, tombstones=written.tombstones,
-        )  # fmt: skip
+            pipeline="p",
+            table="t",
+            kind=self.kind.name,
+            run=1 + (self.before.run.run if self.before.run else 0),
+            reads={},
+            rows_in=written.rows_in,
+            rows_out=written.rows_out,
+            started_ms=0,
+            tombstones=written.tombstones,
+        )
         change = TableChange(
-            run=run, schema=self.columns, added=written.added, removed=written.removed,
+            run=run,
+            schema=self.columns,
+            added=written.added,
+            removed=written.removed,
             configuration=configuration_of(self.kind),
-        )  # fmt: skip
+        )
         assert self.log.commit(self.before, change) is not None
         return written
 

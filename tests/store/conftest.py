@@ -81,9 +81,12 @@ def open_s3(s3_server: S3Server, prefix: str) -> Iterator[OpenS3]:
     opened: list[S3Store] = []
 
     def start(
-        endpoint: str = "", bucket: str = BUCKET, source: Callable[[], Credentials] = credentials,
-        clock: Clock | None = None, **settings: object,
-    ) -> S3Store:  # fmt: skip
+        endpoint: str = "",
+        bucket: str = BUCKET,
+        source: Callable[[], Credentials] = credentials,
+        clock: Clock | None = None,
+        **settings: object,
+    ) -> S3Store:
         values = {"endpoint": endpoint or s3_server.endpoint, "region": REGION, "retries": 0} | settings
         address = parse_url(f"s3://{bucket}/{prefix}")
         store = S3Store(address, StoreSettings(**values), clock or SystemClock(), GivenCredentials(source))  # type: ignore[arg-type]

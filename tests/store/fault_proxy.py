@@ -40,9 +40,19 @@ _HEAD_BYTES_MAX = 1 << 20
 _FORGET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close sends RST and forgets what was not sent
 
 Kind = Literal[
-    "pass", "delay", "bandwidth", "reply", "reset_before", "reset_midway", "reset_after", "close_before", "close_after",
-    "truncate", "half_open", "go_stale",
-]  # fmt: skip
+    "pass",
+    "delay",
+    "bandwidth",
+    "reply",
+    "reset_before",
+    "reset_midway",
+    "reset_after",
+    "close_before",
+    "close_after",
+    "truncate",
+    "half_open",
+    "go_stale",
+]
 
 
 class Request(NamedTuple):

@@ -159,17 +159,22 @@ class S3Server:
         command = [_weed(), "mini", *_options(data, identities, self._sockets, base)]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
                 env={"HOME": str(self.directory), "TMPDIR": str(self._sockets), "PATH": os.environ.get("PATH", "")},
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self.port = base + _SERVICES.index("s3")
         # The guard's standard input ends when this process does, whatever ended it.
         left_behind = " ".join(f"'{path}'" for path in (self._sockets, *self._grpc_sockets()))
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", f"read _; kill -9 {self._process.pid}; rm -rf {left_behind}"],
-            stdin=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def _wait(self) -> None:
         """It answers /healthz before it takes a PUT: ask for both."""
@@ -250,11 +255,21 @@ def _options(data: Path, identities: Path, sockets: Path, base: int) -> list[str
     """Five HTTP ports from `base` on (each has a twin for gRPC, 10 000 higher), and nothing else."""
     ports = [f"-{name}.port={base + index}" for index, name in enumerate(_SERVICES)]
     return [
-        *ports, f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
-        f"-s3.config={identities}", f"-bucket={BUCKET}", "-s3.autoCreateBucket=false",
-        f"-filer.localSocket={sockets}/filer.sock", f"-s3.localSocket={sockets}/s3.sock",
-        "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-master.telemetry=false",
-    ]  # fmt: skip
+        *ports,
+        f"-dir={data}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-s3.config={identities}",
+        f"-bucket={BUCKET}",
+        "-s3.autoCreateBucket=false",
+        f"-filer.localSocket={sockets}/filer.sock",
+        f"-s3.localSocket={sockets}/s3.sock",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        "-webdav=false",
+        "-admin.ui=false",
+        "-master.telemetry=false",
+    ]
 
 
 def _free_ports() -> int:

@@ -225,8 +225,9 @@ def test_keys_have_every_character_of_a_topic_name(store: Store, topic: str) -> 
     assert store.head(key) is None
 
 
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.", ".hidden", "a/.tmp", "a\0b", "a\n",
-                                 "k" * 1025, "k" * 256])  # fmt: skip
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.", ".hidden", "a/.tmp", "a\0b", "a\n", "k" * 1025, "k" * 256]
+)
 def test_what_is_no_key_is_refused(store: Store, key: str) -> None:
     for ask in (
         lambda: create(store, key),

@@ -27,31 +27,43 @@ def answer(status, code="", *, extra="", **headers):
     ("address", "region", "place", "header"),
     [
         (
-            S3Address("logs", "a/b"), "eu-west-1",
-            Place("https", "logs.s3.eu-west-1.amazonaws.com", 443, "/a/b"), "logs.s3.eu-west-1.amazonaws.com",
+            S3Address("logs", "a/b"),
+            "eu-west-1",
+            Place("https", "logs.s3.eu-west-1.amazonaws.com", 443, "/a/b"),
+            "logs.s3.eu-west-1.amazonaws.com",
         ),
         (
-            S3Address("logs"), "cn-north-1",
-            Place("https", "logs.s3.cn-north-1.amazonaws.com.cn", 443, ""), "logs.s3.cn-north-1.amazonaws.com.cn",
+            S3Address("logs"),
+            "cn-north-1",
+            Place("https", "logs.s3.cn-north-1.amazonaws.com.cn", 443, ""),
+            "logs.s3.cn-north-1.amazonaws.com.cn",
         ),
         (
-            S3Address("my.logs"), "us-east-1",
-            Place("https", "s3.us-east-1.amazonaws.com", 443, "/my.logs"), "s3.us-east-1.amazonaws.com",
+            S3Address("my.logs"),
+            "us-east-1",
+            Place("https", "s3.us-east-1.amazonaws.com", 443, "/my.logs"),
+            "s3.us-east-1.amazonaws.com",
         ),
         (
-            S3Address("logs", "a b", "http://127.0.0.1:8333", path_style=True), "x",
-            Place("http", "127.0.0.1", 8333, "/logs/a%20b"), "127.0.0.1:8333",
+            S3Address("logs", "a b", "http://127.0.0.1:8333", path_style=True),
+            "x",
+            Place("http", "127.0.0.1", 8333, "/logs/a%20b"),
+            "127.0.0.1:8333",
         ),
         (
-            S3Address("logs", "", "https://[::1]:9000/base/", path_style=True), "x",
-            Place("https", "::1", 9000, "/base/logs"), "[::1]:9000",
+            S3Address("logs", "", "https://[::1]:9000/base/", path_style=True),
+            "x",
+            Place("https", "::1", 9000, "/base/logs"),
+            "[::1]:9000",
         ),
         (
-            S3Address("logs", "", "http://s3.example.org"), "x",
-            Place("http", "logs.s3.example.org", 80, ""), "logs.s3.example.org",
+            S3Address("logs", "", "http://s3.example.org"),
+            "x",
+            Place("http", "logs.s3.example.org", 80, ""),
+            "logs.s3.example.org",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_place_is_named_as_the_server_wants_it(address, region, place, header):
     """The bucket in the server's name for AWS, in the path where asked or where no certificate would fit."""
     assert address.place(region) == place
@@ -144,39 +156,47 @@ def led(address, response):
     ("address", "response", "expected"),
     [
         (
-            AWS, answer(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1", extra="<Endpoint>x.org</Endpoint>"),
+            AWS,
+            answer(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1", extra="<Endpoint>x.org</Endpoint>"),
             (AWS.place("eu-west-1"), "eu-west-1"),
         ),
         (
-            AWS, answer(400, "AuthorizationHeaderMalformed", extra="<Region>eu-west-1</Region>"),
+            AWS,
+            answer(400, "AuthorizationHeaderMalformed", extra="<Region>eu-west-1</Region>"),
             (AWS.place("eu-west-1"), "eu-west-1"),
         ),
         (
-            OWN, answer(400, "AuthorizationHeaderMalformed", extra="<Region>eu-west-1</Region>"),
+            OWN,
+            answer(400, "AuthorizationHeaderMalformed", extra="<Region>eu-west-1</Region>"),
             (OWN.place("us-east-1"), "eu-west-1"),
         ),
         (
-            AWS, answer(307, location="https://logs.s3-us-west-2.amazonaws.com/app/d/k%20y"),
+            AWS,
+            answer(307, location="https://logs.s3-us-west-2.amazonaws.com/app/d/k%20y"),
             (Place("https", "logs.s3-us-west-2.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
-            AWS, answer(307, location="https://logs.s3.dualstack.eu-west-1.amazonaws.com/other/path"),
+            AWS,
+            answer(307, location="https://logs.s3.dualstack.eu-west-1.amazonaws.com/other/path"),
             (Place("https", "logs.s3.dualstack.eu-west-1.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
-            AWS, answer(301, extra="<Endpoint>s3.us-gov-west-1.amazonaws.com</Endpoint>"),
+            AWS,
+            answer(301, extra="<Endpoint>s3.us-gov-west-1.amazonaws.com</Endpoint>"),
             (Place("https", "s3.us-gov-west-1.amazonaws.com", 443, "/logs/app"), "us-east-1"),
         ),
         (
-            OWN, answer(307, location="https://logs.s3.example.org:9000/app/d/k%20y"),
+            OWN,
+            answer(307, location="https://logs.s3.example.org:9000/app/d/k%20y"),
             (Place("https", "logs.s3.example.org", 9000, "/app"), "us-east-1"),
         ),
         (
-            OWN_NAMED, answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"),
+            OWN_NAMED,
+            answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"),
             (Place("https", "s3.example.org", 9000, "/logs/app"), "us-east-1"),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_redirect_within_what_was_configured_says_where_to_go(address, response, expected):
     """By region, by address or by name; the paths are ours, whatever it says."""
     found = led(address, response)
@@ -192,21 +212,43 @@ def test_a_redirect_within_what_was_configured_says_where_to_go(address, respons
         (OWN, answer(307, location="http://s3.example.org:9000/logs/app/k"), "http://s3.example.org:9000"),
         (OWN, answer(307, location="https://s3.example.org.evil.net:9000/k"), "https://s3.example.org.evil.net:9000"),
         (OWN, answer(307, location="https://evil-s3.example.org:9000/k"), "https://evil-s3.example.org:9000"),
-        (OWN, answer(301, "PermanentRedirect", extra="<Endpoint>s3.other.org:9000</Endpoint>"), "https://s3.other.org:9000"),
-        (OWN, answer(400, "TemporaryRedirect", extra="<Endpoint>logs.s3.us-east-1.amazonaws.com</Endpoint>"),
-         "https://logs.s3.us-east-1.amazonaws.com"),
+        (
+            OWN,
+            answer(301, "PermanentRedirect", extra="<Endpoint>s3.other.org:9000</Endpoint>"),
+            "https://s3.other.org:9000",
+        ),
+        (
+            OWN,
+            answer(400, "TemporaryRedirect", extra="<Endpoint>logs.s3.us-east-1.amazonaws.com</Endpoint>"),
+            "https://logs.s3.us-east-1.amazonaws.com",
+        ),
         (OWN, answer(307, location="https://e\x1bvil.org:9000/k"), "(unprintable)"),
         (AWS, answer(307, location="https://evil.org/app/k"), "https://evil.org"),
-        (AWS, answer(307, location="http://logs.s3.us-east-1.amazonaws.com/app/k"), "http://logs.s3.us-east-1.amazonaws.com"),
+        (
+            AWS,
+            answer(307, location="http://logs.s3.us-east-1.amazonaws.com/app/k"),
+            "http://logs.s3.us-east-1.amazonaws.com",
+        ),
         (AWS, answer(307, location="https://s3.amazonaws.com.evil.org/k"), "https://s3.amazonaws.com.evil.org"),
         (AWS, answer(307, location="https://evils3.amazonaws.com/k"), "https://evils3.amazonaws.com"),
-        (AWS, answer(307, location="https://abc123.execute-api.us-east-1.amazonaws.com/k"),
-         "https://abc123.execute-api.us-east-1.amazonaws.com"),
-        (AWS, answer(307, location="https://s3-x.us-east-1.elb.amazonaws.com/k"), "https://s3-x.us-east-1.elb.amazonaws.com"),
-        (AWS, answer(307, location="https://other.s3.us-east-1.amazonaws.com/k"), "https://other.s3.us-east-1.amazonaws.com"),
+        (
+            AWS,
+            answer(307, location="https://abc123.execute-api.us-east-1.amazonaws.com/k"),
+            "https://abc123.execute-api.us-east-1.amazonaws.com",
+        ),
+        (
+            AWS,
+            answer(307, location="https://s3-x.us-east-1.elb.amazonaws.com/k"),
+            "https://s3-x.us-east-1.elb.amazonaws.com",
+        ),
+        (
+            AWS,
+            answer(307, location="https://other.s3.us-east-1.amazonaws.com/k"),
+            "https://other.s3.us-east-1.amazonaws.com",
+        ),
         (AWS, answer(301, x_amz_bucket_region="cn-north-1"), "https://logs.s3.cn-north-1.amazonaws.com.cn"),
     ],
-)  # fmt: skip
+)
 def test_a_redirect_to_a_stranger_is_refused_by_name(address, response, host):
     """Another host, another port, another scheme, another customer of the same provider, another bucket."""
     assert led(address, response).refused == host

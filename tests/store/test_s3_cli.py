@@ -21,9 +21,11 @@ def test_read_topics_and_status_of_a_bucket(
 ) -> None:
     """Records in segments and in commit batches, topics and marks; also under Hadoop's name for S3."""
     for name, value in {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
         "HOLDFAST_STORE__ENDPOINT": f"http://127.0.0.1:{s3_server.port}",
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     url = f"s3://{BUCKET}/{prefix}"

@@ -83,9 +83,13 @@ async def silent(connection):
 @asynccontextmanager
 async def pool_at(port, ask=fine, *, target=4, connect_timeout=5.0, heartbeat=60.0, tls=False, host="127.0.0.1"):
     pool = AsyncPool(
-        Endpoint(host, port, tls), ask,
-        target=target, connect_timeout=connect_timeout, heartbeat=heartbeat, clock=ManualClock(),
-    )  # fmt: skip
+        Endpoint(host, port, tls),
+        ask,
+        target=target,
+        connect_timeout=connect_timeout,
+        heartbeat=heartbeat,
+        clock=ManualClock(),
+    )
     pool.start()
     try:
         yield pool
@@ -535,6 +539,11 @@ def test_certificates_that_cannot_be_loaded_are_told_at_once(tmp_path):
     """Not with the first connection."""
     with pytest.raises(Invalid):
         AsyncPool(
-            Endpoint("x", 1, True), fine,
-            target=1, connect_timeout=1, heartbeat=1, clock=ManualClock(), ca_file=str(tmp_path / "none"),
-        )  # fmt: skip
+            Endpoint("x", 1, True),
+            fine,
+            target=1,
+            connect_timeout=1,
+            heartbeat=1,
+            clock=ManualClock(),
+            ca_file=str(tmp_path / "none"),
+        )

@@ -614,10 +614,7 @@ def test_a_place_that_a_redirect_named_and_that_does_not_answer_is_left(keys, aw
         def script(asked):
             return [reply(307, location=f"http://{EU}:{server.port}{asked.path}") if away else reply(200)]
 
-        async with (
-            Server(script) as server,
-            remote_at(f"http://{US}:{server.port}", keys, connect_timeout=1) as remote,
-        ):
+        async with Server(script) as server, remote_at(f"http://{US}:{server.port}", keys, connect_timeout=1) as remote:
             assert (await failure_of(remote.create("k", BODY))).cause == "redirect"
             assert (await failure_of(remote.create("k", BODY))).cause == "refused"
             away = False
@@ -683,12 +680,17 @@ def certificate(tmp_path):
     now = datetime.datetime.now(datetime.UTC)
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     signed = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1)).add_extension(address, critical=False)
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(address, critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    )
     path = tmp_path / "certificate.pem"
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -129,9 +129,14 @@ def test_the_shippers_connections_are_not_diverted(
     async def run() -> None:
         address = S3Address(BUCKET, prefix, proxy.endpoint, REGION, True)
         remote = AsyncS3Store(
-            address, GivenCredentials(), pool_size=3, request_timeout=5, connect_timeout=5, heartbeat=0.01,
+            address,
+            GivenCredentials(),
+            pool_size=3,
+            request_timeout=5,
+            connect_timeout=5,
+            heartbeat=0.01,
             clock=SystemClock(),
-        )  # fmt: skip
+        )
         await remote.start()
         for _ in range(3):
             with pytest.raises(StoreRefused) as caught:
@@ -319,21 +324,47 @@ def heard(said: bytes, cuts: list[int], method: str) -> tuple[object, ...]:
 
 
 HEADS = st.sampled_from(
-    [b"content-length: 5", b"Content-Length:5 ", b"content-length: 5\r\ncontent-length: 5", b"content-length: 5, 5",
-     b"content-length: +5", b"content-length: 99", b"content-length: 6\r\ncontent-length: 5",
-     b"transfer-encoding: chunked", b"content-length: 5\r\ntransfer-encoding: chunked", b"connection: close",
-     b"connection: keep-alive", b"x: \x80\xff", b"x : y", b" folded", b"x: a\r\nx: b", b"x:\ty\t",
-     b"x: a\0b", b"x: a\nb"]
-)  # fmt: skip
+    [
+        b"content-length: 5",
+        b"Content-Length:5 ",
+        b"content-length: 5\r\ncontent-length: 5",
+        b"content-length: 5, 5",
+        b"content-length: +5",
+        b"content-length: 99",
+        b"content-length: 6\r\ncontent-length: 5",
+        b"transfer-encoding: chunked",
+        b"content-length: 5\r\ntransfer-encoding: chunked",
+        b"connection: close",
+        b"connection: keep-alive",
+        b"x: \x80\xff",
+        b"x : y",
+        b" folded",
+        b"x: a\r\nx: b",
+        b"x:\ty\t",
+        b"x: a\0b",
+        b"x: a\nb",
+    ]
+)
 ANSWERS = st.builds(
     lambda status, heads, body: b"\r\n".join([status, *heads, b"", b""]) + body,
-    st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.1 404 No", b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No",
-                     b"HTTP/1.1 304 Same", b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK", b"HTTP/1.1 099 x",
-                     b"http/1.1 200 OK",
-                     b"HTTP/1.1 200 \xe9", b"HTTP/1.1 2000 OK"]),
+    st.sampled_from(
+        [
+            b"HTTP/1.1 200 OK",
+            b"HTTP/1.1 200",
+            b"HTTP/1.1 404 No",
+            b"HTTP/1.0 200 OK",
+            b"HTTP/1.1 204 No",
+            b"HTTP/1.1 304 Same",
+            b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 200 OK",
+            b"HTTP/1.1 099 x",
+            b"http/1.1 200 OK",
+            b"HTTP/1.1 200 \xe9",
+            b"HTTP/1.1 2000 OK",
+        ]
+    ),
     st.lists(HEADS, max_size=4),
     st.sampled_from([b"", b"hello", b"hello there", b"5\r\nhello\r\n0\r\n\r\n", b"hel"]),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=400)

@@ -39,11 +39,14 @@ def settings(endpoint: str, **shipping: object) -> Settings:
     return shipped_logs.settings(
         endpoint,
         shipping={
-            "retry_base_delay_ms": 100, "retry_delay_max_ms": 1000, "connect_timeout_ms": 1000,
-            "max_in_flight_requests": 16, **shipping,
+            "retry_base_delay_ms": 100,
+            "retry_delay_max_ms": 1000,
+            "connect_timeout_ms": 1000,
+            "max_in_flight_requests": 16,
+            **shipping,
         },
         segments={"rows_max": 600},
-    )  # fmt: skip
+    )
 
 
 class Appender:

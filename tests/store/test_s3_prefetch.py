@@ -128,9 +128,11 @@ def test_small_segments_come_in_order_and_each_in_one_request(shipped, requests)
 @pytest.mark.parametrize("verify", ["hash", "full"])
 def test_row_groups_of_large_segments_come_in_order_and_once(shipped, bytes_max, verify):
     reading = holdfast.read(
-        shipped_logs.url(shipped.prefix), "large", verify=verify,
+        shipped_logs.url(shipped.prefix),
+        "large",
+        verify=verify,
         store={"endpoint": shipped.proxy.endpoint, "credentials": REFERENCE, "prefetch_bytes": bytes_max},
-    )  # fmt: skip
+    )
     assert payloads(reading) == [noise(number) for number in range(2 * LARGE_ROWS)]
     assert max(shipped.asked().values()) == (1 if verify == "hash" else 2)  # proved as a whole, then read
     assert len(shipped.requests) > 2 * 5  # the end and several row groups of each
@@ -139,9 +141,12 @@ def test_row_groups_of_large_segments_come_in_order_and_once(shipped, bytes_max,
 def test_tasks_of_spark_fetch_ahead_too(shipped):
     """As an executor reads them, batch and stream: options in, rows out; no JVM takes part."""
     options = {
-        "path": shipped_logs.url(shipped.prefix), "topic": "small", "endpoint": shipped.proxy.endpoint,
-        "credentials": REFERENCE, "prefetchRequests": "4",
-    }  # fmt: skip
+        "path": shipped_logs.url(shipped.prefix),
+        "topic": "small",
+        "endpoint": shipped.proxy.endpoint,
+        "credentials": REFERENCE,
+        "prefetchRequests": "4",
+    }
     source = HoldfastSource(options)
     schema = source.schema()
     batch, stream = source.reader(schema), source.streamReader(schema)

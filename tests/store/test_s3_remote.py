@@ -21,15 +21,7 @@ from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.connections import Connection
 from holdfast.store.s3.http import PIECE_BYTES
 from tests.store import fault_proxy as faults
-from tests.store.servers import (
-    ACCESS_KEY,
-    BUCKET,
-    READER_ACCESS_KEY,
-    READER_SECRET_KEY,
-    REGION,
-    SECRET_KEY,
-    start_weed,
-)
+from tests.store.servers import ACCESS_KEY, BUCKET, READER_ACCESS_KEY, READER_SECRET_KEY, REGION, SECRET_KEY, start_weed
 
 pytestmark = pytest.mark.store
 

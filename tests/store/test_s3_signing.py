@@ -37,9 +37,15 @@ def botocores(method, url, headers, body, credentials, region, now_us):
 
 
 @given(
-    st.sampled_from(["PUT", "GET", "HEAD"]), text, query, st.dictionaries(name, value), st.binary(max_size=50),
-    st.tuples(ascii_text, ascii_text, st.just("") | ascii_text), region, moments,
-)  # fmt: skip
+    st.sampled_from(["PUT", "GET", "HEAD"]),
+    text,
+    query,
+    st.dictionaries(name, value),
+    st.binary(max_size=50),
+    st.tuples(ascii_text, ascii_text, st.just("") | ascii_text),
+    region,
+    moments,
+)
 def test_botocore_signs_the_same(method, key, query, headers, body, keys, region, now_us):
     """Odd keys, queries, session tokens and headers included."""
     credentials, host, path = Credentials(*keys), "logs.example.org:9000", f"/{encode_path(key)}"

@@ -207,9 +207,10 @@ def test_connections_that_went_stale_in_the_pool_do_no_harm(open_s3: OpenS3, fau
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"), [*(case for case in PASSING if case[0].kind != "reset_midway"), (truncate(5), "truncated")],
+    ("fault", "cause"),
+    [*(case for case in PASSING if case[0].kind != "reset_midway"), (truncate(5), "truncated")],
     ids=named,
-)  # fmt: skip
+)
 def test_reads_tell_what_may_pass(open_s3: OpenS3, fault_proxy: Proxy, fault: Fault, cause: str) -> None:
     proxy = fault_proxy()
     store = open_s3(proxy.endpoint)
@@ -336,8 +337,12 @@ def test_a_name_that_nobody_knows_is_told_as_dns(open_s3: OpenS3) -> None:
 
 def test_a_missing_bucket_is_refused_by_every_verb_that_can_tell(open_s3: OpenS3) -> None:
     store = open_s3(bucket="nobodys-bucket")
-    asks = (lambda: store.create("a", BODY), lambda: store.get("a"), lambda: list(store.list("")),
-            lambda: store.delete(["a"]))  # fmt: skip
+    asks = (
+        lambda: store.create("a", BODY),
+        lambda: store.get("a"),
+        lambda: list(store.list("")),
+        lambda: store.delete(["a"]),
+    )
     assert [refused(ask, StoreRefused) for ask in asks] == ["no_bucket"] * 4
 
 

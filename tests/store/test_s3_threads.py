@@ -190,6 +190,9 @@ def test_nothing_of_a_root_on_s3_needs_obstore(s3_server: S3Server, prefix: str,
     """Shipping, reconciling, reading, restoring, going on: one client speaks to a root, and it is ours."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, shipped_logs.url(prefix), s3_server.endpoint, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, **shipped_logs.ENVIRONMENT},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **shipped_logs.ENVIRONMENT},
+    )
     assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr

@@ -56,10 +56,25 @@ def test_a_url_says_what_and_where(url: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "relative/path", "ftp://host/x", "s3:/bucket", "s3://", "s3:///x", "file://host/x", "memory://", "memory://a/b",
-     "http://bucket.s3.amazonaws.com/x", "s3://bucket/../x", "s3://bucket//a//b", "s3://bucket/.a", "file:///a/../b",
-     "s3://[bad", "s3://bucket:port/x"],
-)  # fmt: skip
+    [
+        "",
+        "relative/path",
+        "ftp://host/x",
+        "s3:/bucket",
+        "s3://",
+        "s3:///x",
+        "file://host/x",
+        "memory://",
+        "memory://a/b",
+        "http://bucket.s3.amazonaws.com/x",
+        "s3://bucket/../x",
+        "s3://bucket//a//b",
+        "s3://bucket/.a",
+        "file:///a/../b",
+        "s3://[bad",
+        "s3://bucket:port/x",
+    ],
+)
 def test_what_is_no_store_is_refused_with_a_hint(url: str) -> None:
     with pytest.raises(Invalid) as caught:
         opened(url)
@@ -75,10 +90,14 @@ def test_the_refusal_lists_what_works() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [f"s3://user:{SECRET.replace('/', '')}@bucket/x", f"s3://{SECRET.replace('/', '')}@bucket/x",
-     f"abfss://container:{SECRET.replace('/', '')}@account.dfs.core.windows.net/x",
-     f"az://container/x?sig={SECRET.replace('/', '')}", f"s3://bucket/x#{SECRET.replace('/', '')}"],
-)  # fmt: skip
+    [
+        f"s3://user:{SECRET.replace('/', '')}@bucket/x",
+        f"s3://{SECRET.replace('/', '')}@bucket/x",
+        f"abfss://container:{SECRET.replace('/', '')}@account.dfs.core.windows.net/x",
+        f"az://container/x?sig={SECRET.replace('/', '')}",
+        f"s3://bucket/x#{SECRET.replace('/', '')}",
+    ],
+)
 def test_a_url_with_a_secret_is_refused_and_not_repeated(url: str) -> None:
     for refuse in (lambda: opened(url), lambda: StoreSettings(url=url)):
         with pytest.raises(Invalid) as caught:
@@ -123,8 +142,7 @@ def test_opening_asks_nothing_of_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "loaded"),
-    [("memory://x", []), ("s3://bucket/x", ["h11"]), ("gs://bucket/x", ["obstore"])],
+    ("url", "loaded"), [("memory://x", []), ("s3://bucket/x", ["h11"]), ("gs://bucket/x", ["obstore"])]
 )
 def test_each_store_loads_its_own_client_and_no_other(url: str, loaded: list[str]) -> None:
     code = (
@@ -206,9 +224,19 @@ def test_credentials_are_named(credentials: str) -> None:
 
 @pytest.mark.parametrize(
     "credentials",
-    [SECRET, f"AKIAIOSFODNN7EXAMPLE:{SECRET}", f"profile:{SECRET}", f"env:{SECRET}", "env:AKIAIOSFODNN7EXAMPLE",
-     "secret:x", "profile:", "env:", "file:", "env:a-b"],
-)  # fmt: skip
+    [
+        SECRET,
+        f"AKIAIOSFODNN7EXAMPLE:{SECRET}",
+        f"profile:{SECRET}",
+        f"env:{SECRET}",
+        "env:AKIAIOSFODNN7EXAMPLE",
+        "secret:x",
+        "profile:",
+        "env:",
+        "file:",
+        "env:a-b",
+    ],
+)
 def test_what_looks_like_a_secret_is_refused_and_not_repeated(credentials: str) -> None:
     with pytest.raises(Invalid, match=r"store\.credentials") as caught:
         StoreSettings(credentials=credentials)

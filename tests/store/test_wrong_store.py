@@ -106,9 +106,11 @@ def wrong(kind: str, server: S3Server, other_region: str) -> tuple[str, dict[str
         "unknown key": keys("AKIDNOBODY", WRONG_SECRET),
     }.get(kind, keys())
     return f"s3://{bucket}/here", {
-        "HOLDFAST_STORE__ENDPOINT": endpoint, "HOLDFAST_SHIPPING__DRAIN_TIMEOUT_MS": "2000",
-        "HOLDFAST_SHIPPING__CONNECT_TIMEOUT_MS": "500", **env,
-    }  # fmt: skip
+        "HOLDFAST_STORE__ENDPOINT": endpoint,
+        "HOLDFAST_SHIPPING__DRAIN_TIMEOUT_MS": "2000",
+        "HOLDFAST_SHIPPING__CONNECT_TIMEOUT_MS": "500",
+        **env,
+    }
 
 
 LISTENERS = {

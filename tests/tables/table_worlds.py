@@ -122,18 +122,32 @@ class World:
             return tuple(writer.finish())
 
     def made(
-        self, rows: Sequence[Row] = (), schema: pa.Schema = SCHEMA, removed: Sequence[DataFile] = (), *,
-        is_rewrite: bool = False, kind: str = "append", reason: Reason = "run", bucket: str = "",
+        self,
+        rows: Sequence[Row] = (),
+        schema: pa.Schema = SCHEMA,
+        removed: Sequence[DataFile] = (),
+        *,
+        is_rewrite: bool = False,
+        kind: str = "append",
+        reason: Reason = "run",
+        bucket: str = "",
         tombstones: dict[str, str] | None = None,
-    ) -> Made:  # fmt: skip
+    ) -> Made:
         """The next run, up to the moment before its commit."""
         before = self.log().snapshot()
         number = 1 if before.run is None else before.run.run + 1
         run = Run(
-            pipeline="nightly", table=NAME, kind=kind, run=number, reason=reason,
-            reads={"raw": Position(source="log", marks={"0": 10 * number})}, rows_in=len(rows), rows_out=len(rows),
-            started_ms=1, tombstones=tombstones or {},
-        )  # fmt: skip
+            pipeline="nightly",
+            table=NAME,
+            kind=kind,
+            run=number,
+            reason=reason,
+            reads={"raw": Position(source="log", marks={"0": 10 * number})},
+            rows_in=len(rows),
+            rows_out=len(rows),
+            started_ms=1,
+            tombstones=tombstones or {},
+        )
         added = self.write(rows, schema, number, bucket)
         return Made(
             before, TableChange(run=run, schema=schema, added=added, removed=tuple(removed), is_rewrite=is_rewrite)
@@ -153,9 +167,11 @@ class World:
 
     def rows_of(self, snapshot: TableSnapshot) -> list[Row]:
         found = [
-            row for file in snapshot.files for batch in read_file(self.store, NAME, file, schema=snapshot.schema)
+            row
+            for file in snapshot.files
+            for batch in read_file(self.store, NAME, file, schema=snapshot.schema)
             for row in batch.to_pylist()
-        ]  # fmt: skip
+        ]
         return ordered(found)
 
     def delta(self, version: int | None = None) -> deltalake.DeltaTable:

@@ -115,10 +115,20 @@ def test_encodings_become_plain():
 @pytest.mark.unit
 @pytest.mark.parametrize(
     "wrong",
-    [pa.uint8(), pa.uint64(), pa.time64("us"), pa.duration("us"), pa.null(), pa.timestamp("ns"), pa.decimal256(50, 2),
-     pa.struct([]), pa.month_day_nano_interval(), pa.float16()],
+    [
+        pa.uint8(),
+        pa.uint64(),
+        pa.time64("us"),
+        pa.duration("us"),
+        pa.null(),
+        pa.timestamp("ns"),
+        pa.decimal256(50, 2),
+        pa.struct([]),
+        pa.month_day_nano_interval(),
+        pa.float16(),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_delta_has_no_word_for_is_refused_with_its_name(wrong: pa.DataType):
     for kind, name in ((wrong, "'x'"), (pa.list_(wrong), "x.element"), (pa.struct({"in": wrong}), "x.in")):
         with pytest.raises(Invalid, match=name) as refused:
@@ -231,13 +241,23 @@ def stats(table: pa.Table) -> dict[str, Any]:
 
 @pytest.mark.unit
 def test_bounds_are_left_out_where_engines_would_skip_rows_by_them():
-    table = pa.table({
-        "nan": [1.0, math.nan], "infinite": [1.0, math.inf], "fine": [1.5, -2.5], "nulls": pa.nulls(2, pa.int64()),
-        "years": pa.array([-(2**62), 2**62], pa.timestamp("us", "UTC")), "days": pa.array([-(2**30), 5], pa.date32()),
-        "flag": [True, False], "bytes": [b"a", b"b"], "a.b": [1, 2], "list": [[1], [2]],
-        "digits": pa.array([Decimal(1), Decimal(2)], pa.decimal128(30, 0)),
-        "highest": ["a" * 32 + "\U0010ffff" + "z", "a"], "huge": ["x" * 10_000, "y" * 10_000],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "nan": [1.0, math.nan],
+            "infinite": [1.0, math.inf],
+            "fine": [1.5, -2.5],
+            "nulls": pa.nulls(2, pa.int64()),
+            "years": pa.array([-(2**62), 2**62], pa.timestamp("us", "UTC")),
+            "days": pa.array([-(2**30), 5], pa.date32()),
+            "flag": [True, False],
+            "bytes": [b"a", b"b"],
+            "a.b": [1, 2],
+            "list": [[1], [2]],
+            "digits": pa.array([Decimal(1), Decimal(2)], pa.decimal128(30, 0)),
+            "highest": ["a" * 32 + "\U0010ffff" + "z", "a"],
+            "huge": ["x" * 10_000, "y" * 10_000],
+        }
+    )
     found = stats(table)
     assert set(found["minValues"]) == set(found["maxValues"]) == {"fine"}
     assert found["nullCount"]["nulls"] == 2
@@ -344,9 +364,11 @@ def test_a_file_that_is_not_ours_is_corrupt(tmp_path: Path):
     (file,) = written(place, rows)
     for name, options in {
         "snappy": {"compression": "snappy", "compression_level": None},
-        "plain": {"compression": "none", "compression_level": None}, "v2": {"data_page_version": "2.0"},
-        "no schema": {"store_schema": False}, "dictionaries": {"use_dictionary": ["id"], "column_encoding": None},
-    }.items():  # fmt: skip
+        "plain": {"compression": "none", "compression_level": None},
+        "v2": {"data_page_version": "2.0"},
+        "no schema": {"store_schema": False},
+        "dictionaries": {"use_dictionary": ["id"], "column_encoding": None},
+    }.items():
         settings = {**weighed_parquet.parquet_settings(rows.schema), **options}
         pq.write_table(rows, tmp_path / name, **settings)
         spoiled, like = stored((tmp_path / name).read_bytes(), file)

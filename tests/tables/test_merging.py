@@ -37,11 +37,17 @@ TOTALS = Combine(
 )
 DAYS = pa.schema(
     [
-        ("day", pa.date32()), ("user", pa.string()), ("n", pa.int64()), ("total", pa.decimal128(20, 2)),
-        ("low", pa.timestamp("us", "UTC")), ("high", pa.float64()), ("mean_sum", pa.int64()),
-        ("mean_count", pa.int64()), ("mean", pa.float64()),
+        ("day", pa.date32()),
+        ("user", pa.string()),
+        ("n", pa.int64()),
+        ("total", pa.decimal128(20, 2)),
+        ("low", pa.timestamp("us", "UTC")),
+        ("high", pa.float64()),
+        ("mean_sum", pa.int64()),
+        ("mean_count", pa.int64()),
+        ("mean", pa.float64()),
     ]
-)  # fmt: skip
+)
 
 
 # -- the latest row -----------------------------------------------------------------------------------------
@@ -136,10 +142,17 @@ def partials(draw: st.DrawFn) -> list[dict[str, Any]]:
         added = draw(value)
         found.append(
             {
-                "day": draw(days), "user": draw(users), "n": 1, "total": draw(cents), "low": draw(times),
-                "high": draw(floats), "mean_sum": added, "mean_count": int(added is not None), "mean": None,
+                "day": draw(days),
+                "user": draw(users),
+                "n": 1,
+                "total": draw(cents),
+                "low": draw(times),
+                "high": draw(floats),
+                "mean_sum": added,
+                "mean_count": int(added is not None),
+                "mean": None,
             }
-        )  # fmt: skip
+        )
     return found
 
 
@@ -166,13 +179,17 @@ def _added_up(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         count = sum(have["mean_count"])
         found.append(
             {
-                "day": day, "user": user, "n": len(members), "total": sum(have["total"], Decimal(0)) if have["total"]
-                else None, "low": min(have["low"], default=None),
+                "day": day,
+                "user": user,
+                "n": len(members),
+                "total": sum(have["total"], Decimal(0)) if have["total"] else None,
+                "low": min(have["low"], default=None),
                 "high": max(have["high"], key=lambda x: (math.isnan(x), x), default=None),
-                "mean_sum": sum(have["mean_sum"]) if have["mean_sum"] else None, "mean_count": count,
+                "mean_sum": sum(have["mean_sum"]) if have["mean_sum"] else None,
+                "mean_count": count,
                 "mean": sum(have["mean_sum"]) / count if count else None,
             }
-        )  # fmt: skip
+        )
     return found
 
 

@@ -222,9 +222,12 @@ def test_a_table_on_s3_is_a_table_to_others(s3_server: S3Server, prefix: str, mo
     assert world.log().commit(mine.before, mine.change) is None
     rows = ordered([*rows, rows[0]])
     options = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION,
-        "AWS_ENDPOINT_URL": s3_server.endpoint, "AWS_ALLOW_HTTP": "true",
-    }  # fmt: skip
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
 
     def delta_rows() -> list[dict[str, object]]:
         table = deltalake.DeltaTable(f"{url(prefix)}/{NAME}", storage_options=options)

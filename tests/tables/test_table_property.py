@@ -22,10 +22,14 @@ GROWN = [
     pa.schema([*SCHEMA, pa.field("price", pa.decimal128(12, 2))]),
     pa.schema([*SCHEMA, pa.field("price", pa.decimal128(12, 2)), pa.field("at", pa.timestamp("us", "UTC"))]),
     pa.schema(
-        [*SCHEMA, pa.field("price", pa.decimal128(12, 2)), pa.field("at", pa.timestamp("us", "UTC")),
-         pa.field("items", pa.list_(pa.struct({"sku": pa.string(), "n": pa.int32()})))]
+        [
+            *SCHEMA,
+            pa.field("price", pa.decimal128(12, 2)),
+            pa.field("at", pa.timestamp("us", "UTC")),
+            pa.field("items", pa.list_(pa.struct({"sku": pa.string(), "n": pa.int32()}))),
+        ]
     ),
-]  # fmt: skip
+]
 FAULTS = ("", "", "", "before", "after", "die", "die after")
 STEPS = st.tuples(
     st.sampled_from(["append", "grow", "replace", "rewrite", "empty", "note", "race", "garbage"]),

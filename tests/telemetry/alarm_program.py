@@ -64,12 +64,15 @@ def disabled(place: str) -> None:
 
 def dict_config(place: str) -> None:
     """As the reference says it should be done."""
-    logging.config.dictConfig({
-        "version": 1, "disable_existing_loggers": False,
-        "formatters": {"app": {"format": "app: %(message)s"}},
-        "handlers": {"app": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "app"}},
-        "root": {"handlers": ["app"]},
-    })  # fmt: skip
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"app": {"format": "app: %(message)s"}},
+            "handlers": {"app": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "app"}},
+            "root": {"handlers": ["app"]},
+        }
+    )
     alarm(place)
 
 

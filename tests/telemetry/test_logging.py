@@ -15,11 +15,14 @@ pytestmark = pytest.mark.disk
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/logging.md").read_text(encoding="utf-8")
 COMPUTED = {
-    "seal_failed": {"error", "debug"}, "shipping_alarm": {"warning", "error", "critical"}, "table_alarm": {"error"},
-    "table_late": {"warning"}, "worker_run": {"warning", "error"},
+    "seal_failed": {"error", "debug"},
+    "shipping_alarm": {"warning", "error", "critical"},
+    "table_alarm": {"error"},
+    "table_late": {"warning"},
+    "worker_run": {"warning", "error"},
     "clock_jump": {"info", "warning"},
     **{f"reconcile_{done}": {"warning"} for done in ("removed", "quarantined", "restored")},
-}  # fmt: skip
+}
 """Actions whose level, or name, is made when they are logged."""
 
 

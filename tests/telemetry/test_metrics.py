@@ -165,11 +165,17 @@ def test_a_scrape_while_everything_is_at_work_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("accept", "is_open"),
     [
-        ("", False), ("*/*", False), ("text/plain", False), ("application/openmetrics-text", True), (PROMETHEUS, True),
-        ("application/openmetrics-text;q=0", False), ("text/plain,application/openmetrics-text;q=0.5", False),
-        ("application/openmetrics-text;q=no", False), (";;,=,q=;" * 100_000, False),
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        (PROMETHEUS, True),
+        ("application/openmetrics-text;q=0", False),
+        ("text/plain,application/openmetrics-text;q=0.5", False),
+        ("application/openmetrics-text;q=no", False),
+        (";;,=,q=;" * 100_000, False),
     ],
-)  # fmt: skip
+)
 def test_the_format_is_what_is_accepted(accept: str, is_open: bool) -> None:
     """As Prometheus asks for it, and as nobody should."""
     assert accepts_openmetrics(accept) is is_open

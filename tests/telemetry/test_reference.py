@@ -153,9 +153,15 @@ def test_the_dashboard_names_only_metrics_that_exist() -> None:
     named = set().union(*map(names_in, expressions))
     assert named <= known_names(), named - known_names()
     assert {
-        "holdfast_mark", "holdfast_lag", "holdfast_append_records_total", "holdfast_append_duration_seconds_bucket",
-        "holdfast_queue_records", "holdfast_ship_alarm", "holdfast_journal_poisoned", "holdfast_consumer_lag",
-    } <= named  # fmt: skip
+        "holdfast_mark",
+        "holdfast_lag",
+        "holdfast_append_records_total",
+        "holdfast_append_duration_seconds_bucket",
+        "holdfast_queue_records",
+        "holdfast_ship_alarm",
+        "holdfast_journal_poisoned",
+        "holdfast_consumer_lag",
+    } <= named
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     assert {"title", "uid", "panels", "schemaVersion", "templating"} <= set(board)
     ids = [panel["id"] for panel in board["panels"]]

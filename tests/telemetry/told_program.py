@@ -44,26 +44,36 @@ class Told:
                 thread.join(30)
         return [
             {
-                "name": span.name, "attributes": dict(span.attributes or {}), "why": span.status.description,
-                "trace": f"{span.context.trace_id:032x}", "id": f"{span.context.span_id:016x}",
+                "name": span.name,
+                "attributes": dict(span.attributes or {}),
+                "why": span.status.description,
+                "trace": f"{span.context.trace_id:032x}",
+                "id": f"{span.context.span_id:016x}",
                 "parent": None if span.parent is None else f"{span.parent.span_id:016x}",
-                "status": span.status.status_code.name, "events": len(span.events),
+                "status": span.status.status_code.name,
+                "events": len(span.events),
             }
             for span in self._spans.get_finished_spans()
-        ]  # fmt: skip
+        ]
 
     def metrics(self) -> list[dict[str, Any]]:
         data = self._metrics.get_metrics_data()
         return [
             {
-                "name": metric.name, "unit": metric.unit, "about": metric.description,
-                "kind": type(metric.data).__name__, "attributes": dict(point.attributes or {}),
-                "value": getattr(point, "value", None), "count": getattr(point, "count", None),
+                "name": metric.name,
+                "unit": metric.unit,
+                "about": metric.description,
+                "kind": type(metric.data).__name__,
+                "attributes": dict(point.attributes or {}),
+                "value": getattr(point, "value", None),
+                "count": getattr(point, "count", None),
                 "bounds": list(getattr(point, "explicit_bounds", ())),
             }
             for one in ([] if data is None else data.resource_metrics)
-            for scope in one.scope_metrics for metric in scope.metrics for point in metric.data.data_points
-        ]  # fmt: skip
+            for scope in one.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+        ]
 
 
 def appends(place: Path) -> dict[str, Any]:
@@ -98,10 +108,13 @@ def appends(place: Path) -> dict[str, Any]:
             except holdfast.Invalid:
                 pass
         found = [
-            {"payload": record.payload.decode()[:20], "trace": telemetry.trace_id_of(record),
-             "headers": {name: value.decode()[:60] for name, value in (record.headers or {}).items()}}
+            {
+                "payload": record.payload.decode()[:20],
+                "trace": telemetry.trace_id_of(record),
+                "headers": {name: value.decode()[:60] for name, value in (record.headers or {}).items()},
+            }
             for record in orders.read()
-        ]  # fmt: skip
+        ]
         for record in orders.read(limit=3):
             with telemetry.continued(record, "handle"):
                 pass

@@ -8,19 +8,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import holdfast
-from holdfast import (
-    Keyring,
-    Log,
-    Marks,
-    PayloadCipher,
-    Receipt,
-    Record,
-    Settings,
-    Stats,
-    Ticket,
-    Topic,
-    TypedTopic,
-)
+from holdfast import Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic, TypedTopic
 from holdfast.clock import Clock
 from holdfast.results import (
     BatchTicket,

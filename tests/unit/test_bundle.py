@@ -46,9 +46,7 @@ def shape(request):
     cuts=st.lists(st.integers(0, 1600), min_size=2, max_size=2),
     chance=st.randoms(use_true_random=False),
 )
-def test_the_rows_of_a_bundle_are_those_of_its_segments(
-    tmp_path_factory, sizes, rotated_at, group_rows, cuts, chance
-):  # fmt: skip
+def test_the_rows_of_a_bundle_are_those_of_its_segments(tmp_path_factory, sizes, rotated_at, group_rows, cuts, chance):
     """Whatever their sizes, keys and row groups: all rows, any span, any time range, either order, any share."""
     folder = tmp_path_factory.mktemp("run")
     files = write_run(folder, sizes, rotated_at=rotated_at)

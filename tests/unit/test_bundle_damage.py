@@ -338,9 +338,14 @@ def test_hostile_parts_are_refused_before_they_take_memory(tmp_path):
     many = b"\xdd" + (12 * 2**20 // len(packed)).to_bytes(4, "big") + packed * (12 * 2**20 // len(packed))
     groups = msgspec.structs.replace(part, groups=bytes(24) * (stored_parts.PART_GROUPS_MAX + 1))
     claims = [
-        many, b"\xdd\xff\xff\xff\xff", b"\xdd\x00\xbb\xbb\xbb" + b"\x90" * (12 * 2**20), b"\x91" * (12 * 2**20),
-        msgspec.msgpack.encode([groups]), b"\x91\xc6\xff\xff\xff\xff", b"\xc1" * (12 * 2**20),
-    ]  # fmt: skip
+        many,
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdd\x00\xbb\xbb\xbb" + b"\x90" * (12 * 2**20),
+        b"\x91" * (12 * 2**20),
+        msgspec.msgpack.encode([groups]),
+        b"\x91\xc6\xff\xff\xff\xff",
+        b"\xc1" * (12 * 2**20),
+    ]
     for claim in claims:
         text = base64.b64encode(claim).decode()
         tracemalloc.start()
@@ -351,10 +356,21 @@ def test_hostile_parts_are_refused_before_they_take_memory(tmp_path):
         assert peak < 40 * 2**20
 
 
-@pytest.mark.parametrize("change", [{"groups": b""}, {"groups": bytes(23)}, {"groups": bytes(24)},
-    {"groups": b"\xff" * 24}, {"groups": (2**40).to_bytes(8, "little") + bytes(16)},
-    {"groups": (1).to_bytes(8, "little") + (5).to_bytes(8, "little") + bytes(8)}, {"content": b"short"},
-    {"mac": b""}, {"epoch": -1}, {"epoch": 2**63}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": b""},
+        {"groups": bytes(23)},
+        {"groups": bytes(24)},
+        {"groups": b"\xff" * 24},
+        {"groups": (2**40).to_bytes(8, "little") + bytes(16)},
+        {"groups": (1).to_bytes(8, "little") + (5).to_bytes(8, "little") + bytes(8)},
+        {"content": b"short"},
+        {"mac": b""},
+        {"epoch": -1},
+        {"epoch": 2**63},
+    ],
+)
 def test_values_that_no_part_has_are_refused(tmp_path, change):
     """Empty, negative, too large, cut in the middle: BadFooter."""
     pairs, part = good_pairs(tmp_path)

@@ -33,9 +33,15 @@ def digest_of(number: int, attempt: int = 0) -> bytes:
 def row(number: int, first: int | None = None, rows: int = 10, size: int = 100, state: int = LIVE) -> SegmentRow:
     first = number * 10 if first is None else first
     facts = SegmentFacts(
-        rows=rows, size=size, time_min=0, time_max=0, sha256=digest_of(number), content=bytes(32), footer=bytes(16),
+        rows=rows,
+        size=size,
+        time_min=0,
+        time_max=0,
+        sha256=digest_of(number),
+        content=bytes(32),
+        footer=bytes(16),
         key_id="",
-    )  # fmt: skip
+    )
     segment = Segment(head=head(first, number=number), facts=facts)
     return SegmentRow.of(segment, partition_id=1, sealed_us=0, state=state)
 

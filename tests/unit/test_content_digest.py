@@ -173,10 +173,16 @@ def test_bytes_under_nulls_do_not_matter():
     )
     assert digest(pa.record_batch({"x": lists})) == of([[1], None, [3]], pa.list_(pa.int8()))
     maps = pa.Array.from_buffers(
-        pa.map_(pa.int8(), pa.int8()), 3, [valid, offsets],
-        children=[pa.array([{"key": n, "value": n} for n in (1, 2, 2, 3)],
-                           pa.struct([pa.field("key", pa.int8(), False), pa.field("value", pa.int8())]))],
-    )  # fmt: skip
+        pa.map_(pa.int8(), pa.int8()),
+        3,
+        [valid, offsets],
+        children=[
+            pa.array(
+                [{"key": n, "value": n} for n in (1, 2, 2, 3)],
+                pa.struct([pa.field("key", pa.int8(), False), pa.field("value", pa.int8())]),
+            )
+        ],
+    )
     assert digest(pa.record_batch({"x": maps})) == of([[(1, 1)], None, [(3, 3)]], pa.map_(pa.int8(), pa.int8()))
     structs = pa.StructArray.from_arrays([pa.array([1, 9, 3])], ["f"], mask=pa.array([False, True, False]))
     assert digest(pa.record_batch({"x": structs})) == of([{"f": 1}, None, {"f": 3}], pa.struct([("f", pa.int64())]))
@@ -229,15 +235,27 @@ def test_the_layout_is_the_documented_one():
 @pytest.mark.parametrize(
     "type",
     [
-        pa.dense_union([pa.field("a", pa.int8())]), pa.run_end_encoded(pa.int32(), pa.string()), pa.string_view(),
-        pa.binary_view(), pa.list_view(pa.int8()), pa.month_day_nano_interval(), pa.struct([]), pa.binary(0),
-        pa.list_(pa.int8(), 0), pa.date64(), pa.timestamp("s"), pa.time32("s"),
-        pa.dictionary(pa.int8(), pa.list_(pa.int8())), pa.dictionary(pa.int8(), pa.string_view()),
-        pa.list_(pa.string_view()), pa.list_(pa.dictionary(pa.int8(), pa.string())),
-        pa.struct([("a", pa.list_(pa.date64()))]), pa.map_(pa.string(), pa.date64()),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.run_end_encoded(pa.int32(), pa.string()),
+        pa.string_view(),
+        pa.binary_view(),
+        pa.list_view(pa.int8()),
+        pa.month_day_nano_interval(),
+        pa.struct([]),
+        pa.binary(0),
+        pa.list_(pa.int8(), 0),
+        pa.date64(),
+        pa.timestamp("s"),
+        pa.time32("s"),
+        pa.dictionary(pa.int8(), pa.list_(pa.int8())),
+        pa.dictionary(pa.int8(), pa.string_view()),
+        pa.list_(pa.string_view()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.struct([("a", pa.list_(pa.date64()))]),
+        pa.map_(pa.string(), pa.date64()),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_types_that_cannot_be_stored_are_named_beforehand(type):
     """Whatever Parquet would refuse or change has a reason, also inside of other types."""
     assert unsupported(type)
@@ -254,13 +272,19 @@ def test_raw_columns_are_supported(field):
 @pytest.mark.parametrize(
     ("type", "value"),
     [
-        (pa.float16(), 1.5), (pa.float32(), -0.0), (pa.time64("ns"), 5), (pa.time32("ms"), 5),
+        (pa.float16(), 1.5),
+        (pa.float32(), -0.0),
+        (pa.time64("ns"), 5),
+        (pa.time32("ms"), 5),
         (pa.duration("s"), 2**60),
-        (pa.timestamp("ns", "Europe/Berlin"), 2**62), (pa.decimal32(5, 2), decimal.Decimal("1.25")),
-        (pa.decimal64(12, 2), decimal.Decimal("-1.25")), (pa.date32(), dt.date(1, 1, 1)), (pa.uint8(), 255),
+        (pa.timestamp("ns", "Europe/Berlin"), 2**62),
+        (pa.decimal32(5, 2), decimal.Decimal("1.25")),
+        (pa.decimal64(12, 2), decimal.Decimal("-1.25")),
+        (pa.date32(), dt.date(1, 1, 1)),
+        (pa.uint8(), 255),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_other_types_survive_parquet(type, value):
     """Every type that is not refused comes back from Parquet with the same digest."""
     batch = pa.record_batch({"x": pa.array([value, None], type)})

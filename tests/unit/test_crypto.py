@@ -29,9 +29,10 @@ TEXT = "k1:" + base64.b64encode(KEY).decode()
 def cipher(**changes):
     options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "encrypts": True, **changes}
     return AesGcmCipher(
-        Source(options["master"], options["salt"], options["context"]), encrypts=options["encrypts"],
+        Source(options["master"], options["salt"], options["context"]),
+        encrypts=options["encrypts"],
         random=options.get("random", os.urandom),
-    )  # fmt: skip
+    )
 
 
 def keystream(encrypted: bytes | memoryview, body: bytes) -> bytes:
@@ -182,9 +183,19 @@ def test_a_file_is_replaced_by_a_keyring_that_has_its_keys(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "#", "k1", "k1:", ":" + TEXT, "k1:!!!!", "k1:" + base64.b64encode(b"short").decode(), f"{TEXT},{TEXT}",
-     "a b:" + base64.b64encode(KEY).decode(), base64.b64encode(KEY).decode()],
-)  # fmt: skip
+    [
+        "",
+        "#",
+        "k1",
+        "k1:",
+        ":" + TEXT,
+        "k1:!!!!",
+        "k1:" + base64.b64encode(b"short").decode(),
+        f"{TEXT},{TEXT}",
+        "a b:" + base64.b64encode(KEY).decode(),
+        base64.b64encode(KEY).decode(),
+    ],
+)
 def test_malformed_keyrings_fail_closed_and_show_nothing(text):
     """A keyring that cannot be read is Invalid, and no part of it is in the message."""
     with pytest.raises(Invalid) as caught:

@@ -283,9 +283,15 @@ def check_group_file(golden: Path, keyring: Keyring | None) -> None:
         with holdfast.open(golden, keyring=keyring, settings=make.SETTINGS, read_only=read_only) as log:
             assert not log.problems
             assert [(r.partition, r.payload) for r in log.topic("orders").read()] == [
-                (0, b"order 0"), (0, b"order 2"), (0, b"sent 1"), (0, b"sent 1"), (0, b"sent 2"),
-                (1, b"order 1"), (1, b"one"), (1, b"two"),
-            ]  # fmt: skip
+                (0, b"order 0"),
+                (0, b"order 2"),
+                (0, b"sent 1"),
+                (0, b"sent 1"),
+                (0, b"sent 2"),
+                (1, b"order 1"),
+                (1, b"one"),
+                (1, b"two"),
+            ]
             assert [row["sensor"] for row in log.topic("events", schema="latest").read()] == ["a"]
             assert log._journal.sessions.last(b"a" * 16) == 2
             assert log._journal.sessions.last_produced(b"device-7") == 1
@@ -747,10 +753,22 @@ def test_the_worked_example_of_encryption_is_right() -> None:
     digest = worked_digest(header, encrypted)
     stamp = blake3(head_row(digest, 1), key=mac).digest()
     assert examples("0003") == {
-        "master": master, "salt": salt, "context": context, "aead": aead, "mac": mac, "commitment": commitment,
-        "salt_key": own[0], "tag_key": own[1], "fresh": fresh, "body_salt": body_salt, "body_key": body_key,
-        "header": header, "encrypted": encrypted, "digest": digest, "stamp": stamp,
-    }  # fmt: skip
+        "master": master,
+        "salt": salt,
+        "context": context,
+        "aead": aead,
+        "mac": mac,
+        "commitment": commitment,
+        "salt_key": own[0],
+        "tag_key": own[1],
+        "fresh": fresh,
+        "body_salt": body_salt,
+        "body_key": body_key,
+        "header": header,
+        "encrypted": encrypted,
+        "digest": digest,
+        "stamp": stamp,
+    }
     source = Source(master, salt, context)
     assert AesGcmCipher(source, encrypts=True, random=lambda count: fresh).encrypt(body, header) == encrypted
 

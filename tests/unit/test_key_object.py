@@ -38,10 +38,14 @@ def rehashed(data: bytes) -> bytes:
 
 
 rows = st.builds(
-    StoredKey, topic=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9),
-    partition=st.integers(0, 9), record=st.integers(0, 2**62 - 1), seq=st.integers(5, 50),
-    hash=st.binary(min_size=16, max_size=16), digest=st.binary(min_size=16, max_size=16),
-)  # fmt: skip
+    StoredKey,
+    topic=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9),
+    partition=st.integers(0, 9),
+    record=st.integers(0, 2**62 - 1),
+    seq=st.integers(5, 50),
+    hash=st.binary(min_size=16, max_size=16),
+    digest=st.binary(min_size=16, max_size=16),
+)
 
 
 @given(st.lists(rows, max_size=9), st.sampled_from([None, KEY]))

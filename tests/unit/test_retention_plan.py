@@ -24,9 +24,15 @@ def expire(candidates: list[SegmentRow], policy: Policy, now_us: int, floor_offs
 
 def segment(number: int, first: int, rows: int, size: int, *, time_max: int = 0, sealed_us: int = 0) -> SegmentRow:
     facts = SegmentFacts(
-        rows=rows, size=size, time_min=time_max, time_max=time_max, sha256=bytes(32), content=bytes(32),
-        footer=bytes(16), key_id="",
-    )  # fmt: skip
+        rows=rows,
+        size=size,
+        time_min=time_max,
+        time_max=time_max,
+        sha256=bytes(32),
+        content=bytes(32),
+        footer=bytes(16),
+        key_id="",
+    )
     made = Segment(head=head(first, number=number), facts=facts)
     return SegmentRow.of(made, partition_id=1, sealed_us=sealed_us)
 
@@ -197,9 +203,9 @@ def test_a_log_within_its_budget_loses_nothing(over):
 
 # Any segments, any limits.
 
-shapes = st.lists(
-    st.tuples(st.integers(1, 20), st.integers(1, 50), st.integers(0, 100)), max_size=12
-).map(lambda found: segments(*found))  # fmt: skip
+shapes = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 50), st.integers(0, 100)), max_size=12).map(
+    lambda found: segments(*found)
+)
 limit = st.none() | st.integers(1, 300)
 policies = st.builds(Policy, limit, limit, limit)
 moments = st.integers(0, 300)

@@ -34,9 +34,15 @@ def segment(number: int, rows: int, first: int, previous: bytes, mark: bytes = b
         previous=previous,
     )
     facts = SegmentFacts(
-        rows=rows, size=100 * rows, time_min=number, time_max=number + 1, sha256=mark * 31 + bytes([number]),
-        content=b"c" * 31 + bytes([number]), footer=bytes(16), key_id="",
-    )  # fmt: skip
+        rows=rows,
+        size=100 * rows,
+        time_min=number,
+        time_max=number + 1,
+        sha256=mark * 31 + bytes([number]),
+        content=b"c" * 31 + bytes([number]),
+        footer=bytes(16),
+        key_id="",
+    )
     one = Segment(head=head, facts=facts)
     return SegmentDocument.of(one, slot=number + 3, chain=one.chain, sealed_us=number)
 
@@ -73,18 +79,22 @@ def test_without_rewrites_segments_are_in_effect():
 
 def test_later_rewrites_replace_files_of_earlier_ones():
     segments = manifest(8)
-    made = [
-        rewrite(0, output(segments, 0, 2), output(segments, 2, 4)),
-        rewrite(1, output(segments, 0, 6, b"t")),
-    ]
+    made = [rewrite(0, output(segments, 0, 2), output(segments, 2, 4)), rewrite(1, output(segments, 0, 6, b"t"))]
     assert spans(in_effect(segments, made[:1])) == [
-        (0, 2, 0), (2, 4, 0), (4, 5, None), (5, 6, None), (6, 7, None), (7, 8, None)
-    ]  # fmt: skip
+        (0, 2, 0),
+        (2, 4, 0),
+        (4, 5, None),
+        (5, 6, None),
+        (6, 7, None),
+        (7, 8, None),
+    ]
     assert spans(in_effect(segments, made)) == [(0, 6, 1), (6, 7, None), (7, 8, None)]
     assert replaced(segments, made) == {
-        **{each.key: 0 for each in segments[:4]}, **{each.key: 1 for each in segments[4:6]},
-        made[0].outputs[0].segment.key: 1, made[0].outputs[1].segment.key: 1,
-    }  # fmt: skip
+        **{each.key: 0 for each in segments[:4]},
+        **{each.key: 1 for each in segments[4:6]},
+        made[0].outputs[0].segment.key: 1,
+        made[0].outputs[1].segment.key: 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -237,9 +247,16 @@ def test_intents_are_open_until_their_rewrite_is_there():
     for number in range(3):
         nonce = f"{number:016x}"
         intent = IntentDocument(
-            log=LOG.hex(), topic="orders", partition=0, number=number, nonce=nonce, runs=((0, 2),), begun_us=1,
-            host="h", pid=1,
-        )  # fmt: skip
+            log=LOG.hex(),
+            topic="orders",
+            partition=0,
+            number=number,
+            nonce=nonce,
+            runs=((0, 2),),
+            begun_us=1,
+            host="h",
+            pid=1,
+        )
         store.create(layout.intent_key("orders", 0, number, nonce), Body.of(documents.encode(intent)))
     store.create(layout.intent_key("orders", 0, 2, "f" * 16), Body.of(b"{}"))
     assert [each.number for each in read_intents(store, LOG.hex(), "orders", 0, 1)] == [1, 2]

@@ -233,10 +233,7 @@ def forged(path, batch, place, *, content=None, blocks=None, groups=None, stamp=
 def test_verify_finds_other_content(tmp_path):
     """A footer whose content digest is another's is found by verify."""
     forged(tmp_path / "segment", BATCH, PLACE, content=b"c" * 32)
-    with (
-        SegmentReader(tmp_path / "segment", None, None, None) as reader,
-        pytest.raises(Corrupt, match="other content"),
-    ):
+    with SegmentReader(tmp_path / "segment", None, None, None) as reader, pytest.raises(Corrupt, match="other content"):
         reader.verify()
 
 
@@ -338,9 +335,12 @@ def test_nothing_of_a_record_is_in_an_encrypted_file(tmp_path):
     """Payload, key, kind and headers are nowhere in the file."""
     secret = b"top-secret-payload-0123456789"
     columns = [
-        *raw_batch(0, 1).columns[:2], pa.array([secret]), pa.array([secret.decode()]),
-        pa.array([[{"key": secret.decode(), "value": secret}]], RAW_SCHEMA.field("headers").type), pa.array([secret]),
-    ]  # fmt: skip
+        *raw_batch(0, 1).columns[:2],
+        pa.array([secret]),
+        pa.array([secret.decode()]),
+        pa.array([[{"key": secret.decode(), "value": secret}]], RAW_SCHEMA.field("headers").type),
+        pa.array([secret]),
+    ]
     batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
     write(tmp_path / "plain", head(), [batch])
     write(tmp_path / "encrypted", head(), [batch], vault=VAULT)

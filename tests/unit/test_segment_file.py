@@ -22,7 +22,7 @@ from tests.segment_data import (
     raw_batch,
     typed_batch,
     write,
-)  # fmt: skip
+)
 
 import holdfast
 from holdfast import Invalid
@@ -120,10 +120,27 @@ def test_footer_pairs(segment, shape):
     pairs = footers.decode_pairs(pq.read_metadata(reader.path).metadata)
     encrypted = {"key_id", "scheme", "salt", "commitment"} if shape.startswith("sealed") else set()
     assert {name.removeprefix("holdfast.") for name in pairs} == encrypted | {
-        "format", "shape", "log", "topic", "partition", "number", "first", "rows", "epoch", "schema", "previous",
-        "time_min", "time_max", "content", "chain", "groups", "blocks", "arrow_schema", "mac",
+        "format",
+        "shape",
+        "log",
+        "topic",
+        "partition",
+        "number",
+        "first",
+        "rows",
+        "epoch",
+        "schema",
+        "previous",
+        "time_min",
+        "time_max",
+        "content",
+        "chain",
+        "groups",
+        "blocks",
+        "arrow_schema",
+        "mac",
         *(("keys",) if shape.endswith("raw") else ()),
-    }  # fmt: skip
+    }
     assert (pairs["holdfast.format"], pairs["holdfast.shape"], pairs["holdfast.first"]) == ("1", shape, "1000")
     data = content[: -int.from_bytes(content[-8:-4], "little") - 8]
     hashes = [hash_block(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)]
@@ -404,9 +421,11 @@ def test_content_does_not_depend_on_the_shape_of_a_plain_file(tmp_path):
     batch = raw_batch(0, 400)
     one = write(tmp_path / "one", head(), [batch])
     other = write(
-        tmp_path / "other", head(), [batch.slice(0, 33), batch.slice(33)],
+        tmp_path / "other",
+        head(),
+        [batch.slice(0, 33), batch.slice(33)],
         shape=FileShape(row_group_rows=70, compression_level=9),
-    )  # fmt: skip
+    )
     assert one.sha256 != other.sha256
     assert one.content == other.content
 
@@ -457,9 +476,15 @@ def test_a_record_that_no_longer_fits_into_a_row_group_begins_the_next(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"row_group_rows": 0}, {"block_bytes": -1}, {"compression_level": 23}, {"row_group_bytes": 2**31},
-              {"row_group_rows": 2**25}],
-)  # fmt: skip
+    "wrong",
+    [
+        {"row_group_rows": 0},
+        {"block_bytes": -1},
+        {"compression_level": 23},
+        {"row_group_bytes": 2**31},
+        {"row_group_rows": 2**25},
+    ],
+)
 def test_impossible_shapes_are_refused(wrong):
     """Sizes have bounds."""
     with pytest.raises(Invalid):
@@ -480,9 +505,17 @@ def test_a_newer_format_is_refused_not_guessed(tmp_path, monkeypatch):
 def test_footers_parse_or_are_refused(noise):
     """Any pairs at all are a footer or a BadFooter, nothing else."""
     good = footers.Footer(
-        head=head(topic="t", number=0, epoch=0), shape="raw", rows=1, time_min=5, time_max=5, content=bytes(32),
-        groups=(footers.Group(1, 5, 5),), blocks=b"", schema=b"x", encrypted_with=None,
-    ).pairs()  # fmt: skip
+        head=head(topic="t", number=0, epoch=0),
+        shape="raw",
+        rows=1,
+        time_min=5,
+        time_max=5,
+        content=bytes(32),
+        groups=(footers.Group(1, 5, 5),),
+        blocks=b"",
+        schema=b"x",
+        encrypted_with=None,
+    ).pairs()
     assert footers.parse(good).head.topic == "t"
     for pairs in (noise, {**good, **{"holdfast." + name: value for name, value in noise.items()}}):
         try:

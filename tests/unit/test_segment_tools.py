@@ -143,12 +143,14 @@ def pages(content, metadata):
 
 def test_a_column_whose_bounds_could_exclude_a_row_has_none(tmp_path):
     """Floats may hold NaN, wherever they are nested; others keep their bounds, by which engines skip row groups."""
-    rows = pa.table({
-        **{name: poison.TABLE.column(name) for name in poison.SCHEMA.names},
-        "half": pa.nulls(poison.COUNT, pa.float16()),
-        "code": pa.nulls(poison.COUNT, pa.dictionary(pa.int8(), pa.float64())),
-        "s.y": pa.array(range(poison.COUNT)),  # Arrow takes it for the field `y` of `s`
-    })  # fmt: skip
+    rows = pa.table(
+        {
+            **{name: poison.TABLE.column(name) for name in poison.SCHEMA.names},
+            "half": pa.nulls(poison.COUNT, pa.float16()),
+            "code": pa.nulls(poison.COUNT, pa.dictionary(pa.int8(), pa.float64())),
+            "s.y": pa.array(range(poison.COUNT)),  # Arrow takes it for the field `y` of `s`
+        }
+    )
     schema, path = typed_schema(rows.schema), tmp_path / "segment.parquet"
     first = [pa.array(range(poison.COUNT)), pa.nulls(poison.COUNT, pa.int64()).fill_null(1).view(TIME)]
     batch = pa.record_batch([*first, *rows.combine_chunks().to_batches()[0].columns], schema=schema)

@@ -138,10 +138,14 @@ def test_a_log_ships_where_the_environment_says_whatever_else_is_set(tmp_path, m
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("HOLDFAST_STORE_URL", "HOLDFAST_STORE__URL"), ("HOLDFAST_ENCRYPT", "HOLDFAST_CRYPTO__ENCRYPT"),
-     ("HOLDFAST_KEYRING", "HOLDFAST_CRYPTO__KEYRING"), ("holdfast_crypto__keyring", "HOLDFAST_CRYPTO__KEYRING"),
-     ("HOLDFAST_JOURNAL__QUEUE_BYTE_MAX", "queue_bytes_max")],
-)  # fmt: skip
+    [
+        ("HOLDFAST_STORE_URL", "HOLDFAST_STORE__URL"),
+        ("HOLDFAST_ENCRYPT", "HOLDFAST_CRYPTO__ENCRYPT"),
+        ("HOLDFAST_KEYRING", "HOLDFAST_CRYPTO__KEYRING"),
+        ("holdfast_crypto__keyring", "HOLDFAST_CRYPTO__KEYRING"),
+        ("HOLDFAST_JOURNAL__QUEUE_BYTE_MAX", "queue_bytes_max"),
+    ],
+)
 @pytest.mark.parametrize("settings", [None, {"journal": {}}, Settings()], ids=["loaded", "mapping", "complete"])
 def test_a_variable_that_is_no_setting_is_refused_at_open(tmp_path, monkeypatch, name, nearest, settings):
     """A misspelt variable is Invalid with the nearest name, however settings are given, and nothing is made."""

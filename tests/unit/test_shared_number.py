@@ -36,9 +36,12 @@ def test_another_process_reads_what_was_raised_before_it_was_told_and_after_its_
     ours, theirs = socket.socketpair()
     before = open_descriptors()
     maker = subprocess.Popen(
-        [sys.executable, "-c", MAKER, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", MAKER, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert maker.stdin is not None
     assert maker.stdout is not None
     _, descriptors, _, _ = socket.recv_fds(ours, 10, 1)

@@ -11,9 +11,14 @@ from holdfast.shipping.shipping_settings import ESCALATIONS, PROFILES, ShippingS
 pytestmark = pytest.mark.unit
 
 MAY_BE_ZERO = {
-    "claim_check_interval_ms", "target_pool_size", "max_retry_attempts", "delete_after_ms", "lease_delay_max_ms",
-    "store_bytes_max", "store_age_max_ms",
-}  # fmt: skip
+    "claim_check_interval_ms",
+    "target_pool_size",
+    "max_retry_attempts",
+    "delete_after_ms",
+    "lease_delay_max_ms",
+    "store_bytes_max",
+    "store_age_max_ms",
+}
 NUMBERS = [f.name for f in msgspec.structs.fields(ShippingSettings) if f.type in {int, float}]
 FLOATS = [f.name for f in msgspec.structs.fields(ShippingSettings) if f.type is float]
 

@@ -112,17 +112,21 @@ def test_what_the_log_wrote_is_read_back_by_those_with_the_keys() -> None:
     assert seen_by(store, keyring).log().log == LOG
 
 
-@pytest.mark.parametrize("forged", [
-    floor(), signature_place.attach(FLOOR, floor(), SIGNATURE),
-    signature_place.attach(FLOOR, floor(), Signature("gone", bytes(32))),
-    signature_place.attach(FLOOR, floor(), Signature("", bytes(32))),
-    signature_place.attach(FLOOR, floor(), Signer.of(stranger).sign(LOG, FLOOR, floor())),
-    signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(OTHER, FLOOR, floor())),
-    signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(LOG, layout.floor_key(2, 10), floor())),
-    b"", b"{}\n",
-], ids=[
-    "unsigned", "made up", "unknown key", "no key", "stranger", "other log", "other place", "empty", "nothing",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "forged",
+    [
+        floor(),
+        signature_place.attach(FLOOR, floor(), SIGNATURE),
+        signature_place.attach(FLOOR, floor(), Signature("gone", bytes(32))),
+        signature_place.attach(FLOOR, floor(), Signature("", bytes(32))),
+        signature_place.attach(FLOOR, floor(), Signer.of(stranger).sign(LOG, FLOOR, floor())),
+        signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(OTHER, FLOOR, floor())),
+        signature_place.attach(FLOOR, floor(), Signer.of(keyring).sign(LOG, layout.floor_key(2, 10), floor())),
+        b"",
+        b"{}\n",
+    ],
+    ids=["unsigned", "made up", "unknown key", "no key", "stranger", "other log", "other place", "empty", "nothing"],
+)
 def test_an_object_that_the_log_did_not_sign_for_this_place_is_corrupt(forged: bytes) -> None:
     store, _ = a_root()
     put(store, FLOOR, forged)

@@ -34,8 +34,9 @@ def test_warnings_and_worse_are_one_line_each(capsys):
         logger.warning("a store says %s", "\x1b[2J\nholdfast: error: forged\u202e")
         logger.error("worse")
     assert capsys.readouterr().err.splitlines() == [
-        r"holdfast: warning: a store says \x1b[2J\nholdfast: error: forged\u202e", "holdfast: error: worse",
-    ]  # fmt: skip
+        r"holdfast: warning: a store says \x1b[2J\nholdfast: error: forged\u202e",
+        "holdfast: error: worse",
+    ]
 
 
 @pytest.mark.parametrize("where", ["last-resort", "last-resort.below"])

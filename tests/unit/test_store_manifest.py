@@ -36,10 +36,26 @@ LOG = bytes(range(16)).hex()
 
 def segment(slot: int, number: int, first: int, previous: str, *, rows: int = 10, **other: object) -> SegmentDocument:
     draft = SegmentDocument(
-        log=LOG, topic="t", partition=1, slot=slot, number=number, first=first, rows=rows, size=7, time_min=1,
-        time_max=2, sha256="ab" * 32, content=f"{number:02x}" * 32, footer="ef" * 16, previous=previous, chain="",
-        schema=NO_SCHEMA.hex(), key_id="", epoch=1, sealed_us=5,
-    )  # fmt: skip
+        log=LOG,
+        topic="t",
+        partition=1,
+        slot=slot,
+        number=number,
+        first=first,
+        rows=rows,
+        size=7,
+        time_min=1,
+        time_max=2,
+        sha256="ab" * 32,
+        content=f"{number:02x}" * 32,
+        footer="ef" * 16,
+        previous=previous,
+        chain="",
+        schema=NO_SCHEMA.hex(),
+        key_id="",
+        epoch=1,
+        sealed_us=5,
+    )
     draft = msgspec.structs.replace(draft, **other)
     return msgspec.structs.replace(draft, chain=other.get("chain", draft.segment.chain.hex()))
 

@@ -44,7 +44,7 @@ class Journal:
         body = b"%d" % self.seq
         draft = Entry(
             self.seq, 0, self.ends[where], count, self.group, RAW, 0, key_epoch, 5, 9, link, b"", body, schema
-        )  # fmt: skip
+        )
         digest = digests.digest(header_of(Place(LOG, *where), draft), body)
         self.ends[where] += count
         self.links[where] = digest

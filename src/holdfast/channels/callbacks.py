@@ -46,6 +46,9 @@ class Callbacks:
             callback(event)
         except Exception as error:
             logger.error(
-                "a callback failed event=%s channel=%s", type(event).__name__, event.channel_id,
-                extra={"action": "channel_callback_failed", "channel": event.channel_id}, exc_info=error,
-            )  # fmt: skip
+                "a callback failed event=%s channel=%s",
+                type(event).__name__,
+                event.channel_id,
+                extra={"action": "channel_callback_failed", "channel": event.channel_id},
+                exc_info=error,
+            )

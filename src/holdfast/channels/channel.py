@@ -90,11 +90,7 @@ class Channel:
     """A channel that is loaded; got from `Channels.channel`."""
 
     def __init__(
-        self,
-        state: ChannelState,
-        persistence: Persistence,
-        tell: Callable[[Event], None],
-        now: Callable[[], int],
+        self, state: ChannelState, persistence: Persistence, tell: Callable[[Event], None], now: Callable[[], int]
     ) -> None:
         self.state = state
         self.id = state.rules.channel_id
@@ -135,10 +131,20 @@ class Channel:
         with once(self.lock):
             state = self.state
             return ChannelStats(
-                state.lamport, len(state.history), len(state.outgoing), len(state.incoming), len(state.requests),
-                len(state.responses), self._delivered, self._duplicates, self._refused, self._commits,
-                self._commits_failed, self._pending.notes_dropped, *state.guard.counters(),
-            )  # fmt: skip
+                state.lamport,
+                len(state.history),
+                len(state.outgoing),
+                len(state.incoming),
+                len(state.requests),
+                len(state.responses),
+                self._delivered,
+                self._duplicates,
+                self._refused,
+                self._commits,
+                self._commits_failed,
+                self._pending.notes_dropped,
+                *state.guard.counters(),
+            )
 
     def history(self) -> list[str]:
         """The ids that it remembers, oldest first."""
@@ -263,9 +269,12 @@ class Channel:
         if self._failing_since is None:
             self._failing_since = self._now()
             logger.error(
-                "channel cannot be kept, going on in memory channel=%s: %s", self.id, error.message,
-                extra={"action": "channel_not_kept", "channel": self.id}, exc_info=error,
-            )  # fmt: skip
+                "channel cannot be kept, going on in memory channel=%s: %s",
+                self.id,
+                error.message,
+                extra={"action": "channel_not_kept", "channel": self.id},
+                exc_info=error,
+            )
 
     def _recovered(self) -> None:
         if self._dirty:
@@ -283,9 +292,13 @@ class Channel:
             self._warned = True
             logger.warning(
                 "a peer's messages name more causes (%d) than channels.history_max has at hand (%d): raise it to %d or "
-                "more channel=%s", named, most, 2 * named, self.id,
+                "more channel=%s",
+                named,
+                most,
+                2 * named,
+                self.id,
                 extra={"action": "channel_history_short", "channel": self.id},
-            )  # fmt: skip
+            )
 
     def _count(self, effects: Step) -> None:
         if effects.received is not None:
@@ -311,9 +324,11 @@ class Channel:
                 self._backend.set_retrieval_hint(self.id, message_id, hint)
             except Exception as error:
                 logger.warning(
-                    "a retrieval hint was not kept channel=%s: %s", self.id, as_failure(error).message,
+                    "a retrieval hint was not kept channel=%s: %s",
+                    self.id,
+                    as_failure(error).message,
                     extra={"action": "channel_hint_not_kept", "channel": self.id},
-                )  # fmt: skip
+                )
 
     # -- answering from the log ---------------------------------------------------------------------------
 
@@ -323,9 +338,11 @@ class Channel:
             return list(self._backend.find_messages(self.id, wanted))
         except Exception as error:
             logger.warning(
-                "messages that others asked for were not found channel=%s: %s", self.id, as_failure(error).message,
+                "messages that others asked for were not found channel=%s: %s",
+                self.id,
+                as_failure(error).message,
                 extra={"action": "channel_not_found", "channel": self.id},
-            )  # fmt: skip
+            )
             return []
 
     def answer(self, messages: Sequence[SdsMessage]) -> None:

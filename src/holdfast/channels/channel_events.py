@@ -73,6 +73,12 @@ class PeriodicSync(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = (
-    MessageReady | MessageSent | MessageGivenUp | MissingDependencies | DependenciesLost | ResendDue | RepairReady
+    MessageReady
+    | MessageSent
+    | MessageGivenUp
+    | MissingDependencies
+    | DependenciesLost
+    | ResendDue
+    | RepairReady
     | PeriodicSync
-)  # fmt: skip
+)

@@ -161,7 +161,12 @@ _LEAST = {
 }  # fmt: skip
 
 _MOST = {
-    "causal_history_max": ENTRIES_MAX, "repair_requests_max": ENTRIES_MAX, "content_bytes_max": CONTENT_BYTES_MAX,
-    "history_max": 30_000, "remembered_max": 1_000_000, "outgoing_max": 20_000, "incoming_max": 20_000,
-}  # fmt: skip
+    "causal_history_max": ENTRIES_MAX,
+    "repair_requests_max": ENTRIES_MAX,
+    "content_bytes_max": CONTENT_BYTES_MAX,
+    "history_max": 30_000,
+    "remembered_max": 1_000_000,
+    "outgoing_max": 20_000,
+    "incoming_max": 20_000,
+}
 """What the wire formats carry, and what a log keeps of one channel: 100,000 items, hints among them."""

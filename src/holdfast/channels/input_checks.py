@@ -35,8 +35,5 @@ def checked_hint(hint: bytes) -> bytes:
     """A retrieval hint that both wire formats carry."""
     given = checked_content(hint)
     if len(given) > HINT_BYTES_MAX:
-        raise Invalid(
-            f"a retrieval hint is longer than {HINT_BYTES_MAX} bytes",
-            hint="give a reference",
-        )
+        raise Invalid(f"a retrieval hint is longer than {HINT_BYTES_MAX} bytes", hint="give a reference")
     return given

@@ -238,14 +238,18 @@ class OpenChannels:
             if isinstance(failure, Corrupt) and self._recover == "empty":
                 logger.error(
                     "channel starts from nothing (recover='empty'): what was kept of it is damaged channel=%s: %s",
-                    channel_id, failure.message, extra={"action": "channel_recovered_empty", "channel": channel_id},
-                )  # fmt: skip
+                    channel_id,
+                    failure.message,
+                    extra={"action": "channel_recovered_empty", "channel": channel_id},
+                )
                 self._drop(channel_id)
                 return ChannelData()
             logger.error(
-                "channel cannot be loaded channel=%s: %s", channel_id, failure.message,
+                "channel cannot be loaded channel=%s: %s",
+                channel_id,
+                failure.message,
                 extra={"action": "channel_not_loaded", "channel": channel_id},
-            )  # fmt: skip
+            )
             raise failure from error
 
     def _drop(self, channel_id: str) -> None:
@@ -254,7 +258,9 @@ class OpenChannels:
         except Exception as error:
             failure = as_failure(error)
             logger.error(
-                "channel cannot be dropped channel=%s: %s", channel_id, failure.message,
+                "channel cannot be dropped channel=%s: %s",
+                channel_id,
+                failure.message,
                 extra={"action": "channel_not_dropped", "channel": channel_id},
-            )  # fmt: skip
+            )
             raise failure from error

@@ -83,9 +83,14 @@ class Channels:
         self._hint_provider = retrieval_hint
         self._callbacks = Callbacks()
         self._open = OpenChannels(
-            self.participant_id, self.settings, self.backend, recover, self._callbacks.tell, self._now,
+            self.participant_id,
+            self.settings,
+            self.backend,
+            recover,
+            self._callbacks.tell,
+            self._now,
             ChannelKeys(self.settings.keyring or None if keys is None else keys),
-        )  # fmt: skip
+        )
         self._carried_bytes_max: int | None = None
         self._sweeps = Sweeps(self._open, self.settings, self._clock, blocks=self.backend.blocks, new_sync=self._sync)
         self._closed = self._forked = False

@@ -39,9 +39,12 @@ def cost_of(settings: ShippingSettings) -> Cost:
     """What these settings allow."""
     puts = cost.monthly_puts(settings)
     return Cost(
-        settings.profile, settings.batch_timeout_ms, round(puts / _MONTH_S, 3), puts,
+        settings.profile,
+        settings.batch_timeout_ms,
+        round(puts / _MONTH_S, 3),
+        puts,
         round(cost.monthly_dollars(settings), 2),
-    )  # fmt: skip
+    )
 
 
 def dollars(amount: float) -> str:

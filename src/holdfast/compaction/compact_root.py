@@ -63,9 +63,18 @@ def compact(
     with TemporaryDirectory(prefix="holdfast-compact-") as folder:
         hands = ThreadWorkers(Path(folder), count, settings)
         return compact_with(
-            hands, root, topic, target_size=target_size, dry_run=dry_run, measure=measure, keyring=keyring,
-            delete_after_ms=delete_after_ms, lease_delay_max_ms=lease_delay_max_ms, store=settings, progress=progress,
-        )  # fmt: skip
+            hands,
+            root,
+            topic,
+            target_size=target_size,
+            dry_run=dry_run,
+            measure=measure,
+            keyring=keyring,
+            delete_after_ms=delete_after_ms,
+            lease_delay_max_ms=lease_delay_max_ms,
+            store=settings,
+            progress=progress,
+        )
 
 
 def compact_with(
@@ -101,9 +110,14 @@ def compact_with(
     partitions = in_parallel(done, places, at_once) if at_once > 1 else [done(place) for place in places]
     seconds = clock.monotonic() - begun
     return report_of(
-        opened.store.url, opened.log, partitions, dry_run=is_dry, target_bytes=target, seconds=seconds,
+        opened.store.url,
+        opened.log,
+        partitions,
+        dry_run=is_dry,
+        target_bytes=target,
+        seconds=seconds,
         speed_up=None if times is None else times.speed_up(),
-    )  # fmt: skip
+    )
 
 
 class OpenedRoot(NamedTuple):

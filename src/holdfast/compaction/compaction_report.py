@@ -52,9 +52,15 @@ class CompactionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(
-    root: str, log: str, partitions: list[PartitionCompaction], *, dry_run: bool, target_bytes: int, seconds: float,
+    root: str,
+    log: str,
+    partitions: list[PartitionCompaction],
+    *,
+    dry_run: bool,
+    target_bytes: int,
+    seconds: float,
     speed_up: float | None = None,
-) -> CompactionReport:  # fmt: skip
+) -> CompactionReport:
     """The sums over all partitions."""
     names = (
         "files_before", "files_after", "bytes_before", "bytes_after", "rewritten_files", "rewritten_rows",
@@ -62,6 +68,13 @@ def report_of(
     )  # fmt: skip
     sums = {name: sum(getattr(one, name) for one in partitions) for name in names}
     return CompactionReport(
-        root=root, log=log, dry_run=dry_run, target_bytes=target_bytes, seconds=round(seconds, 3), speed_up=speed_up,
-        problems=tuple(problem for one in partitions for problem in one.problems), partitions=tuple(partitions), **sums,
-    )  # fmt: skip
+        root=root,
+        log=log,
+        dry_run=dry_run,
+        target_bytes=target_bytes,
+        seconds=round(seconds, 3),
+        speed_up=speed_up,
+        problems=tuple(problem for one in partitions for problem in one.problems),
+        partitions=tuple(partitions),
+        **sums,
+    )

@@ -176,9 +176,11 @@ class Compactor:
 def _counted(made: Sequence[Made]) -> Counter[str]:
     done = [one.run for one in made if one.output is not None]
     return Counter(
-        runs=len(done), files=sum(len(run.files) for run in done), rows=sum(run.rows for run in done),
+        runs=len(done),
+        files=sum(len(run.files) for run in done),
+        rows=sum(run.rows for run in done),
         lost=not all(one.output or one.problem for one in made),
-    )  # fmt: skip
+    )
 
 
 class ThreadWorkers:
@@ -236,17 +238,32 @@ def make_one(
 
 
 def _report(
-    topic: str, partition: int, before: Settled, now: Settled, counts: Counter[str], swept: Swept,
-    problems: tuple[str, ...], *, dry_run: bool,
-) -> PartitionCompaction:  # fmt: skip
+    topic: str,
+    partition: int,
+    before: Settled,
+    now: Settled,
+    counts: Counter[str],
+    swept: Swept,
+    problems: tuple[str, ...],
+    *,
+    dry_run: bool,
+) -> PartitionCompaction:
     planned = before.runs if dry_run else []
     joined = sum(len(run.files) for run in planned)
     left = {OVERTAKEN: [] if dry_run else now.runs}
     skipped = {reason: sum(len(run.files) for run in runs) for reason, runs in left.items() if runs}
     return PartitionCompaction(
-        topic=topic, partition=partition, files_before=len(before.files),
-        files_after=len(now.files) - joined + len(planned), bytes_before=before.size, bytes_after=now.size,
-        runs=counts["runs"] + len(planned), rewritten_files=counts["files"] + joined,
-        rewritten_rows=counts["rows"] + sum(run.rows for run in planned), removed_files=swept.files,
-        removed_bytes=swept.bytes, skipped=skipped, problems=problems,
-    )  # fmt: skip
+        topic=topic,
+        partition=partition,
+        files_before=len(before.files),
+        files_after=len(now.files) - joined + len(planned),
+        bytes_before=before.size,
+        bytes_after=now.size,
+        runs=counts["runs"] + len(planned),
+        rewritten_files=counts["files"] + joined,
+        rewritten_rows=counts["rows"] + sum(run.rows for run in planned),
+        removed_files=swept.files,
+        removed_bytes=swept.bytes,
+        skipped=skipped,
+        problems=problems,
+    )

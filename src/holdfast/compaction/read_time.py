@@ -30,10 +30,13 @@ class ReadTime:
         first, last = files[0].segment, files[-1].segment
         where = (first.topic, first.partition)
         options = ReadOptions(
-            topics=(first.topic,), starting_offsets=Marks("", {where: Mark(None, first.first)}),
+            topics=(first.topic,),
+            starting_offsets=Marks("", {where: Mark(None, first.first)}),
             ending_offsets=Marks("", {where: Mark(None, last.end)}),
-            keyring=self._keyring, store=self._settings, schema_mode="known",
-        )  # fmt: skip
+            keyring=self._keyring,
+            store=self._settings,
+            schema_mode="known",
+        )
         reading = SettledReading(self._root, options)
         self._before.append((reading, self._seconds(reading)))
 

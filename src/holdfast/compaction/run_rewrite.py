@@ -122,7 +122,10 @@ def _prove_rows(run: Run, path: Path, segment: Segment, cancelled: Callable[[], 
 
 def _differs(segment: SegmentDocument) -> Corrupt:
     return Corrupt(
-        "the rows of a segment are not those that its manifest object speaks of", path=segment.key,
-        topic=segment.topic, partition=segment.partition, offset=segment.first,
+        "the rows of a segment are not those that its manifest object speaks of",
+        path=segment.key,
+        topic=segment.topic,
+        partition=segment.partition,
+        offset=segment.first,
         hint="nothing was replaced; `holdfast reconcile DIR --remote --deep --fix` looks for the damage",
-    )  # fmt: skip
+    )

@@ -37,7 +37,11 @@ class SourceFiles:
         for segment in segments:
             of = segment.segment
             yield SegmentReader(
-                segment.key, of.head, of.facts, None, trusted=self._trusted,
+                segment.key,
+                of.head,
+                of.facts,
+                None,
+                trusted=self._trusted,
                 source=open_bytes(self._files, segment.key, segment.size, prefetch),
                 row_group_bytes_max=self._settings.read_bytes_max,
-            )  # fmt: skip
+            )

@@ -50,9 +50,16 @@ class Swap:
         """Say what is about to be rewritten; before the first file."""
         log, topic, partition = self._place
         intent = IntentDocument(
-            log=log, topic=topic, partition=partition, number=self.number, nonce=self.nonce, runs=tuple(runs),
-            begun_us=self._clock.now_us(), host=platform.node()[:255], pid=os.getpid(),
-        )  # fmt: skip
+            log=log,
+            topic=topic,
+            partition=partition,
+            number=self.number,
+            nonce=self.nonce,
+            runs=tuple(runs),
+            begun_us=self._clock.now_us(),
+            host=platform.node()[:255],
+            pid=os.getpid(),
+        )
         create_repeatedly(self._store, self._key, Body.of(documents.encode(intent)))
 
     def commit(
@@ -65,9 +72,15 @@ class Swap:
         """
         log, topic, partition = self._place
         rewrite = RewriteDocument(
-            log=log, topic=topic, partition=partition, number=self.number, nonce=self.nonce,
-            outputs=tuple(outputs), kept=None if kept is None else tuple(kept), rewritten_us=self._clock.now_us(),
-        )  # fmt: skip
+            log=log,
+            topic=topic,
+            partition=partition,
+            number=self.number,
+            nonce=self.nonce,
+            outputs=tuple(outputs),
+            kept=None if kept is None else tuple(kept),
+            rewritten_us=self._clock.now_us(),
+        )
         self._require_there(outputs)
         key = layout.rewrite_key(topic, partition, self.number)
 

@@ -95,9 +95,13 @@ class SegmentKey:
 
 
 def encrypting_key(
-    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, salt: bytes, random: Random = SYSTEM_RANDOM,
+    keyring: Keyring | None,
+    cipher: PayloadCipher | None,
+    log_id: bytes,
+    salt: bytes,
+    random: Random = SYSTEM_RANDOM,
     use: Use = SEGMENT,
-) -> SegmentKey | None:  # fmt: skip
+) -> SegmentKey | None:
     """The key for one attempt to write a segment, under a salt that was never used; None when the log is plain."""
     if cipher is not None:
         return SegmentKey(EncryptedWith("", cipher.name, salt, b""), cipher)
@@ -110,9 +114,12 @@ def encrypting_key(
 
 
 def decrypting_key(
-    keyring: Keyring | None, cipher: PayloadCipher | None, log_id: bytes, encrypted_with: EncryptedWith,
+    keyring: Keyring | None,
+    cipher: PayloadCipher | None,
+    log_id: bytes,
+    encrypted_with: EncryptedWith,
     use: Use = SEGMENT,
-) -> SegmentKey:  # fmt: skip
+) -> SegmentKey:
     """The key of a finished segment, proved by its commitment; it never encrypts again."""
     if cipher is not None:
         if cipher.name != encrypted_with.scheme:

@@ -37,9 +37,15 @@ class ExecutionRoom:
     """The executions of one open log."""
 
     def __init__(
-        self, journal: Journal, partition: Partition, settings: ExecutionSettings, read: Read, folder: Folder,
-        attendant: Attendant, begin_transaction: Callable[..., Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        partition: Partition,
+        settings: ExecutionSettings,
+        read: Read,
+        folder: Folder,
+        attendant: Attendant,
+        begin_transaction: Callable[..., Any] | None = None,
+    ) -> None:
         self.journal = journal
         self.settings = settings
         self.clock = journal.clock

@@ -168,11 +168,29 @@ class _Filling:
         epoch = 1 + max((row.epoch for row in rows), default=0)
         backend.insert_epoch(stamped(EpochRow(epoch, self._now, os.getpid(), vault.epoch, b""), vault))
         row = LogRow(
-            vault.log_id, self._now if created_us is None else created_us, int(vault.keyed), epoch, vault.epoch,
-            len(topics), self._partitions, entries, self._tail.last_seq + 1, self._tail.last_group, keys,
-            total(vault.stamp, self._stamps), self._segments, self._schemas, self._policies, 0, 0, 0, 0, b"",
-            vault.epoch, b"",
-        )  # fmt: skip
+            vault.log_id,
+            self._now if created_us is None else created_us,
+            int(vault.keyed),
+            epoch,
+            vault.epoch,
+            len(topics),
+            self._partitions,
+            entries,
+            self._tail.last_seq + 1,
+            self._tail.last_group,
+            keys,
+            total(vault.stamp, self._stamps),
+            self._segments,
+            self._schemas,
+            self._policies,
+            0,
+            0,
+            0,
+            0,
+            b"",
+            vault.epoch,
+            b"",
+        )
         backend.insert_log(stamped(row, vault))
 
     def _begin_keys(self) -> None:
@@ -220,9 +238,12 @@ class _Filling:
                 live = ((row.number, row.first_offset) for row in rows if row.state != EXPIRED)
                 first = next(live, (len(rows), sealed))
                 mark = mark._replace(
-                    segments=len(rows), sealed_offset=sealed, chain=rows[-1].chain, first_segment=first[0],
+                    segments=len(rows),
+                    sealed_offset=sealed,
+                    chain=rows[-1].chain,
+                    first_segment=first[0],
                     first_offset=first[1],
-                )  # fmt: skip
+                )
             watermark = stamped(mark._replace(key_epoch=vault.epoch), vault)
             backend.store_watermark(watermark)
             self._stamps.append(watermark.stamp)
@@ -236,9 +257,13 @@ class _Filling:
         if self._store is not None:
             store = self._store
             self.shipping = ShippingRow(
-                store.root, store.owner, store.epoch, self._tail.last_seq, int(store.is_copy),
+                store.root,
+                store.owner,
+                store.epoch,
+                self._tail.last_seq,
+                int(store.is_copy),
                 key_epoch=self.vault.epoch,
-            )  # fmt: skip
+            )
             self._backend.store_shipping(stamped(self.shipping, self.vault))
         count = 0
         for entry in self._tail.entries:

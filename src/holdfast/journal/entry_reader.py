@@ -124,11 +124,7 @@ class Reader:
         size = 0
         with self._backend.reading() as rows:
             for entry in rows.entries(
-                self._partition.id,
-                (start, end),
-                self._entry_bytes_max,
-                page_entries,
-                descending=descending,
+                self._partition.id, (start, end), self._entry_bytes_max, page_entries, descending=descending
             ):
                 if isinstance(entry, int):
                     raise self._corrupt("an entry is larger than the limits allow", entry, hint=_TOO_LARGE)
@@ -144,15 +140,23 @@ class Reader:
     def _corrupt(self, message: str, offset: int, hint: str | None = None) -> Corrupt:
         partition = self._partition
         return Corrupt(
-            message, path=str(self._backend.path), topic=partition.topic, partition=partition.number, offset=offset,
+            message,
+            path=str(self._backend.path),
+            topic=partition.topic,
+            partition=partition.number,
+            offset=offset,
             hint=hint,
-        )  # fmt: skip
+        )
 
 
 def entries_after(
-    backend: Backend, partitions: Mapping[int, Partition], seq: int, groups_max: int, bytes_max: int,
+    backend: Backend,
+    partitions: Mapping[int, Partition],
+    seq: int,
+    groups_max: int,
+    bytes_max: int,
     entry_bytes_max: int,
-) -> tuple[list[Entry], bool]:  # fmt: skip
+) -> tuple[list[Entry], bool]:
     """Entries of all partitions behind a sequence number, each proved, in whole commits up to these limits.
 
     The first commit comes in any case, however large it is; also tells whether there is more.
@@ -164,14 +168,20 @@ def entries_after(
     with backend.reading() as rows:
         for entry in rows.entries_after(seq, entry_bytes_max):
             if isinstance(entry, int) or entry.partition_id not in partitions:
-                raise Corrupt(f"an entry cannot be taken seq={entry if isinstance(entry, int) else entry.seq}",
-                              path=str(backend.path), hint=_TOO_LARGE)  # fmt: skip
+                raise Corrupt(
+                    f"an entry cannot be taken seq={entry if isinstance(entry, int) else entry.seq}",
+                    path=str(backend.path),
+                    hint=_TOO_LARGE,
+                )
             if not is_whole(partitions[entry.partition_id].place, entry):
                 place = partitions[entry.partition_id]
                 raise Corrupt(
-                    "an entry's digest does not match", path=str(backend.path), topic=place.topic,
-                    partition=place.number, offset=entry.first,
-                )  # fmt: skip
+                    "an entry's digest does not match",
+                    path=str(backend.path),
+                    topic=place.topic,
+                    partition=place.number,
+                    offset=entry.first,
+                )
             if not taken or entry.group_number != taken[-1].group_number:
                 if len(groups) == groups_max or (groups and size >= bytes_max):
                     return taken, True

@@ -57,9 +57,14 @@ class Journal:
     """One open journal: owned, shared with its owner, or only read."""
 
     def __init__(
-        self, backend: Backend, recovered: recovery.Recovered, context: JournalContext, *, owned: bool,
+        self,
+        backend: Backend,
+        recovered: recovery.Recovered,
+        context: JournalContext,
+        *,
+        owned: bool,
         link: Link | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend, self.require_place = backend, backend.require_place

@@ -119,12 +119,22 @@ class Counters:
 
     def stats(
         self, depth: tuple[int, int], dropped: int, refused: int, poisoned: str | None, clock_ahead_seconds: float
-    ) -> JournalStats:  # fmt: skip
+    ) -> JournalStats:
         """The journal at this moment, with so many records and bytes in its queue."""
         return JournalStats(
-            queue_records=depth[0], queue_bytes=depth[1], records_total=self.records, bytes_total=self.bytes,
-            groups_total=self.groups, entries_total=self.entries, repeats_total=self.repeats,
-            offered_dropped_total=dropped, refused_total=refused, failed_groups_total=self.failed_groups,
-            checkpoints_total=self.checkpoints, commit_seconds=self.commits.histogram(),
-            append_seconds=self.appends.histogram(), poisoned=poisoned, clock_ahead_seconds=clock_ahead_seconds,
-        )  # fmt: skip
+            queue_records=depth[0],
+            queue_bytes=depth[1],
+            records_total=self.records,
+            bytes_total=self.bytes,
+            groups_total=self.groups,
+            entries_total=self.entries,
+            repeats_total=self.repeats,
+            offered_dropped_total=dropped,
+            refused_total=refused,
+            failed_groups_total=self.failed_groups,
+            checkpoints_total=self.checkpoints,
+            commit_seconds=self.commits.histogram(),
+            append_seconds=self.appends.histogram(),
+            poisoned=poisoned,
+            clock_ahead_seconds=clock_ahead_seconds,
+        )

@@ -115,9 +115,18 @@ class SpaceAccess:
         """
         before = join.unit if isinstance(join, UnitTicket) else join
         unit = self._queue.put_part(
-            part, make, *append, size, timeout,
-            scope=scope, reissue=reissue, join=before, alone=alone, acked=acked, others=others,
-        )  # fmt: skip
+            part,
+            make,
+            *append,
+            size,
+            timeout,
+            scope=scope,
+            reissue=reissue,
+            join=before,
+            alone=alone,
+            acked=acked,
+            others=others,
+        )
         return join if isinstance(join, UnitTicket) and unit is before else UnitTicket(unit, timeout)
 
     def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> UnitTicket | None:

@@ -123,9 +123,11 @@ class Lifetime:
         if queued:
             logger.warning(
                 "the process ends with an open log: %d records that were still queued are made durable now;"
-                " close it (with holdfast.open(…) as log) path=%s", queued, self._context.directory.path,
+                " close it (with holdfast.open(…) as log) path=%s",
+                queued,
+                self._context.directory.path,
                 extra={"action": "open_at_exit", "records": queued},
-            )  # fmt: skip
+            )
         self._close_forgotten()
 
     def before_fork(self) -> None:
@@ -142,9 +144,16 @@ class Lifetime:
         """In a forked child: never touch what is the parent's; a log that is shared is opened anew."""
         self.is_open = False
         for part in (
-            self._topics, self._executions, self._channels, self._consumers, self._tables, self._store,
-            self._maintenance, self._context.journal, self._telemetry,
-        ):  # fmt: skip
+            self._topics,
+            self._executions,
+            self._channels,
+            self._consumers,
+            self._tables,
+            self._store,
+            self._maintenance,
+            self._context.journal,
+            self._telemetry,
+        ):
             part.forget()
         self._context.directory.release()
         if self.shared is not None:

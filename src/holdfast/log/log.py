@@ -67,9 +67,8 @@ class Log(AsyncVerbs):
     """An open log; use it as a context manager, or call `close()`."""
 
     def __init__(
-        self, context: LogContext, maintenance: Chores, store: LogStore, tables: Tables,
-        positions: KeptPositions,
-    ) -> None:  # fmt: skip
+        self, context: LogContext, maintenance: Chores, store: LogStore, tables: Tables, positions: KeptPositions
+    ) -> None:
         self.settings = context.settings
         self._context = context
         self._journal = context.journal
@@ -85,9 +84,16 @@ class Log(AsyncVerbs):
         self._executions = LogExecutions(context, self._topics, self._hidden_keys)
         self._tables = tables
         self._lifetime = Lifetime(
-            context, self._topics, self._channels, self._consumers, self._executions, maintenance, store, tables,
+            context,
+            self._topics,
+            self._channels,
+            self._consumers,
+            self._executions,
+            maintenance,
+            store,
+            tables,
             self._telemetry,
-        )  # fmt: skip
+        )
         self._executions.watch()
         self._telemetry.watch(self)
 
@@ -243,9 +249,13 @@ class Log(AsyncVerbs):
             owner = self._journal.news.own()
             assert isinstance(owner, Log)
             return owner.channels(
-                participant_id, topic=topic, retrieval_hint=retrieval_hint, recover=recover, keys=keys,
+                participant_id,
+                topic=topic,
+                retrieval_hint=retrieval_hint,
+                recover=recover,
+                keys=keys,
                 migrations=migrations,
-            )  # fmt: skip
+            )
         if topic is None:
             events = None
         elif topic == CHANNELS_TOPIC:
@@ -326,10 +336,20 @@ class Log(AsyncVerbs):
         """
         from holdfast.execution.work.worker import Worker
 
-        return holding(Worker(
-            self._executions.room(), functions, concurrency=concurrency, rate=rate, queues=queues, retries=retries,
-            backoff=backoff, attempts_max=attempts_max, drain_timeout=drain_timeout,
-        ), self)  # fmt: skip
+        return holding(
+            Worker(
+                self._executions.room(),
+                functions,
+                concurrency=concurrency,
+                rate=rate,
+                queues=queues,
+                retries=retries,
+                backoff=backoff,
+                attempts_max=attempts_max,
+                drain_timeout=drain_timeout,
+            ),
+            self,
+        )
 
     # -- segments -----------------------------------------------------------------------------------------
 
@@ -346,9 +366,13 @@ class Log(AsyncVerbs):
         return self._maintenance.retain(flag(dry_run, "dry_run"))
 
     def compact(
-        self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
+        self,
+        topic: str | None = None,
+        *,
+        target_size: int | str = "128MiB",
+        dry_run: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
-    ) -> CompactionReport:  # fmt: skip
+    ) -> CompactionReport:
         """Join small segment files of a log without a store into few of about `target_size`; all topics, or one.
 
         Records, offsets and marks stay as they are. Every file is compared with what it replaces before it counts;
@@ -364,9 +388,15 @@ class Log(AsyncVerbs):
         return self._maintenance.compact(partitions, target, progress or _silent, dry_run=flag(dry_run, "dry_run"))
 
     def set_retention(
-        self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
-        records_max: int | None = None, wait_for: Iterable[str] = (), wait_limit: timedelta | int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        *,
+        bytes_max: int | None = None,
+        age_max: timedelta | None = None,
+        records_max: int | None = None,
+        wait_for: Iterable[str] = (),
+        wait_limit: timedelta | int | None = None,
+    ) -> None:
         """Give a topic a retention policy of its own, durably; limits hold per partition, None is no limit.
 
         The oldest segments are removed while the rest still holds `bytes_max` or `records_max`, and once they were
@@ -460,9 +490,13 @@ class Log(AsyncVerbs):
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
         return Stats(
-            self._journal.stats(), self._maintenance.stats(), self._store.stats(), self._tables.stats(),
-            self._consumers.stats(), self._executions.stats(),
-        )  # fmt: skip
+            self._journal.stats(),
+            self._maintenance.stats(),
+            self._store.stats(),
+            self._tables.stats(),
+            self._consumers.stats(),
+            self._executions.stats(),
+        )
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.

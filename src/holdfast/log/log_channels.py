@@ -61,9 +61,14 @@ class LogChannels:
             )
             taken = msgspec.structs.replace(settings.channels, content_bytes_max=most)
             opened = Channels(
-                participant_id, kept, settings=taken, clock=self._context.clock, retrieval_hint=retrieval_hint,
-                recover=recover, keys=keys,
-            )  # fmt: skip
+                participant_id,
+                kept,
+                settings=taken,
+                clock=self._context.clock,
+                retrieval_hint=retrieval_hint,
+                recover=recover,
+                keys=keys,
+            )
             self._opened.append(opened)
         return opened
 

@@ -173,9 +173,14 @@ class LogExecutions:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.own(TOPIC)
         return ExecutionRoom(
-            journal, journal.topics[TOPIC][0], settings.executions, topic.read, self._folder(), self._attend(),
+            journal,
+            journal.topics[TOPIC][0],
+            settings.executions,
+            topic.read,
+            self._folder(),
+            self._attend(),
             self._begin_transaction,
-        )  # fmt: skip
+        )
 
     def _begin_transaction(self, put: Put | None) -> Transaction:
         return Transaction(self._context.journal, self._topics, self._hidden, put=put)

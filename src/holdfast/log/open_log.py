@@ -165,7 +165,10 @@ def compose(asked: Asked, journal: Journal) -> Log:
         raise
     log = Log(context, maintenance, store, tables, positions)
     logger.info(
-        "opened a log path=%s epoch=%d topics=%d", directory.path, journal.epoch, len(journal.topics),
+        "opened a log path=%s epoch=%d topics=%d",
+        directory.path,
+        journal.epoch,
+        len(journal.topics),
         extra={"action": "opened", "path": str(directory.path), "log": log.id, "read_only": log.read_only},
-    )  # fmt: skip
+    )
     return log

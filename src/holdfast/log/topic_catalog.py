@@ -35,9 +35,12 @@ class Catalog:
     """The topics of one open log."""
 
     def __init__(
-        self, context: LogContext, maintenance: Chores, require_free: Callable[[str], None] = lambda topic: None,
+        self,
+        context: LogContext,
+        maintenance: Chores,
+        require_free: Callable[[str], None] = lambda topic: None,
         begin_telling: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`require_free` is asked before a topic is created: it raises where the name is somebody else's.
 
         `begin_telling` is called whenever somebody asks for a topic: OpenTelemetry may have been set up since.

@@ -177,33 +177,67 @@ class SegmentRow(NamedTuple):
 
     @classmethod
     def of(
-        cls, segment: Segment, *, partition_id: int, sealed_us: int, state: int = LIVE, chain: bytes | None = None,
-        low: int = 0, high: int = 0,
-    ) -> SegmentRow:  # fmt: skip
+        cls,
+        segment: Segment,
+        *,
+        partition_id: int,
+        sealed_us: int,
+        state: int = LIVE,
+        chain: bytes | None = None,
+        low: int = 0,
+        high: int = 0,
+    ) -> SegmentRow:
         """The row of a segment: head, facts and state; `chain` is given for fillers, which have no content."""
         head, facts = segment.head, segment.facts
         return cls(
-            partition_id=partition_id, number=head.number, first_offset=head.first, rows=facts.rows, size=facts.size,
-            time_min=facts.time_min, time_max=facts.time_max, low=low, high=high, sha256=facts.sha256,
-            content=facts.content, footer=facts.footer, chain=segment.chain if chain is None else chain,
-            schema=head.schema, key_id=facts.key_id, epoch=head.epoch, sealed_us=sealed_us, state=state, key_epoch=0,
+            partition_id=partition_id,
+            number=head.number,
+            first_offset=head.first,
+            rows=facts.rows,
+            size=facts.size,
+            time_min=facts.time_min,
+            time_max=facts.time_max,
+            low=low,
+            high=high,
+            sha256=facts.sha256,
+            content=facts.content,
+            footer=facts.footer,
+            chain=segment.chain if chain is None else chain,
+            schema=head.schema,
+            key_id=facts.key_id,
+            epoch=head.epoch,
+            sealed_us=sealed_us,
+            state=state,
+            key_epoch=0,
             stamp=b"",
-        )  # fmt: skip
+        )
 
     def head(self, log_id: bytes, topic: str, partition: int, previous: bytes) -> SegmentHead:
         """What the segment's file must say about itself; the row does not have the rest of its place."""
         return SegmentHead(
-            log_id=log_id, topic=topic, partition=partition, number=self.number, first=self.first_offset,
-            epoch=self.epoch, schema=self.schema, previous=previous,
-        )  # fmt: skip
+            log_id=log_id,
+            topic=topic,
+            partition=partition,
+            number=self.number,
+            first=self.first_offset,
+            epoch=self.epoch,
+            schema=self.schema,
+            previous=previous,
+        )
 
     @property
     def facts(self) -> SegmentFacts:
         """What this says about the segment's file."""
         return SegmentFacts(
-            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max, sha256=self.sha256,
-            content=self.content, footer=self.footer, key_id=self.key_id,
-        )  # fmt: skip
+            rows=self.rows,
+            size=self.size,
+            time_min=self.time_min,
+            time_max=self.time_max,
+            sha256=self.sha256,
+            content=self.content,
+            footer=self.footer,
+            key_id=self.key_id,
+        )
 
     @property
     def end(self) -> int:
@@ -341,9 +375,20 @@ class SessionRow(NamedTuple):
 
 
 Row = TypeVar(
-    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, WatermarkRow, SegmentRow, SchemaRow, PolicyRow, ShippingRow,
-    ShipmentRow, SpaceRow,
-)  # fmt: skip
+    "Row",
+    LogRow,
+    EpochRow,
+    TopicRow,
+    HeadRow,
+    KeyRow,
+    WatermarkRow,
+    SegmentRow,
+    SchemaRow,
+    PolicyRow,
+    ShippingRow,
+    ShipmentRow,
+    SpaceRow,
+)
 
 
 def stamped(row: Row, vault: Vault) -> Row:

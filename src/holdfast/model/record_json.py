@@ -63,9 +63,12 @@ class GivenRecord(msgspec.Struct):
     def is_bare(self) -> bool:
         """Whether it is a payload and nothing else."""
         return (
-            self.key is None and self.kind is None and self.headers is None and self.time_us is None
+            self.key is None
+            and self.kind is None
+            and self.headers is None
+            and self.time_us is None
             and self.time is None
-        )  # fmt: skip
+        )
 
     def bytes(self) -> bytes:
         """Its payload."""
@@ -107,9 +110,19 @@ def record_line(topic: str, record: Record) -> RecordLine:
     headers, headers_encoding = encoded_headers(record.headers)
     payload, payload_encoding = encoded(record.payload)
     return RecordLine(
-        topic, record.partition, record.offset, iso(record.time), record.time, key, record.kind, headers, payload,
-        key_encoding, headers_encoding, payload_encoding,
-    )  # fmt: skip
+        topic,
+        record.partition,
+        record.offset,
+        iso(record.time),
+        record.time,
+        key,
+        record.kind,
+        headers,
+        payload,
+        key_encoding,
+        headers_encoding,
+        payload_encoding,
+    )
 
 
 def plain_text(value: bytes) -> str | None:

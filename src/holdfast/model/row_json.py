@@ -210,9 +210,11 @@ def _readers() -> Sequence[tuple[Callable[[Any], bool], Callable[[str], Any]]]:
 
     def is_bytes(kind: pa.DataType) -> bool:
         return bool(
-            pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+            pa.types.is_binary(kind)
+            or pa.types.is_large_binary(kind)
+            or pa.types.is_fixed_size_binary(kind)
             or pa.types.is_binary_view(kind)
-        )  # fmt: skip
+        )
 
     return (
         (pa.types.is_timestamp, _moment),

@@ -88,7 +88,7 @@ def chain_value(head: SegmentHead, rows: int, content: bytes) -> bytes:
 
 def chain_link(
     previous: bytes, log_id: bytes, topic: str, partition: int, number: int, first: int, rows: int, content: bytes
-) -> bytes:  # fmt: skip
+) -> bytes:
     """The same without a head, to prove a million of them."""
     message = digests.canonical("segment", previous, log_id, topic, partition, number, first, rows, content)
     return blake3(message, derive_key_context="holdfast 1 segment chain").digest()

@@ -133,9 +133,11 @@ class TrustedTime:
             "the clock is %.0f s %s what this log knows: nothing is removed for its age until it has stayed there for"
             " %.0f s. If it is wrong, set it; if it is right, wait, or open the log once with a higher"
             " journal.clock_jump_max_ms",
-            abs(ahead_us) / 1e6, "ahead of" if ahead_us > 0 else "behind", self._jump_max_us / 1e6,
+            abs(ahead_us) / 1e6,
+            "ahead of" if ahead_us > 0 else "behind",
+            self._jump_max_us / 1e6,
             extra={"action": "clock_jump", "seconds": ahead_us / 1e6},
-        )  # fmt: skip
+        )
 
 
 def newest_supported(stamps_us: Iterable[int], wall_us: int, jump_max_us: int = JUMP_MAX_US) -> int:

@@ -182,10 +182,12 @@ class ConsumerCalls:
     def _assignment(self, members: Members, member: RemoteMember) -> Assignment:
         with members.lock:
             return Assignment(
-                True, {number: Held(members.kept(number), turn) for number, turn in member.held.items()},
-                tuple(number for number in member.held if members.is_wanted(number)), members.is_waiting(member.id),
+                True,
+                {number: Held(members.kept(number), turn) for number, turn in member.held.items()},
+                tuple(number for number in member.held if members.is_wanted(number)),
+                members.is_waiting(member.id),
                 member.turn,
-            )  # fmt: skip
+            )
 
     def _bury(self, token: bytes) -> None:
         with self._lock:

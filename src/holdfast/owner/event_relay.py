@@ -105,9 +105,13 @@ class ToldEvents:
     """
 
     def __init__(
-        self, link: OwnerLink, asking: Asking, soon: Callable[[Callable[[], None]], None], events_max: int,
+        self,
+        link: OwnerLink,
+        asking: Asking,
+        soon: Callable[[Callable[[], None]], None],
+        events_max: int,
         timeout: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`soon` does something in a thread that may wait for the owner."""
         self._asking = asking
         self._soon = soon

@@ -150,9 +150,15 @@ def _packed_part(operation: Operation, bodies: list[Buffer]) -> _Part:
     body = memoryview(columns.body).cast("B")
     bodies.append(body)
     return _Encoded(
-        partition.id, columns.count, columns.time_min, columns.time_max, columns.schema, columns.key, columns.batch,
+        partition.id,
+        columns.count,
+        columns.time_min,
+        columns.time_max,
+        columns.schema,
+        columns.key,
+        columns.batch,
         len(body),
-    )  # fmt: skip
+    )
 
 
 # -- by the owner -----------------------------------------------------------------------------------------
@@ -214,9 +220,7 @@ class GroupReader:
                 return Run.unplaced(self._partition(part.partition), self._columns(pieces.take(part.length)))
             case _Encoded():
                 body = pieces.take(part.length)
-                encoded = Encoded(
-                    part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema
-                )  # fmt: skip
+                encoded = Encoded(part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema)
                 encoded.key = part.key
                 # One object for all parts of a batch: that is how the writer knows them to be of one.
                 encoded.batch = None if part.batch is None else batches.setdefault(part.batch, part.batch)

@@ -64,9 +64,7 @@ class OwnerNews:
     may be told at once. Events come in turns of the link, where it is held.
     """
 
-    def __init__(
-        self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership
-    ) -> None:  # fmt: skip
+    def __init__(self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership) -> None:
         self._ownership = ownership
         self._clock = journal.clock
         self._met = Event()

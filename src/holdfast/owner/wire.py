@@ -188,13 +188,13 @@ BEFORE_HELLO: Limits = {HELLO: (HELLO_BYTES_MAX, 0)}
 BEFORE_PROOF: Limits = {PROOF: (HELLO_BYTES_MAX, 0)}
 BEFORE_WELCOME: Limits = dict.fromkeys((WELCOME, REFUSED, CHALLENGE), (HELLO_BYTES_MAX, 0))
 FROM_OWNER: Limits = {
-    ANSWER: (HEAD_BYTES_MAX, 0), RESULT: (HELLO_BYTES_MAX, CALL_BYTES_MAX), EVENT: (HELLO_BYTES_MAX, CALL_BYTES_MAX),
+    ANSWER: (HEAD_BYTES_MAX, 0),
+    RESULT: (HELLO_BYTES_MAX, CALL_BYTES_MAX),
+    EVENT: (HELLO_BYTES_MAX, CALL_BYTES_MAX),
     CLOSING: (0, 0),
-}  # fmt: skip
+}
 
 
 def from_client(group_bytes_max: int) -> Limits:
     """What a client may send, once it was welcomed."""
-    return {
-        GROUP: (HEAD_BYTES_MAX, group_bytes_max), CALL: (HELLO_BYTES_MAX, CALL_BYTES_MAX), BYE: (0, 0),
-    }  # fmt: skip
+    return {GROUP: (HEAD_BYTES_MAX, group_bytes_max), CALL: (HELLO_BYTES_MAX, CALL_BYTES_MAX), BYE: (0, 0)}

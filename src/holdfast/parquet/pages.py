@@ -33,7 +33,7 @@ from holdfast.parquet.outline import (
     Outline,
     RowGroup,
     rewritten,
-)  # fmt: skip
+)
 from holdfast.parquet.thrift import I32, STRUCT, BadStructure, Walk
 
 HEADER_BYTES_MAX = 2**20

@@ -26,11 +26,7 @@ from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
 from holdfast.root.batch_application import apply, is_applied
-from holdfast.root.objects.documents import (
-    SinkBatchDocument,
-    SinkTopicDocument,
-    TopicDocument,
-)
+from holdfast.root.objects.documents import SinkBatchDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.objects.frontiers import behind, missing, newest_frontier
 from holdfast.root.root_store import RootStore
 from holdfast.root.sink_batches import end_of, newest_batch, read_batch
@@ -296,9 +292,15 @@ def report_of(root: RootStore, topic: str, standing: Standing) -> TableReport:
         return TableReport(topic=topic, state="unchanged", table=place)
     settled = {partition: max(cursor.settled, 0) for partition, cursor in published.cursors.items()}
     return TableReport(
-        topic=topic, state="unchanged", table=place, version=standing.version, files=published.files,
-        rows=published.rows, bytes=published.bytes, settled=settled,
-    )  # fmt: skip
+        topic=topic,
+        state="unchanged",
+        table=place,
+        version=standing.version,
+        files=published.files,
+        rows=published.rows,
+        bytes=published.bytes,
+        settled=settled,
+    )
 
 
 def failed(topic: str, error: HoldfastError) -> TableReport:

@@ -70,8 +70,9 @@ def shown(segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocumen
     return [file for file in files if file.upto > cursor.expired and not file.segment.is_filler]
 
 
-def difference(partition: int, before: Sequence[InEffect], files: Sequence[InEffect], after: Cursor, *, is_rewrite: bool
-) -> PartitionChange:  # fmt: skip
+def difference(
+    partition: int, before: Sequence[InEffect], files: Sequence[InEffect], after: Cursor, *, is_rewrite: bool
+) -> PartitionChange:
     """What leads from some files to others."""
     old, new = {file.segment.key for file in before}, {file.segment.key for file in files}
     added = tuple(file for file in files if file.segment.key not in old)

@@ -86,8 +86,9 @@ def parse_marks(text: str | bytes) -> Marks:
     """
     found = parse_offsets(text, least=0)
     if not found.log or any(mark.start is None for mark in found.of.values()):
-        raise Invalid("these are not the marks of a read: they name a log, and where it began and ended",
-                      hint=_MARKS_SHAPE)  # fmt: skip
+        raise Invalid(
+            "these are not the marks of a read: they name a log, and where it began and ended", hint=_MARKS_SHAPE
+        )
     return found
 
 

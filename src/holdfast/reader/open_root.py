@@ -79,14 +79,17 @@ class SettledRoot:
     def open(cls, place: str, options: ReadOptions, clock: Clock | None = None) -> SettledRoot:
         """Open a root; raises NotFound if there is none, Invalid if it is another one than asked for, also by marks."""
         root = cls(
-            root_store(place, options, clock), is_keyed=bool(options.keyring),
+            root_store(place, options, clock),
+            is_keyed=bool(options.keyring),
             accepts_loss=not options.fail_on_data_loss,
-        )  # fmt: skip
+        )
         for marks in options.marks:
             require_log(
-                marks, root.log, what="these marks belong to",
+                marks,
+                root.log,
+                what="these marks belong to",
                 hint="they mean nothing here: read the root that they were taken from, or this one without them",
-            )  # fmt: skip
+            )
         return root
 
     def require_same_log(self) -> None:
@@ -175,10 +178,12 @@ class SettledRoot:
             if isinstance(document, SegmentDocument) and not document.key_id and not document.is_filler:
                 raise Corrupt(
                     "a segment of this log is not encrypted, and a keyring was given",
-                    path=layout.manifest_key(document.topic, document.partition, document.slot), topic=document.topic,
-                    partition=document.partition, offset=document.first,
+                    path=layout.manifest_key(document.topic, document.partition, document.slot),
+                    topic=document.topic,
+                    partition=document.partition,
+                    offset=document.first,
                     hint="if the log has no keys, leave the keyring out; else somebody else put this segment there",
-                )  # fmt: skip
+                )
 
     def segments(self, where: Where) -> list[SegmentDocument]:
         """The segments of a partition as they were sealed, by number, as many as there are now, retired ones included.

@@ -100,11 +100,15 @@ class TaskReader:
         vault = Vault(piece.head.log_id, self._keyring)
         opener = vault.segment_keys if key_id else None
         return SegmentReader(
-            piece.key, piece.head, piece.facts, opener,
+            piece.key,
+            piece.head,
+            piece.facts,
+            opener,
             source=open_bytes(self._store.files, piece.key, piece.facts.size, prefetch),
-            compare_blocks=self._options.verify != "off", trusted=self._is_authentic,
+            compare_blocks=self._options.verify != "off",
+            trusted=self._is_authentic,
             row_group_bytes_max=self._options.store.read_bytes_max,
-        )  # fmt: skip
+        )
 
     def _batches(self, reader: SegmentReader, piece: Piece) -> Iterator[pa.RecordBatch]:
         if self._options.encrypted == "sealed":
@@ -115,9 +119,13 @@ class TaskReader:
             return blocks if piece.is_whole else (encrypted_blocks.meeting(b, piece.start, piece.end) for b in blocks)
         there = set(reader.schema.names)
         return reader.batches(
-            piece.start, piece.end, columns=[name for name in self._shaping.needs if name in there],
-            since=self._bounds.since, until=self._bounds.until, share=piece.share,
-        )  # fmt: skip
+            piece.start,
+            piece.end,
+            columns=[name for name in self._shaping.needs if name in there],
+            since=self._bounds.since,
+            until=self._bounds.until,
+            share=piece.share,
+        )
 
 
 def no_key(topic: str, key_id: str) -> Invalid:
@@ -147,6 +155,10 @@ def missing(store: Store, piece: Piece) -> Corrupt | NotFound:
             " keeps replaced files for queries that take long",
         )
     return Corrupt(
-        f"a segment is missing {span}", path=piece.key, topic=head.topic, partition=head.partition, offset=head.first,
+        f"a segment is missing {span}",
+        path=piece.key,
+        topic=head.topic,
+        partition=head.partition,
+        offset=head.first,
         hint="`holdfast reconcile DIR --remote --deep --fix` brings it back from the log that wrote it",
-    )  # fmt: skip
+    )

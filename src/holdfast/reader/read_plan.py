@@ -112,10 +112,12 @@ def pieces_of(
 def _lost(segment: SegmentDocument) -> Corrupt:
     return Corrupt(
         f"records were lost offsets={segment.first}..{segment.end - 1}",
-        path=layout.manifest_key(segment.topic, segment.partition, segment.slot), topic=segment.topic,
-        partition=segment.partition, offset=segment.first,
+        path=layout.manifest_key(segment.topic, segment.partition, segment.slot),
+        topic=segment.topic,
+        partition=segment.partition,
+        offset=segment.first,
         hint="failOnDataLoss=false reads what is left",
-    )  # fmt: skip
+    )
 
 
 # -- tasks ------------------------------------------------------------------------------------------------

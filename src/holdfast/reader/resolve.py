@@ -88,9 +88,8 @@ def resolve(root: SettledRoot, options: ReadOptions, pinned: Marks | None = None
     topics = root.topics(options)
     if pinned is not None:  # what was settled once is settled: nothing more has to be asked
         require_log(
-            pinned, root.log, what="what was loaded belongs to",
-            hint="another log was put there since: load it again",
-        )  # fmt: skip
+            pinned, root.log, what="what was loaded belongs to", hint="another log was put there since: load it again"
+        )
         known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.of.items()))
         return Resolved(root.log, tuple(topics), shape_of(topics, options), known)
     settled = root.marks(topics, lambda where: _limit(where, options))
@@ -212,9 +211,12 @@ def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocume
     if end < span.end:
         raise Corrupt(
             f"the manifest ends before what was settled end={end} settled={span.end} store={root.store.url}",
-            path=layout.manifest_folder(span.topic, span.partition), topic=span.topic, partition=span.partition,
-            offset=end, hint="`holdfast reconcile DIR --remote --fix` writes manifest objects anew",
-        )  # fmt: skip
+            path=layout.manifest_folder(span.topic, span.partition),
+            topic=span.topic,
+            partition=span.partition,
+            offset=end,
+            hint="`holdfast reconcile DIR --remote --fix` writes manifest objects anew",
+        )
 
 
 def check_schemas(

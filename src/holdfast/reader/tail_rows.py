@@ -149,7 +149,7 @@ def _on_store(root: SettledRoot, bytes_max: int) -> tuple[dict[Where, int], froz
                 path=layout.TAIL,
                 hint=f"open the log that ships here: it sends again what is missing. {OR_READ_THE_REST}",
             )
-        )  # fmt: skip
+        )
     return {where: walked.ends.get(where, mark) for where, mark in settled.items()}, walked.schemas
 
 
@@ -419,14 +419,21 @@ class TailReader:
 
     def _corrupt(self, message: str, taking: _Taking, offset: int) -> Corrupt:
         return Corrupt(
-            message, path=self._key, topic=taking.topic, partition=taking.partition, offset=offset,
+            message,
+            path=self._key,
+            topic=taking.topic,
+            partition=taking.partition,
+            offset=offset,
             hint="the log that shipped it still has these entries, as entries or in segments",
-        )  # fmt: skip
+        )
 
 
 def _nowhere(taking: _Taking) -> Corrupt:
     return Corrupt(
         f"records are neither in segments nor in commit batches any more offsets={taking.at}..{taking.end - 1}",
-        path=layout.TAIL, topic=taking.topic, partition=taking.partition, offset=taking.at,
+        path=layout.TAIL,
+        topic=taking.topic,
+        partition=taking.partition,
+        offset=taking.at,
         hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from tells more",
-    )  # fmt: skip
+    )

@@ -116,9 +116,13 @@ class _Page:
     """A page while it is judged: what was found, and the files that no row has claimed yet."""
 
     def __init__(
-        self, files: dict[str, int], mark: Mark, in_flight: Collection[int], state: Callable[[SegmentRow], int],
+        self,
+        files: dict[str, int],
+        mark: Mark,
+        in_flight: Collection[int],
+        state: Callable[[SegmentRow], int],
         after: Mark,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._files = files
         self._mark = mark
         self._moving = set(in_flight)
@@ -161,9 +165,13 @@ class _Page:
             self._judge_unclaimed(name, size, last=last)
         self._findings.sort(key=_by_number)
         return Classified(
-            tuple(self._findings), self._checked_segments, self._checked_files, self._in_flight,
-            self._bytes_expected, self._bytes_actual,
-        )  # fmt: skip
+            tuple(self._findings),
+            self._checked_segments,
+            self._checked_files,
+            self._in_flight,
+            self._bytes_expected,
+            self._bytes_actual,
+        )
 
     def _is_above(self, number: int) -> bool:
         return number > (-1 if self._mark.index is None else self._mark.index)
@@ -224,9 +232,16 @@ class _Page:
 
     def _find(self, row: SegmentRow, kind: Kind, size: int | None, detail: str, *, garbage: bool = False) -> None:
         self._add(
-            kind, row.number, detail, name=_name(row), first=row.first_offset, rows=row.rows, expected=row.size,
-            actual=size, garbage=garbage,
-        )  # fmt: skip
+            kind,
+            row.number,
+            detail,
+            name=_name(row),
+            first=row.first_offset,
+            rows=row.rows,
+            expected=row.size,
+            actual=size,
+            garbage=garbage,
+        )
 
     def _add(self, kind: Kind, number: int | None, detail: str, **facts: Any) -> None:
         self._findings.append(Finding(kind, number=number, detail=detail, **facts))

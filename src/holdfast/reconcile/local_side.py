@@ -202,9 +202,15 @@ class LocalSegments:
 
     def _mismatch(self, row: SegmentRow, detail: str) -> Finding:
         return Finding(
-            "content_mismatch", self.partition.topic, self.partition.number, row.number, _name(row), row.first_offset,
-            row.rows, detail=detail,
-        )  # fmt: skip
+            "content_mismatch",
+            self.partition.topic,
+            self.partition.number,
+            row.number,
+            _name(row),
+            row.first_offset,
+            row.rows,
+            detail=detail,
+        )
 
     def prove(self, row: SegmentRow) -> Finding | None:
         """Read a whole file, and compare it with what its row says."""

@@ -52,9 +52,14 @@ class ManifestWalk:
     """Goes through the slots of one partition, up to its mark."""
 
     def __init__(
-        self, of: Walked, sizes: Mapping[int, int], due: Callable[[int, int], bytes],
-        fetch: Callable[[int], bytes | None], *, deep: bool,
-    ) -> None:  # fmt: skip
+        self,
+        of: Walked,
+        sizes: Mapping[int, int],
+        due: Callable[[int, int], bytes],
+        fetch: Callable[[int], bytes | None],
+        *,
+        deep: bool,
+    ) -> None:
         self._of = of
         self._sizes = sizes
         self._due = due

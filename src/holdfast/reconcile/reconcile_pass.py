@@ -145,9 +145,11 @@ class Reconciler:
         self.passes += 1
         if report.findings:
             _LOGGERS[report.where].error(
-                "reconciliation of the %s found %d problems", report.where, len(report.findings),
+                "reconciliation of the %s found %d problems",
+                report.where,
+                len(report.findings),
                 extra={"action": "reconcile", "findings": self.findings_by_kind()},
-            )  # fmt: skip
+            )
 
     def findings_by_kind(self) -> dict[str, int]:
         """Findings of the last complete pass, counted."""
@@ -176,9 +178,12 @@ class Pass:
         self._holds_lock = fix
         self._units = of.side.units(self)
         self.report = ReconcileReport(
-            deep=deep, mode="fix" if fix else "report", fixes_skipped=skipped, started_us=of.clock.now_us(),
+            deep=deep,
+            mode="fix" if fix else "report",
+            fixes_skipped=skipped,
+            started_us=of.clock.now_us(),
             where=of.side.where,
-        )  # fmt: skip
+        )
 
     def step(self) -> bool:
         """Do one unit; False when the pass is complete."""
@@ -196,9 +201,13 @@ class Pass:
             self.end()
             raise
         self.report = msgspec.structs.replace(
-            self.report, findings=tuple(self.findings), repairs=tuple(self.repairs), complete=is_complete,
-            completed_us=self._of.clock.now_us() if is_complete else None, **self.counts,
-        )  # fmt: skip
+            self.report,
+            findings=tuple(self.findings),
+            repairs=tuple(self.repairs),
+            complete=is_complete,
+            completed_us=self._of.clock.now_us() if is_complete else None,
+            **self.counts,
+        )
         if is_complete:
             self.end()
             self._of.publish(self.report)
@@ -249,9 +258,15 @@ class Pass:
             found = of.prove(row) if kind is None and self.deep else None
             if kind is not None:
                 found = Finding(
-                    kind, number=row.number, name=file.name, first=row.first_offset, rows=row.rows, expected=row.size,
-                    actual=size, detail=f"a file that holds segments {row.number} to {file.upto - 1}",
-                )  # fmt: skip
+                    kind,
+                    number=row.number,
+                    name=file.name,
+                    first=row.first_offset,
+                    rows=row.rows,
+                    expected=row.size,
+                    actual=size,
+                    detail=f"a file that holds segments {row.number} to {file.upto - 1}",
+                )
             if found is not None:
                 self._take(of, found, row)
             yield None
@@ -259,9 +274,12 @@ class Pass:
     def _judge(self, of: Segments, found: Classified, rows: Sequence[SegmentRow]) -> set[int | None]:
         """Count, and take what was found; returns the numbers of the segments that something is wrong with."""
         self.counts.update(
-            segments=found.checked_segments, files=found.checked_files, in_flight=found.in_flight,
-            bytes_expected=found.bytes_expected, bytes_actual=found.bytes_actual,
-        )  # fmt: skip
+            segments=found.checked_segments,
+            files=found.checked_files,
+            in_flight=found.in_flight,
+            bytes_expected=found.bytes_expected,
+            bytes_actual=found.bytes_actual,
+        )
         known = len(self.findings)
         by_number: dict[int | None, SegmentRow] = {row.number: row for row in rows} if found.findings else {}
         for finding in found.findings:
@@ -285,6 +303,9 @@ class Pass:
         """Something was repaired."""
         self.repairs.append(repair)
         _LOGGERS[self.report.where].warning(
-            "reconciliation of the %s %s %s", self.report.where, repair.action, repair.path,
+            "reconciliation of the %s %s %s",
+            self.report.where,
+            repair.action,
+            repair.path,
             extra={"action": f"reconcile_{repair.action}", "path": repair.path},
-        )  # fmt: skip
+        )

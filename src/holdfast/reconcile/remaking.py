@@ -97,9 +97,16 @@ def _swapped_in(
     segment, now_us, claim = output.segment, objects.journal.clock.now_us(), objects.claim()
     log, topic, partition = segment.log, segment.topic, segment.partition
     intent = IntentDocument(
-        log=log, topic=topic, partition=partition, number=number, nonce=nonce,
-        runs=((lost.row.number, lost.upto),), begun_us=now_us, host=claim.host, pid=claim.pid,
-    )  # fmt: skip
+        log=log,
+        topic=topic,
+        partition=partition,
+        number=number,
+        nonce=nonce,
+        runs=((lost.row.number, lost.upto),),
+        begun_us=now_us,
+        host=claim.host,
+        pid=claim.pid,
+    )
     rewrite = RewriteDocument(
         log=log, topic=topic, partition=partition, number=number, nonce=nonce, outputs=(output,), rewritten_us=now_us
     )

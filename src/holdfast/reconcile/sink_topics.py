@@ -212,9 +212,16 @@ class _Partition:
             kind = "content_mismatch"
         if kind is not None and self._is_needed(segment):
             self._objects.find(
-                kind, segment.key, f"a file of a sink's topic; {_LOST}", number=segment.number, first=segment.first,
-                rows=segment.rows, expected=segment.size, actual=size, **self._place,
-            )  # fmt: skip
+                kind,
+                segment.key,
+                f"a file of a sink's topic; {_LOST}",
+                number=segment.number,
+                first=segment.first,
+                rows=segment.rows,
+                expected=segment.size,
+                actual=size,
+                **self._place,
+            )
 
     def _has_hash(self, segment: SegmentDocument) -> bool:
         digest = sha256()

@@ -45,9 +45,14 @@ class StoreObjects:
     """The objects of one store, during one pass."""
 
     def __init__(
-        self, work: Pass, store: RootStore, journal: Journal, manifest: Manifest, epoch: Callable[[], int] | None,
+        self,
+        work: Pass,
+        store: RootStore,
+        journal: Journal,
+        manifest: Manifest,
+        epoch: Callable[[], int] | None,
         resend: Callable[[], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.work = work
         self.store = store
         self.journal = journal

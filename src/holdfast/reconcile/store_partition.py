@@ -91,9 +91,10 @@ class PartitionObjects:
         if not is_linked(document):
             raise Corrupt(
                 f"the log's own manifest is damaged: a segment does not follow the one before it number={row.number}",
-                path=str(self._manifest.root), **self._place,
+                path=str(self._manifest.root),
+                **self._place,
                 hint="reconcile the log itself first: holdfast reconcile DIR --deep",
-            )  # fmt: skip
+            )
         return documents.encode(document)
 
     def _note_slot(self, judged: Slot, problem: Kind) -> None:
@@ -104,9 +105,14 @@ class PartitionObjects:
             due = documents.encode(start)
         if not self._objects.try_restore(key, due, damaged=problem != "missing"):
             self._objects.find(
-                problem, key, judged.detail, **self._place, number=judged.number, actual=judged.actual,
+                problem,
+                key,
+                judged.detail,
+                **self._place,
+                number=judged.number,
+                actual=judged.actual,
                 expected=None if judged.due is None else len(judged.due),
-            )  # fmt: skip
+            )
 
     def _compare_checkpoints(self) -> None:
         """The newest checkpoint, or with `deep` each, says what the manifest says, as far as that is settled."""
@@ -221,9 +227,12 @@ class PartitionObjects:
     def _find_foreigns(self) -> None:
         """Objects that lie in none of the known folders; those are skipped, at the price of one request each."""
         folders = (
-            layout.checkpoints_folder, layout.expired_folder, layout.intents_folder, layout.manifest_folder,
+            layout.checkpoints_folder,
+            layout.expired_folder,
+            layout.intents_folder,
+            layout.manifest_folder,
             layout.rewrites_folder,
-        )  # fmt: skip
+        )
         known = [folder(*self._where) for folder in folders] + [layout.segments_folder(*self._where) + "/"]
         after: str | None = None
         while True:

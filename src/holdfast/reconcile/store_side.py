@@ -58,9 +58,14 @@ class StoreSide:
     where: Final = "store"
 
     def __init__(
-        self, journal: Journal, manifest: Manifest, address: StoreSettings, clock: Clock,
-        epoch: Callable[[], int] | None, resend: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        address: StoreSettings,
+        clock: Clock,
+        epoch: Callable[[], int] | None,
+        resend: Callable[[], object] = lambda: None,
+    ) -> None:
         _require_own(journal, address)
         self.store = RootStore(store_kinds.open_any_store(address.url, address, clock), root_trust(journal))
         self._journal = journal

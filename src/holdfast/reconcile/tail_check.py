@@ -192,9 +192,10 @@ class TailCheck:
         self._objects.count("files")
         self._objects.count("evidence")
         logger.warning(
-            "a commit batch shows, or may show, that more was acknowledged than was adopted; it stays key=%s", key,
+            "a commit batch shows, or may show, that more was acknowledged than was adopted; it stays key=%s",
+            key,
             extra={"action": "reconcile_evidence", "path": key},
-        )  # fmt: skip
+        )
 
     def _prove(self, key: str, last_seq: int) -> list[str]:
         """Read a batch. If it is not what it should be, it is reported or, where it will be repaired, returned."""

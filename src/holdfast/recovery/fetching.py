@@ -283,10 +283,14 @@ def _require_hash(found: str, key: str, segment: SegmentDocument) -> None:
 
 def _damaged(key: str, segment: SegmentDocument, why: str) -> Corrupt:
     return Corrupt(
-        f"a segment on the store is damaged: {why}", path=key, topic=segment.topic, partition=segment.partition,
-        offset=segment.first, hint="is there another copy? `holdfast reconcile DIR --remote --deep --fix` brings it"
+        f"a segment on the store is damaged: {why}",
+        path=key,
+        topic=segment.topic,
+        partition=segment.partition,
+        offset=segment.first,
+        hint="is there another copy? `holdfast reconcile DIR --remote --deep --fix` brings it"
         " back from the log that wrote it",
-    )  # fmt: skip
+    )
 
 
 def _wanted(manifests: Iterable[StoreManifest]) -> list[SegmentDocument]:

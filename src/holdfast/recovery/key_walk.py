@@ -43,9 +43,14 @@ class KeyWalk:
     """Finds the keys that count in one log."""
 
     def __init__(
-        self, log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None,
-        manifests: Mapping[Where, StoreManifest], ends: Mapping[Where, int], last_seq: int,
-    ) -> None:  # fmt: skip
+        self,
+        log_id: bytes,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        manifests: Mapping[Where, StoreManifest],
+        ends: Mapping[Where, int],
+        last_seq: int,
+    ) -> None:
         self._log_id = log_id
         self._keyring, self._cipher = keyring, cipher
         self._ends = ends
@@ -107,11 +112,7 @@ class KeyWalk:
 
 
 def hash_cipher_of(
-    log_id: bytes,
-    keyring: Keyring | None,
-    cipher: PayloadCipher | None,
-    key: TailKey | None,
-    purpose: Purpose = KEYS,
+    log_id: bytes, keyring: Keyring | None, cipher: PayloadCipher | None, key: TailKey | None, purpose: Purpose = KEYS
 ) -> HashCipher:
     """What decrypts hashes that a key epoch encrypted; raises Invalid where its key is missing, and Corrupt."""
     if key is None:

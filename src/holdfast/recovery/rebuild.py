@@ -123,9 +123,13 @@ class _Rebuild:
     """One rebuild."""
 
     def __init__(
-        self, directory: Directory, keyring: Keyring | None, cipher: PayloadCipher | None, clock: Clock,
+        self,
+        directory: Directory,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        clock: Clock,
         progress: Progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._directory = directory
         self._keyring, self._cipher = keyring, cipher
         self._clock = clock
@@ -167,9 +171,14 @@ class _Rebuild:
         lost = (*_unaccounted(plans, firsts), *self._lost(plans, durable), *self._damaged)
         live = [row for planned in plans.values() for row in planned.rows if row.state == LIVE]
         return RebuildReport(
-            len(complete), sum(topic.partitions for topic in complete), len(live), sum(row.rows for row in live),
-            salvaged, lost, None if set_aside is None else str(set_aside),
-        )  # fmt: skip
+            len(complete),
+            sum(topic.partitions for topic in complete),
+            len(live),
+            sum(row.rows for row in live),
+            salvaged,
+            lost,
+            None if set_aside is None else str(set_aside),
+        )
 
     # -- what there is ------------------------------------------------------------------------------------
 
@@ -244,10 +253,13 @@ class _Rebuild:
         for (topic, partition), head, path in self._unknown:
             if not any(file.head.number == head.number for file in found[topic, partition]):
                 raise Corrupt(
-                    "a file holds several segments, and the rewrite that says which is gone", path=str(path),
-                    topic=topic, partition=partition, offset=head.first,
+                    "a file holds several segments, and the rewrite that says which is gone",
+                    path=str(path),
+                    topic=topic,
+                    partition=partition,
+                    offset=head.first,
                     hint="put the folders _rewrites and _manifest back that were beside the log's segments",
-                )  # fmt: skip
+                )
             logger.info("left out what a compaction began: %s", path, extra={"action": "rebuild_left_out"})
 
     def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> Found | None:
@@ -298,9 +310,7 @@ class _Rebuild:
             topics[name] = _Topic(name, len(partitions), versions, limits)
         return topics
 
-    def _lost(
-        self, plans: dict[tuple[str, int], Planned], durable: dict[tuple[str, int], int]
-    ) -> Iterator[Lost]:  # fmt: skip
+    def _lost(self, plans: dict[tuple[str, int], Planned], durable: dict[tuple[str, int], int]) -> Iterator[Lost]:
         for (topic, number), planned in sorted(plans.items()):
             end = planned.rows[-1].end if planned.rows else 0
             for first, records in planned.lost:
@@ -317,9 +327,7 @@ def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[K
     return tuple(KnownPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
 
 
-def _unaccounted(
-    plans: dict[tuple[str, int], Planned], firsts: dict[tuple[str, int], int]
-) -> Iterator[Lost]:  # fmt: skip
+def _unaccounted(plans: dict[tuple[str, int], Planned], firsts: dict[tuple[str, int], int]) -> Iterator[Lost]:
     """What the journal had not expired, and no file holds: gone since, by retention or otherwise."""
     for (topic, number), first in sorted(firsts.items()):
         left = [row.first_offset for row in plans[topic, number].rows if row.state != EXPIRED]

@@ -106,9 +106,15 @@ def _fits(segment: Segment, wanted: bytes | None, below: int) -> bool:
 
 
 def _fill(
-    partition_id: int, number: int, count: int, start: int, end: int, state: int, last_chain: bytes | None,
+    partition_id: int,
+    number: int,
+    count: int,
+    start: int,
+    end: int,
+    state: int,
+    last_chain: bytes | None,
     own_chain: bytes = NO_CHAIN,
-) -> list[SegmentRow]:  # fmt: skip
+) -> list[SegmentRow]:
     """`count` rows without files that cover start..end; where one segment ended and the next began, nobody knows."""
     low, high = _NEVER if state == EXPIRED else _ANY_TIME
     rows = []
@@ -117,10 +123,27 @@ def _fill(
         rest = 1 if index < count - 1 else end - first
         chain = last_chain if last_chain is not None and index == count - 1 else own_chain
         filler = SegmentRow(
-            partition_id=partition_id, number=number + index, first_offset=first, rows=rest, size=0, time_min=low,
-            time_max=high, low=0, high=0, sha256=bytes(32), content=NO_CONTENT, footer=bytes(16), chain=chain,
-            schema=NO_SCHEMA, key_id="", epoch=0, sealed_us=0, state=state, key_epoch=0, stamp=b"",
-        )  # fmt: skip
+            partition_id=partition_id,
+            number=number + index,
+            first_offset=first,
+            rows=rest,
+            size=0,
+            time_min=low,
+            time_max=high,
+            low=0,
+            high=0,
+            sha256=bytes(32),
+            content=NO_CONTENT,
+            footer=bytes(16),
+            chain=chain,
+            schema=NO_SCHEMA,
+            key_id="",
+            epoch=0,
+            sealed_us=0,
+            state=state,
+            key_epoch=0,
+            stamp=b"",
+        )
         rows.append(filler)
     return rows
 

@@ -163,9 +163,15 @@ class _Restore:
     """One restore."""
 
     def __init__(
-        self, store: RootStore, log: LogDocument, directory: Directory, keyring: Keyring | None,
-        cipher: PayloadCipher | None, clock: Clock, options: RestoreOptions,
-    ) -> None:  # fmt: skip
+        self,
+        store: RootStore,
+        log: LogDocument,
+        directory: Directory,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        clock: Clock,
+        options: RestoreOptions,
+    ) -> None:
         self._store = store
         self._log = log
         self._log_id = bytes.fromhex(log.log)
@@ -321,9 +327,17 @@ class _Restore:
             acks[frontier.epoch] = max(acks.get(frontier.epoch, 0), frontier.seq)
         told = acknowledged(inherited, acks, others)
         seen = Seen(
-            topics, manifests, inherited, batches, walked, beyond, told, named, frontier,
+            topics,
+            manifests,
+            inherited,
+            batches,
+            walked,
+            beyond,
+            told,
+            named,
+            frontier,
             self._files_beyond(manifests, walked),
-        )  # fmt: skip
+        )
         self._require_settled(seen)
         self._require_acknowledged(seen)
         return seen
@@ -419,8 +433,9 @@ class _Restore:
         manifests = self._steps.over(
             "taking over partitions",
             lambda manifest: takeover.start(claim, manifest, seq, settled[manifest.topic, manifest.partition]),
-            seen.manifests.values(), _AT_ONCE,
-        )  # fmt: skip
+            seen.manifests.values(),
+            _AT_ONCE,
+        )
         # An old owner may have settled more until it found its slot taken.
         seen = seen._replace(manifests={(m.topic, m.partition): m for m in manifests})
         if seen.settled != settled:
@@ -442,9 +457,7 @@ class _Restore:
 
     # -- making it a log ----------------------------------------------------------------------------------
 
-    def _make(
-        self, seen: Seen, attempt: RestoreAttempt, epoch: int, takeover: Takeover | None = None
-    ) -> RestoreReport:  # fmt: skip
+    def _make(self, seen: Seen, attempt: RestoreAttempt, epoch: int, takeover: Takeover | None = None) -> RestoreReport:
         self._steps.tell("making the database", 0, 1)
         made = self._database.finished(seen, attempt.owner, epoch)
         report = self._report(seen, made.rows, epoch, made.keys)
@@ -458,30 +471,45 @@ class _Restore:
         live, walked, beyond = restore_report.live(rows), seen.walked, seen.inherited.beyond
         if lost := [row for row in rows if row.state == LOST]:
             logger.warning(
-                "the log was rebuilt before it was shipped, and %d records were lost then", sum(r.rows for r in lost),
+                "the log was rebuilt before it was shipped, and %d records were lost then",
+                sum(r.rows for r in lost),
                 extra={"action": "restored_lost", "segments": len(lost)},
-            )  # fmt: skip
+            )
         cut = walked.cut_records + seen.beyond_records
         if seen.lost:
             logger.warning(
                 "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
                 " seq %d on; %d batches with %d records behind them are left out and stay on the store",
-                seen.lost, walked.reach + 1, len(beyond), cut,
+                seen.lost,
+                walked.reach + 1,
+                len(beyond),
+                cut,
                 extra={"action": "restored_with_loss", "commits": seen.lost, "batches": len(beyond), "records": cut},
-            )  # fmt: skip
+            )
         keyed = self._keyring is not None or self._cipher is not None
         return RestoreReport(
-            self._log.log, self._store.url, epoch, len(seen.topics), len(seen.manifests), len(live),
-            sum(row.rows for row in live) + walked.records, walked.records, self._segments.bytes,
-            self._segments.resumed, sum(row.state == EXPIRED for row in rows), len(beyond), cut,
-            seen.acknowledged, seen.lost, keys, restore_report.policies(seen.topics),
+            self._log.log,
+            self._store.url,
+            epoch,
+            len(seen.topics),
+            len(seen.manifests),
+            len(live),
+            sum(row.rows for row in live) + walked.records,
+            walked.records,
+            self._segments.bytes,
+            self._segments.resumed,
+            sum(row.state == EXPIRED for row in rows),
+            len(beyond),
+            cut,
+            seen.acknowledged,
+            seen.lost,
+            keys,
+            restore_report.policies(seen.topics),
             restore_report.expiries(seen.manifests.values()),
-            restore_report.not_proved(
-                rows, seen, keyed=keyed, damaged=len(self._damaged),
-                unread=self._unread,
-            ),
-            self._sinks, restore_report.lost_settled(seen),
-        )  # fmt: skip
+            restore_report.not_proved(rows, seen, keyed=keyed, damaged=len(self._damaged), unread=self._unread),
+            self._sinks,
+            restore_report.lost_settled(seen),
+        )
 
     def _finish(self, attempt: RestoreAttempt, report: RestoreReport) -> None:
         """From here on it is a log."""

@@ -37,9 +37,7 @@ def earlier(directory: Directory) -> RestoreAttempt | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, disk.NotRegular, disk.TooLong):
-        raise Corrupt(
-            "RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again"
-        ) from None  # fmt: skip
+        raise Corrupt("RESTORE is damaged", path=str(marker), hint="remove the directory, then restore again") from None
 
 
 def refuse_foreign(directory: Directory) -> None:

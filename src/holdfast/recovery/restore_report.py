@@ -141,9 +141,10 @@ def lost_settled(seen: Seen) -> tuple[RestoredLoss, ...]:
     if seen.behind:
         logger.warning(
             "restored with a loss that was accepted: records that were settled are missing, in %d partitions; %s",
-            len(seen.behind), seen.behind[0],
+            len(seen.behind),
+            seen.behind[0],
             extra={"action": "restored_with_loss", "partitions": len(seen.behind)},
-        )  # fmt: skip
+        )
     return tuple(RestoredLoss(one.topic, one.partition, one.there, one.settled - one.there) for one in seen.behind)
 
 

@@ -99,9 +99,16 @@ class RestoredDatabase:
     """The database of one restore."""
 
     def __init__(
-        self, directory: Directory, log: LogDocument, root: str, keyring: Keyring | None, cipher: PayloadCipher | None,
-        clock: Clock, options: RestoreOptions, spool: Spool,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Directory,
+        log: LogDocument,
+        root: str,
+        keyring: Keyring | None,
+        cipher: PayloadCipher | None,
+        clock: Clock,
+        options: RestoreOptions,
+        spool: Spool,
+    ) -> None:
         self._directory = directory
         self._log = log
         self._log_id = bytes.fromhex(log.log)
@@ -134,14 +141,22 @@ class RestoredDatabase:
         ids, walked = partition_ids(topics), seen.walked
         tail = KnownTail(
             tail_walk.entries(counting(self._spool, seen.batches), seen.settled, walked.last_seq, ids),
-            tuple(KeyEpoch(*key) for key in walked.keys), walked.last_seq, walked.last_group,
-            self._known_keys(seen, ids), self._options.keys_max,
-        )  # fmt: skip
+            tuple(KeyEpoch(*key) for key in walked.keys),
+            walked.last_seq,
+            walked.last_group,
+            self._known_keys(seen, ids),
+            self._options.keys_max,
+        )
         vault = Vault(self._log_id, self._keyring, self._cipher, self._clock.random_bytes)
         created = create_database(
-            self._directory.rebuilt, vault, topics, self._clock, created_us=self._log.created_us, tail=tail,
+            self._directory.rebuilt,
+            vault,
+            topics,
+            self._clock,
+            created_us=self._log.created_us,
+            tail=tail,
             store=KnownStore(self._root, bytes.fromhex(owner), epoch, self._options.copy),
-        )  # fmt: skip
+        )
         return created, ids
 
     def _known_keys(self, seen: Seen, ids: Mapping[Where, int]) -> Iterator[KnownKey]:
@@ -180,11 +195,14 @@ def rows_of(manifest: StoreManifest) -> Iterator[SegmentRow]:
     """The rows of the manifest that the documents tell."""
     drafts = [
         SegmentRow.of(
-            document.segment, partition_id=0, sealed_us=document.sealed_us, state=state_of(manifest, document),
+            document.segment,
+            partition_id=0,
+            sealed_us=document.sealed_us,
+            state=state_of(manifest, document),
             chain=bytes.fromhex(document.chain),
         )
         for document in manifest.segments
-    ]  # fmt: skip
+    ]
     return with_tree(drafts)
 
 

@@ -31,9 +31,15 @@ def salvage(journal: Journal, manifest: Manifest, partition: Partition, clock: C
     saved = 0
     for schema, entries in _readable_runs(journal.reader(partition), at, partition.durable):
         head = SegmentHead(
-            log_id=journal.log_id, topic=partition.topic, partition=partition.number, number=number, first=at,
-            epoch=journal.epoch, schema=schema or NO_SCHEMA, previous=previous,
-        )  # fmt: skip
+            log_id=journal.log_id,
+            topic=partition.topic,
+            partition=partition.number,
+            number=number,
+            first=at,
+            epoch=journal.epoch,
+            schema=schema or NO_SCHEMA,
+            previous=previous,
+        )
         segment = _write(journal, manifest, partition, head, entries, schema, clock)
         at, number, previous, saved = segment.end, number + 1, segment.chain, saved + segment.facts.rows
     return saved
@@ -58,9 +64,14 @@ def _readable_runs(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes
 
 
 def _write(
-    journal: Journal, manifest: Manifest, partition: Partition, head: SegmentHead, entries: list[Entry], schema: bytes,
+    journal: Journal,
+    manifest: Manifest,
+    partition: Partition,
+    head: SegmentHead,
+    entries: list[Entry],
+    schema: bytes,
     clock: Clock,
-) -> Segment:  # fmt: skip
+) -> Segment:
     from holdfast.segments.file.file_shape import FileShape
     from holdfast.segments.file.segment_writer import SegmentWriter
     from holdfast.segments.manifest.entry_batches import batches_of

@@ -158,9 +158,18 @@ class RemoteExecutions(Executions):
         refuse("start_encoded")
 
     def schedule(
-        self, name: str, when: str, kind: str, /, *args: Any, zone: str = "UTC", missed: Any = "run-once",
-        queue: str = _DEFAULT, priority: int = 0, **kwargs: Any,
-    ) -> NoReturn:  # fmt: skip
+        self,
+        name: str,
+        when: str,
+        kind: str,
+        /,
+        *args: Any,
+        zone: str = "UTC",
+        missed: Any = "run-once",
+        queue: str = _DEFAULT,
+        priority: int = 0,
+        **kwargs: Any,
+    ) -> NoReturn:
         """Not over HTTP."""
         refuse("schedule")
 

@@ -222,9 +222,13 @@ class RemoteLog(Log):
         return self._post("retain", {"dry_run": flag(dry_run, "dry_run")}, patience(None)).decoded(RetentionReport)
 
     def compact(
-        self, topic: str | None = None, *, target_size: int | str = "128MiB", dry_run: bool = False,
+        self,
+        topic: str | None = None,
+        *,
+        target_size: int | str = "128MiB",
+        dry_run: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
-    ) -> CompactionReport:  # fmt: skip
+    ) -> CompactionReport:
         """Join small segment files of a log without a store into few of about `target_size`; all topics, or one."""
         from holdfast.compaction.compaction_report import CompactionReport
 
@@ -234,16 +238,25 @@ class RemoteLog(Log):
         return self._post("compact", asked, 3600).decoded(CompactionReport)
 
     def set_retention(
-        self, topic: str, *, bytes_max: int | None = None, age_max: timedelta | None = None,
-        records_max: int | None = None, wait_for: Iterable[str] = (), wait_limit: timedelta | int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        *,
+        bytes_max: int | None = None,
+        age_max: timedelta | None = None,
+        records_max: int | None = None,
+        wait_for: Iterable[str] = (),
+        wait_limit: timedelta | int | None = None,
+    ) -> None:
         """Give a topic a retention policy of its own, durably; limits hold per partition, None is no limit."""
         limit_s = wait_limit.total_seconds() if isinstance(wait_limit, timedelta) else None
         body = {
-            "bytes_max": bytes_max, "age_max_s": None if age_max is None else age_max.total_seconds(),
-            "records_max": records_max, "wait_for": list(wait_for), "wait_limit_s": limit_s,
+            "bytes_max": bytes_max,
+            "age_max_s": None if age_max is None else age_max.total_seconds(),
+            "records_max": records_max,
+            "wait_for": list(wait_for),
+            "wait_limit_s": limit_s,
             "wait_limit_bytes": wait_limit if isinstance(wait_limit, int) else None,
-        }  # fmt: skip
+        }
         content = msgspec.json.encode({name: value for name, value in body.items() if value is not None})
         place = ("v1", "topics", check_name(topic), "retention")
         self._exchange.ask(Question("PUT", place, body=content, headers={"Content-Type": JSON}), self._timeout)
@@ -253,9 +266,11 @@ class RemoteLog(Log):
     ) -> ReconcileReport:
         """Compare the manifest with the files, or (`remote`) with the store; returns what was found."""
         asked = {
-            "remote": flag(remote, "remote"), "fix": flag(fix, "fix"), "deep": flag(deep, "deep"),
+            "remote": flag(remote, "remote"),
+            "fix": flag(fix, "fix"),
+            "deep": flag(deep, "deep"),
             "limit": None if limit is None else whole(limit, "limit"),
-        }  # fmt: skip
+        }
         return self._post("reconcile", asked, 3600).decoded(ReconcileReport)
 
     def ship(self, timeout: float | None = None) -> None:
@@ -306,10 +321,15 @@ class RemoteLog(Log):
     # -- what needs the log itself ------------------------------------------------------------------------
 
     def channels(
-        self, participant_id: str, *, topic: str | None = "_channels",
-        retrieval_hint: Callable[[str, str], bytes | None] | None = None, recover: Literal["fail", "empty"] = "fail",
-        keys: Any = None, migrations: Mapping[int, Any] | None = None,
-    ) -> NoReturn:  # fmt: skip
+        self,
+        participant_id: str,
+        *,
+        topic: str | None = "_channels",
+        retrieval_hint: Callable[[str, str], bytes | None] | None = None,
+        recover: Literal["fail", "empty"] = "fail",
+        keys: Any = None,
+        migrations: Mapping[int, Any] | None = None,
+    ) -> NoReturn:
         """Not over HTTP."""
         refuse("channels")
 
@@ -324,17 +344,28 @@ class RemoteLog(Log):
         refuse("kept_channel")
 
     def execution(
-        self, kind: str, *, id: UUID | str | None = None, always_replay: bool = False,
+        self,
+        kind: str,
+        *,
+        id: UUID | str | None = None,
+        always_replay: bool = False,
         on_journal_loss: OnJournalLoss = "fail",
-    ) -> NoReturn:  # fmt: skip
+    ) -> NoReturn:
         """Not over HTTP."""
         refuse("execution")
 
     def worker(
-        self, functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]], *, concurrency: int = 8,
-        rate: float | None = None, queues: Iterable[str] = ("default",), retries: int = 0, backoff: float = 1.0,
-        attempts_max: int = 100, drain_timeout: float = 20.0,
-    ) -> NoReturn:  # fmt: skip
+        self,
+        functions: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]],
+        *,
+        concurrency: int = 8,
+        rate: float | None = None,
+        queues: Iterable[str] = ("default",),
+        retries: int = 0,
+        backoff: float = 1.0,
+        attempts_max: int = 100,
+        drain_timeout: float = 20.0,
+    ) -> NoReturn:
         """Not over HTTP."""
         refuse("worker")
 

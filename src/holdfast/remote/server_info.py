@@ -15,8 +15,13 @@ from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.exchange import API, Exchange, Question
 
 _TAKEN = (
-    "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max", "partitions_max",
-)  # fmt: skip
+    "payload_bytes_max",
+    "batch_records_max",
+    "batch_bytes_max",
+    "key_bytes_max",
+    "headers_bytes_max",
+    "partitions_max",
+)
 """The limits of the server's journal that count here, too. How long its own callers wait each client decides."""
 _GROUP_BYTES_MAX = 4 * 2**20
 _ENVELOPE_BYTES = 1 << 20

@@ -64,9 +64,12 @@ def stands(store: Store, segment: SegmentDocument) -> bool:
         return False
     if data != documents.encode(segment):
         raise Corrupt(
-            "another manifest object stands where that of a sink's batch belongs", path=key, topic=segment.topic,
-            partition=segment.partition, offset=segment.first,
-        )  # fmt: skip
+            "another manifest object stands where that of a sink's batch belongs",
+            path=key,
+            topic=segment.topic,
+            partition=segment.partition,
+            offset=segment.first,
+        )
     return True
 
 

@@ -53,9 +53,16 @@ class Swept(NamedTuple):
 
 
 def sweep(
-    store: Store, log: str, topic: str, partition: int, now_us: int, grace: Grace,
-    leases: Mapping[tuple[str, int], int], *, done: int = 0,
-) -> Swept:  # fmt: skip
+    store: Store,
+    log: str,
+    topic: str,
+    partition: int,
+    now_us: int,
+    grace: Grace,
+    leases: Mapping[tuple[str, int], int],
+    *,
+    done: int = 0,
+) -> Swept:
     """Remove what may go of one partition; raises Corrupt, also if what is there cannot be understood.
 
     `leases` is what `leased_segments.needed` says; `done` is how many rewrites an earlier sweep has finished with.
@@ -88,9 +95,13 @@ class _Sweeping:
     """What is known of one partition, and what may go by it. Pure."""
 
     def __init__(
-        self, segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocument], now_us: int, grace: Grace,
+        self,
+        segments: Sequence[SegmentDocument],
+        rewrites: Sequence[RewriteDocument],
+        now_us: int,
+        grace: Grace,
         leased: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._rewrites, self._settled = rewrites, len(segments)
         self._grace, self._now_us, self._leased = grace, now_us, leased
         self._replaced = replaced(segments, rewrites)

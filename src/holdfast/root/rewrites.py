@@ -208,6 +208,8 @@ def _fits(segment: SegmentDocument, taken: Sequence[SegmentDocument], rewrite: R
 def _misfit(rewrite: RewriteDocument, offset: int | None) -> Corrupt:
     return Corrupt(
         "a rewrite does not fit the segments that it replaces",
-        path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number), topic=rewrite.topic,
-        partition=rewrite.partition, offset=offset,
-    )  # fmt: skip
+        path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number),
+        topic=rewrite.topic,
+        partition=rewrite.partition,
+        offset=offset,
+    )

@@ -143,7 +143,8 @@ class RootTrust:
                 return
         except UnknownKey:
             raise Corrupt(
-                f"an object of the store is signed with an unknown key key_id={signature.key_id!r}", path=key,
+                f"an object of the store is signed with an unknown key key_id={signature.key_id!r}",
+                path=key,
                 hint=_ROTATED,
-            ) from None  # fmt: skip
+            ) from None
         raise Corrupt("an object of the store does not match its signature", path=key, hint=_FORGED)

@@ -189,9 +189,7 @@ def read_since(
     window = 1
     while True:
         start = len(known) + len(more)
-        found = in_parallel(
-            lambda slot: read_slot(store, log, topic, partition, slot), range(start, start + window)
-        )  # fmt: skip
+        found = in_parallel(lambda slot: read_slot(store, log, topic, partition, slot), range(start, start + window))
         more += [document for document in found[: found.index(None) if None in found else window] if document]
         if None in found:
             break

@@ -71,9 +71,14 @@ def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
         counting.append((key, batch._replace(last_seq=last)))
     keys = tuple(key for *_, key in floors)
     return Inherited(
-        floor, frontier, tuple(counting), tuple(beyond), keys, tuple(sorted(adopted.items())),
+        floor,
+        frontier,
+        tuple(counting),
+        tuple(beyond),
+        keys,
+        tuple(sorted(adopted.items())),
         tuple(sorted(((info, _limited(name, limits)) for info, name in remembered), key=_by_last_seq)),
-    )  # fmt: skip
+    )
 
 
 def _by_last_seq(item: tuple[ObjectInfo, BatchName]) -> tuple[int, int]:

@@ -54,9 +54,13 @@ class Walked(NamedTuple):
 
 
 def walk(
-    log_id: bytes, batches: Iterable[CommitBatch], settled: Mapping[Where, int], floor: int, limit: int,
+    log_id: bytes,
+    batches: Iterable[CommitBatch],
+    settled: Mapping[Where, int],
+    floor: int,
+    limit: int,
     prove: Prove | None = None,
-) -> Walked:  # fmt: skip
+) -> Walked:
     """Find out what counts: up to `limit`, beyond `floor` (which is settled), up to the first hole.
 
     `settled` names every partition there is; raises Corrupt at an entry of another one. With `prove`, every entry that
@@ -92,7 +96,7 @@ def entries(
 class _Walker:
     def __init__(
         self, log_id: bytes, settled: Mapping[Where, int], floor: int, limit: int, prove: Prove | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._log_id = log_id
         self._open = prove
         self._acks: dict[int, int] = {}
@@ -146,10 +150,18 @@ class _Walker:
         """What counts."""
         last = max(self._last_seq, min(self._floor, self._limit))
         return Walked(
-            last, self._last_group, self._ends, self._links, tuple(self._keys[n] for n in sorted(self._keys)),
-            self._records, self._cut, frozenset(self._schemas), self._has_plain,
-            max(self._cut_at - 1, min(self._floor, self._limit)), self._acks,
-        )  # fmt: skip
+            last,
+            self._last_group,
+            self._ends,
+            self._links,
+            tuple(self._keys[n] for n in sorted(self._keys)),
+            self._records,
+            self._cut,
+            frozenset(self._schemas),
+            self._has_plain,
+            max(self._cut_at - 1, min(self._floor, self._limit)),
+            self._acks,
+        )
 
     def _forget(self, first_seq: int) -> None:
         """Digests of entries that no later batch can hold."""
@@ -233,6 +245,18 @@ class _Walker:
 
 def _row(entry: TailEntry, partition_id: int) -> Entry:
     return Entry(
-        entry.seq, partition_id, entry.first, entry.count, entry.group_number, entry.kind, entry.codec, entry.key_epoch,
-        entry.time_min, entry.time_max, entry.link, entry.digest, bytes(entry.body), entry.schema,
-    )  # fmt: skip
+        entry.seq,
+        partition_id,
+        entry.first,
+        entry.count,
+        entry.group_number,
+        entry.kind,
+        entry.codec,
+        entry.key_epoch,
+        entry.time_min,
+        entry.time_max,
+        entry.link,
+        entry.digest,
+        bytes(entry.body),
+        entry.schema,
+    )

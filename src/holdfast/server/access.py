@@ -107,9 +107,7 @@ class Access:
             self._failure = None
         except HoldfastError as error:
             found, self._failure = (), error
-            logger.error(
-                "nobody gets in: %s (%s)", error.message, error.hint, extra={"action": "tokens_refused"}
-            )  # fmt: skip
+            logger.error("nobody gets in: %s (%s)", error.message, error.hint, extra={"action": "tokens_refused"})
         if self._failure is None and changed is not None:  # not here: this may be an event loop
             Thread(target=self._file.remember_quietly, name="holdfast-tokens", daemon=True).start()
         self._changed = changed

@@ -44,9 +44,8 @@ class ApiRequest:
     )  # fmt: skip
 
     def __init__(
-        self, scope: MutableMapping[str, Any], receive: Receive, number: str, settings: ServerSettings,
-        bodies: Places,
-    ) -> None:  # fmt: skip
+        self, scope: MutableMapping[str, Any], receive: Receive, number: str, settings: ServerSettings, bodies: Places
+    ) -> None:
         self.scope = scope
         self.id = number
         self.method: str = scope["method"]
@@ -203,9 +202,11 @@ class ApiRequest:
         most = self._settings.body_bytes_max
         if self._taken + count > most:
             raise Refusal(
-                413, f"the body is too large max={most}", hint="send it in several smaller ones",
+                413,
+                f"the body is too large max={most}",
+                hint="send it in several smaller ones",
                 headers={"holdfast-body-max": str(most)},
-            )  # fmt: skip
+            )
         self._bodies.take(self.caller, count)
         self._taken += count
 

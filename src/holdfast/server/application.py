@@ -70,9 +70,13 @@ class Application:
         except Exception as error:
             self._note(definition, request, 500)
             _log.error(
-                "a request failed: unexpected %s at %s route=%s request=%s", type(error).__name__, _place(error),
-                pattern, number, extra={"action": "request_defect"},
-            )  # fmt: skip
+                "a request failed: unexpected %s at %s route=%s request=%s",
+                type(error).__name__,
+                _place(error),
+                pattern,
+                number,
+                extra={"action": "request_defect"},
+            )
             body = ErrorBody("Defect", "the server failed", "the server's log says more", {}, number)
             await json_answer(body, 500).send(send, number, close=True)
 
@@ -161,9 +165,14 @@ class Application:
         if status >= _LOGGED_FROM:
             caller = getattr(request, "caller", None)
             _log.warning(
-                "a request was not done: %s status=%d route=%s token=%s request=%s", kind_of(error), status, pattern,
-                "-" if caller is None else caller.id, request.id, extra={"action": "request_failed"},
-            )  # fmt: skip
+                "a request was not done: %s status=%d route=%s token=%s request=%s",
+                kind_of(error),
+                status,
+                pattern,
+                "-" if caller is None else caller.id,
+                request.id,
+                extra={"action": "request_failed"},
+            )
         sees = request.caller.sees if hasattr(request, "caller") else _nobody
         answer = json_answer(body_of(error, request.id, sees), status, headers_of(error, status))
         try:

@@ -152,9 +152,11 @@ class CheckedGroup:
             if committing is not None:
                 self.taken.append((committing, placed))
                 unit = unit._replace(
-                    operations=[*unit.operations, *committing.operations], records=unit.records + committing.records,
-                    size=unit.size + committing.size, alone=False,
-                )  # fmt: skip
+                    operations=[*unit.operations, *committing.operations],
+                    records=unit.records + committing.records,
+                    size=unit.size + committing.size,
+                    alone=False,
+                )
         return unit._replace(placed=placed)
 
     def queued(self) -> None:

@@ -83,14 +83,18 @@ def _record(one: GivenRecord) -> bytes | Record:
 def _bytes_record(request: ApiRequest, content: bytes) -> Given:
     headers = {
         unquote(name[len(_HEADER) :].decode("latin-1")): unquote_to_bytes(value)
-        for name, value in request.headers.items() if name.startswith(_HEADER)
-    }  # fmt: skip
+        for name, value in request.headers.items()
+        if name.startswith(_HEADER)
+    }
     time, partition = request.header(b"holdfast-time"), request.header(b"holdfast-partition")
     kind = request.header(b"holdfast-kind")
     record = Record(
-        content, request.header_bytes(b"holdfast-key"), None if kind is None else unquote(kind), headers or None,
+        content,
+        request.header_bytes(b"holdfast-key"),
+        None if kind is None else unquote(kind),
+        headers or None,
         NOW if time is None else moment(unquote(time)),
-    )  # fmt: skip
+    )
     return Given([record], True, None if partition is None else whole_of(partition, "Holdfast-Partition"))
 
 

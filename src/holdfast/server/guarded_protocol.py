@@ -371,7 +371,10 @@ def notice_the_dead(transport: asyncio.BaseTransport, timeout_ms: float) -> None
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_USER_TIMEOUT", int(timeout_ms)), ("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3),
-    ):  # fmt: skip
+        ("TCP_USER_TIMEOUT", int(timeout_ms)),
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+    ):
         if hasattr(socket, name):
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -82,9 +82,7 @@ def status_of(error: HoldfastError) -> int:
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 
-def body_of(
-    error: HoldfastError, request: str, sees: Callable[[str], bool] = lambda topic: False
-) -> ErrorBody:  # fmt: skip
+def body_of(error: HoldfastError, request: str, sees: Callable[[str], bool] = lambda topic: False) -> ErrorBody:
     """An error as a client gets it, who may know of topics that it `sees`."""
     if isinstance(error, NoTopic):
         error = error.shown_to(sees)

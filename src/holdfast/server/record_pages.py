@@ -44,9 +44,12 @@ class Wanted(NamedTuple):
     def reading(self, topic: AnyKind) -> Reading[Any]:
         """The reading."""
         common: dict[str, Any] = {
-            "partition": self.partition, "since": self.since, "until": self.until, "bytes_max": self.bytes_max,
+            "partition": self.partition,
+            "since": self.since,
+            "until": self.until,
+            "bytes_max": self.bytes_max,
             "key": self.key,
-        }  # fmt: skip
+        }
         if isinstance(topic, TypedTopic):
             return topic.read(self.start, self.end, self.limit, self.reverse, columns=self.columns, **common)
         if self.columns is not None:
@@ -62,11 +65,17 @@ def wanted(request: ApiRequest, topic: AnyKind, settings: ServerSettings) -> Wan
         raise Invalid("limit and bytes_max are not negative", hint="leave them out for the usual page")
     since, until = request.text("since"), request.text("until")
     return Wanted(
-        place_of(request.text("start")), place_of(request.text("end")), min(limit, settings.page_records_max),
-        request.flag("reverse"), request.wholes("partition"), None if since is None else moment(since),
-        None if until is None else moment(until), min(size, settings.page_bytes_max), key_of(request, topic),
+        place_of(request.text("start")),
+        place_of(request.text("end")),
+        min(limit, settings.page_records_max),
+        request.flag("reverse"),
+        request.wholes("partition"),
+        None if since is None else moment(since),
+        None if until is None else moment(until),
+        min(size, settings.page_bytes_max),
+        key_of(request, topic),
         request.query.getlist("columns") or None,
-    )  # fmt: skip
+    )
 
 
 def place_of(text: str | None) -> Place:

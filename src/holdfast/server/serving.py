@@ -77,9 +77,8 @@ class HttpServer:
     """One log, served over HTTP; made, then run."""
 
     def __init__(
-        self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None,
-        no_tokens: bool = False,
-    ) -> None:  # fmt: skip
+        self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None, no_tokens: bool = False
+    ) -> None:
         """Binds the port; Invalid or Unavailable where that must not or cannot be.
 
         `no_tokens`: a log that had tokens, and lost their file, is served without.
@@ -146,12 +145,19 @@ class _Server(uvicorn.Server):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         super().__init__(
             uvicorn.Config(
-                cast("Any", Application(served)), http=GuardedProtocol, ws="none", lifespan="off", log_config=None,
-                access_log=False, proxy_headers=False, server_header=False, interface="asgi3",
+                cast("Any", Application(served)),
+                http=GuardedProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                interface="asgi3",
                 timeout_keep_alive=max(1, round(settings.idle_timeout_ms / 1000)),
                 timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_ms / 1000)),
             )
-        )  # fmt: skip
+        )
         self._served = served
         self._context = context
         self._started = started
@@ -172,7 +178,7 @@ class _Server(uvicorn.Server):
         is_secured = self._context is not None
         inner = GuardedProtocol(
             self.config, self.server_state, {}, connections=self._connections, is_counted=is_secured
-        )  # fmt: skip
+        )
         return TlsGate(inner, self._context, self._connections) if self._context is not None else inner
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -112,9 +112,14 @@ def is_token(stored: StoredToken, secret: bytes) -> bool:
 
 
 def make(
-    name: str, scopes: tuple[str, ...], topics: tuple[str, ...], clock: Clock, *,
-    expires_us: int | None = None, rate_max: float | None = None,
-) -> tuple[str, StoredToken]:  # fmt: skip
+    name: str,
+    scopes: tuple[str, ...],
+    topics: tuple[str, ...],
+    clock: Clock,
+    *,
+    expires_us: int | None = None,
+    rate_max: float | None = None,
+) -> tuple[str, StoredToken]:
     """A new token: its text, to be given out once, and what is stored of it."""
     if not _NAME.fullmatch(name):
         raise Invalid("a token's name has letters, digits and . _ @ -, at most 100", hint="for instance 'web-1'")
@@ -127,9 +132,15 @@ def make(
     token_id = clock.random_bytes(_ID_CHARS // 2).hex()
     secret = clock.random_bytes(_SECRET_BYTES)
     stored = StoredToken(
-        token_id, name, hash_of(token_id, secret).hex(), tuple(dict.fromkeys(scopes)), tuple(topics),
-        clock.now_us(), expires_us, rate_max,
-    )  # fmt: skip
+        token_id,
+        name,
+        hash_of(token_id, secret).hex(),
+        tuple(dict.fromkeys(scopes)),
+        tuple(topics),
+        clock.now_us(),
+        expires_us,
+        rate_max,
+    )
     return _PREFIX + token_id + "_" + urlsafe_b64encode(secret).rstrip(b"=").decode(), stored
 
 

@@ -125,9 +125,13 @@ class KeyNews:
     """Asks for a rotation, and takes keys, for one member."""
 
     def __init__(
-        self, link: SocketLink, asking: Asking, keys: SharedKeys, journal: Journal,
+        self,
+        link: SocketLink,
+        asking: Asking,
+        keys: SharedKeys,
+        journal: Journal,
         soon: Callable[[Callable[[], None]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`soon` does something in a thread that may wait for the owner."""
         self._link = link
         self._asking = asking

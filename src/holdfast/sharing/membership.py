@@ -445,9 +445,13 @@ def _close_failed(owner: Owner) -> None:
 
 
 _OWN_AFFAIRS = {
-    "server", "telemetry", "journal.ack_timeout_ms", "journal.close_timeout_ms", "segments.seal_on_close",
+    "server",
+    "telemetry",
+    "journal.ack_timeout_ms",
+    "journal.close_timeout_ms",
+    "segments.seal_on_close",
     "shipping.shipped_timeout_ms",
-}  # fmt: skip
+}
 """What each process does for itself: how it serves, what it tells, how long its callers wait, how it leaves."""
 
 

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from holdfast.sharing.shared_keys import SharedKeys
 
 
-def compose_member(
-    asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership, keys: SharedKeys
-) -> Log:  # fmt: skip
+def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership, keys: SharedKeys) -> Log:
     """A log whose owner, at the other end of the link, does what only an owner can do."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
@@ -43,16 +41,19 @@ def compose_member(
     timeout = settings.journal.ack_timeout_ms / 1000
     events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
     log = Log(
-        context, MaintenanceProxy(journal, asking), StoreProxy(context, asking, events), TablesProxy(journal, asking),
+        context,
+        MaintenanceProxy(journal, asking),
+        StoreProxy(context, asking, events),
+        TablesProxy(journal, asking),
         KeptPositions(context),
-    )  # fmt: skip
+    )
     news.on_members = log._consumers.changed
     return log
 
 
 def answer_members(
     host: Host, log: Log, hand_over: Callable[[Callable[[], None]], None], session: Callable[[], bytes]
-) -> Callable[[], None]:  # fmt: skip
+) -> Callable[[], None]:
     """Let the members that share a log with its owner ask for what only an owner can do; returns how that ends.
 
     `hand_over` lets go of the log, and before that announces it; `session` is that of the member that owns it.

@@ -25,9 +25,12 @@ class Escalation:
     """The user's policy, applied to whatever is stuck."""
 
     def __init__(
-        self, policy: str, hold: Hold, abort: Callable[[], None],
+        self,
+        policy: str,
+        hold: Hold,
+        abort: Callable[[], None],
         note: Callable[[AlarmState | None], None] = lambda state: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._policy = policy
         self._hold = hold
         self._abort = abort

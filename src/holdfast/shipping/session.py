@@ -167,9 +167,11 @@ class Session:
         try:
             while not self._calls.stop.is_set():
                 waiting: set[asyncio.Future[None] | asyncio.Task[Any]] = {
-                    commits.signal.future(loop, _IDLE_S), commits.seals.future(loop, _IDLE_S),
-                    self._journal.topic_changes.future(loop, _IDLE_S), called,
-                }  # fmt: skip
+                    commits.signal.future(loop, _IDLE_S),
+                    commits.seals.future(loop, _IDLE_S),
+                    self._journal.topic_changes.future(loop, _IDLE_S),
+                    called,
+                }
                 commits.ask(0, 0)
                 if self._has_work():
                     return
@@ -230,9 +232,13 @@ class Session:
         tail.named, tail.on_shipped, tail.is_overdue = named, segments.shipped.set, lambda: segments.is_overdue
         lanes: list[SegmentLane | TailLane] = [segments, tail] if settings.commit_batches else [segments]
         chores = (
-            janitor.run(), topics.run(), frontier.run(), _note(marks), self._look_behind(),
+            janitor.run(),
+            topics.run(),
+            frontier.run(),
+            _note(marks),
+            self._look_behind(),
             fence.watch(settings.heartbeat_interval_ms / 1000),
-        )  # fmt: skip
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = [tasks.create_task(lane.run()) for lane in lanes]
@@ -294,10 +300,10 @@ class Session:
         if frontier < shipped:
             logger.warning(
                 "the store has lost commits %d to %d, which it had acknowledged; all behind them is sent again",
-                frontier + 1, shipped, extra={
-                    "action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records,
-                },
-            )  # fmt: skip
+                frontier + 1,
+                shipped,
+                extra={"action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records},
+            )
         lost = (frontier + 1, shipped) if frontier < shipped else (0, 0)
         if records or any(lost):
             self._context.subscribers.publish(Event("resent", *lost, records, 0))

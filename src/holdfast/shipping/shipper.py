@@ -81,7 +81,7 @@ class Shipper:
         self.subscribers = Subscribers(settings.events_max)
         self._escalation = Escalation(
             settings.escalation, lambda reason: journal.hold("shipping", reason), abort, self._note_alarm
-        )  # fmt: skip
+        )
         self._remote: CountedRemote | None = None
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -310,10 +310,15 @@ class Shipper:
             why = cause or ("the process ends" if process_lifetime.is_ending() else "the time to drain was over")
             why, then = f"{self._since(waited)}: {why}", "they are durable here and shipped after the next open"
         logger.warning(
-            "closed with %s, %s; %s (%s) path=%s store=%s", left, why, then,
-            remedy or "holdfast ship DIR, or a longer shipping.drain_timeout_ms", self._journal.path.parent,
-            self._store.url, extra={"action": "close_unshipped", "records": records, "segments": segments},
-        )  # fmt: skip
+            "closed with %s, %s; %s (%s) path=%s store=%s",
+            left,
+            why,
+            then,
+            remedy or "holdfast ship DIR, or a longer shipping.drain_timeout_ms",
+            self._journal.path.parent,
+            self._store.url,
+            extra={"action": "close_unshipped", "records": records, "segments": segments},
+        )
 
     def _since(self, waited: float) -> str:
         since, loop = self.counters.failing_since, self._loop
@@ -415,7 +420,7 @@ class Shipper:
         self._calls.ordered.clear()
         context = ShippingContext(
             self._journal, self._manifest, self._store, self._settings, self._clock, self.counters, self.subscribers
-        )  # fmt: skip
+        )
         session = self._session = Session(context, remote, requests, self._calls)
         try:
             if order is not None:

@@ -158,9 +158,10 @@ def fenced_by(journal: Journal) -> Closed | None:
     if shipping is None or not shipping.fenced:
         return None
     return Closed(
-        f"another process has taken this log over store={shipping.root} epoch={shipping.fenced}", reason="fenced",
+        f"another process has taken this log over store={shipping.root} epoch={shipping.fenced}",
+        reason="fenced",
         hint="it goes on there; what was not shipped stays readable here (holdfast status lists it): append it there",
-    )  # fmt: skip
+    )
 
 
 def shipping_of(journal: Journal) -> ShippingRow:

@@ -45,9 +45,14 @@ PROFILES: dict[str, dict[str, int | float]] = {
 """The values that each profile stands for; `low-latency` spells out the defaults."""
 
 _MAY_BE_ZERO = (
-    "claim_check_interval_ms", "delete_after_ms", "lease_delay_max_ms", "store_bytes_max", "store_age_max_ms",
-    "max_retry_attempts", "retry_base_delay_ms",
-)  # fmt: skip
+    "claim_check_interval_ms",
+    "delete_after_ms",
+    "lease_delay_max_ms",
+    "store_bytes_max",
+    "store_age_max_ms",
+    "max_retry_attempts",
+    "retry_base_delay_ms",
+)
 _NO_NUMBERS = ("profile", "commit_batches", "send_when_idle", "escalation", "rebuild_store")
 _OWN_RULES = ("target_pool_size", "retry_delay_max_ms")
 

@@ -148,11 +148,17 @@ class BatchCommit:
         writer, batch = self._mark or Mark("", -1)
         marks |= {writer: batch} if self._mark else {}
         return SinkBatchDocument(
-            log=self._root.log, topic=self._target.topic, number=0 if newest is None else newest.number + 1,
-            writer=writer, batch=batch, nonce=self._nonce,
+            log=self._root.log,
+            topic=self._target.topic,
+            number=0 if newest is None else newest.number + 1,
+            writer=writer,
+            batch=batch,
+            nonce=self._nonce,
             segments=tuple(chain.from_iterable(segments for _, segments in sorted(written.items()))),
-            ends=ends, marks=marks, committed_us=self._clock.now_us(),
-        )  # fmt: skip
+            ends=ends,
+            marks=marks,
+            committed_us=self._clock.now_us(),
+        )
 
     def _encoded(self, document: SinkBatchDocument) -> bytes:
         """The object's bytes. Readers refuse what is too large, so that must never be committed."""

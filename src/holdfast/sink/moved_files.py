@@ -53,9 +53,7 @@ def _moved(
     old, new = spool / "old.parquet", spool / "new.parquet"
     _fetch(root, document, old)
     was = document.segment
-    head = msgspec.structs.replace(
-        was.head, number=base.number, first=base.first, previous=bytes.fromhex(base.chain)
-    )  # fmt: skip
+    head = msgspec.structs.replace(was.head, number=base.number, first=base.first, previous=bytes.fromhex(base.chain))
     key = encrypting_key(root.keyring, None, head.log_id, clock.random_bytes(SALT_BYTES))
     shape = FileShape(row_group_rows=2**20, compression_level=target.compression_level)
 

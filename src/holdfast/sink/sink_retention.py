@@ -115,18 +115,24 @@ class SinkRetention:
             logger.warning(
                 "the clock is %.0f s ahead of the newest segment of topic=%s partition=%d: what only its age makes old"
                 " stays until something newer is written. If the clock is right, say so by a higher"
-                " journal.clock_jump_max_ms", (now_us - trusted_us) / 1e6, *place,
+                " journal.clock_jump_max_ms",
+                (now_us - trusted_us) / 1e6,
+                *place,
                 extra={"action": "clock_jump", "seconds": (now_us - trusted_us) / 1e6},
-            )  # fmt: skip
+            )
         if upto > before and not dry_run:
             self._retire(place, upto, segments[upto - 1].end, now_us)
         gone = segments[before:upto]
         keys: set[str] = set() if dry_run else self._removable(place, segments, leases.get(place))
         sizes = self._remove(place, keys)
         return SinkRetained(
-            *place, len(gone), sum(one.rows for one in gone), segments[upto - 1].end if upto else 0, len(sizes),
+            *place,
+            len(gone),
+            sum(one.rows for one in gone),
+            segments[upto - 1].end if upto else 0,
+            len(sizes),
             sum(sizes),
-        )  # fmt: skip
+        )
 
     def _retire(self, place: tuple[str, int], upto: int, first: int, now_us: int) -> None:
         topic, partition = place

@@ -52,9 +52,16 @@ class TaskFiles:
     """Writes the rows of one task, once; a context manager, which removes what was written unless it was finished."""
 
     def __init__(
-        self, root: SinkRoot, target: SinkTarget, columns: Columns, partition: int, base: PartitionEnd, clock: Clock, *,
+        self,
+        root: SinkRoot,
+        target: SinkTarget,
+        columns: Columns,
+        partition: int,
+        base: PartitionEnd,
+        clock: Clock,
+        *,
         directory: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`base` is where the partition ends; `directory` is where temporary files go."""
         self._root, self._target, self._clock = root, target, clock
         self._partition, self._next = partition, base
@@ -108,10 +115,15 @@ class TaskFiles:
     def _begin(self) -> _OpenFile:
         at, log = self._next, bytes.fromhex(self._root.log)
         head = SegmentHead(
-            log_id=log, topic=self._target.topic, partition=self._partition, number=at.number, first=at.first,
-            epoch=self._attempt, schema=NO_SCHEMA if self._schema is None else self._schema.fingerprint,
+            log_id=log,
+            topic=self._target.topic,
+            partition=self._partition,
+            number=at.number,
+            first=at.first,
+            epoch=self._attempt,
+            schema=NO_SCHEMA if self._schema is None else self._schema.fingerprint,
             previous=bytes.fromhex(at.chain),
-        )  # fmt: skip
+        )
         key = encrypting_key(self._root.keyring, None, log, self._clock.random_bytes(SALT_BYTES))
         path = Path(self._spool.name) / f"{at.number}.parquet"
         with _typed(path):
@@ -125,7 +137,7 @@ class TaskFiles:
         self._open = None
         document = SegmentDocument.of(
             segment, slot=self._next.slots, chain=segment.chain, sealed_us=self._clock.now_us()
-        )  # fmt: skip
+        )
         self._next = end_behind(document)
         self._wait()
         self._done.append(document)  # before it is there: what may be there is removed if the task fails

@@ -22,9 +22,14 @@ from holdfast.segments.file.segment_columns import RAW_SCHEMA
 TIME = "_time"
 """The column of a DataFrame that gives the times of rows."""
 RAW_NAMES = {
-    "key": "key", "value": "payload", "payload": "payload", "headers": "headers", "kind": "kind",
-    "timestamp": "time", "time": "time",
-}  # fmt: skip
+    "key": "key",
+    "value": "payload",
+    "payload": "payload",
+    "headers": "headers",
+    "kind": "kind",
+    "timestamp": "time",
+    "time": "time",
+}
 """Columns of raw records, under Kafka's names and ours."""
 _PLACES = ("topic", "partition", "offset")
 _OWN = frozenset(f"_{name}" for name in _PLACES)

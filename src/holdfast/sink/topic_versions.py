@@ -63,9 +63,13 @@ def _next(
 ) -> SinkTopicDocument:
     if document is None:
         return SinkTopicDocument(
-            log=root.log, topic=topic, version=1, partitions=max(1, partitions), first_offset=0,
+            log=root.log,
+            topic=topic,
+            version=1,
+            partitions=max(1, partitions),
+            first_offset=0,
             schemas=() if schema is None else (_version(schema),),
-        )  # fmt: skip
+        )
     _check_kind(document, schema)
     schemas = document.schemas
     if schema is not None and schema.fingerprint not in {one.fingerprint for one in versions(document)}:
@@ -74,9 +78,14 @@ def _next(
     if schemas == document.schemas and partitions <= document.partitions:
         return document
     return SinkTopicDocument(
-        log=root.log, topic=topic, version=document.version + 1, partitions=max(document.partitions, partitions),
-        first_offset=document.first_offset, schemas=schemas, retention=document.retention,
-    )  # fmt: skip
+        log=root.log,
+        topic=topic,
+        version=document.version + 1,
+        partitions=max(document.partitions, partitions),
+        first_offset=document.first_offset,
+        schemas=schemas,
+        retention=document.retention,
+    )
 
 
 def _check_kind(document: SinkTopicDocument, schema: TopicSchema | None) -> None:

@@ -49,9 +49,14 @@ def prepare(target: SinkTarget, given: pa.Schema, clock: Clock) -> Prepared:
 
 
 def write_task(
-    prepared: Prepared, task: int, batches: Iterable[pa.RecordBatch], mark: Mark | None, clock: Clock, *,
+    prepared: Prepared,
+    task: int,
+    batches: Iterable[pa.RecordBatch],
+    mark: Mark | None,
+    clock: Clock,
+    *,
     directory: str | None = None,
-) -> WrittenTask:  # fmt: skip
+) -> WrittenTask:
     """Write the rows of one task; nobody sees them yet. Of a batch that is part of the topic already, nothing is."""
     if task >= PARTITIONS_MAX:
         raise Invalid(

@@ -189,10 +189,12 @@ class ObjectStore:
             raise Invalid(f"this is in no cloud that obstore serves here url={self.url}")
         options: dict[str, Any] = {"client_options": _client_options(self._settings)}
         try:
-            return _Clients(*(
-                make(self._address, self._settings, retry_config=_retry_options(self._settings, retries), **options)
-                for retries in (0, self._settings.retries)
-            ))  # fmt: skip
+            return _Clients(
+                *(
+                    make(self._address, self._settings, retry_config=_retry_options(self._settings, retries), **options)
+                    for retries in (0, self._settings.retries)
+                )
+            )
         except BaseError:
             raise Invalid(
                 f"the store cannot be opened url={self.url}",

@@ -212,9 +212,8 @@ def _check(credentials: Credentials) -> None:
 def _warn_if_readable_by_others(path: Path) -> None:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         logger.warning(
-            "credentials file is readable by others: %s", path,
-            extra={"action": "credentials_mode", "path": str(path)},
-        )  # fmt: skip
+            "credentials file is readable by others: %s", path, extra={"action": "credentials_mode", "path": str(path)}
+        )
 
 
 def _parse(text: str) -> Credentials:

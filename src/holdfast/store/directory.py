@@ -234,8 +234,9 @@ class DirectoryStore:
                         if len(names) > NAMES_MAX:
                             raise Corrupt(
                                 f"a folder of the store has more names than it can have max={NAMES_MAX}",
-                                path=str(folder), hint="somebody else put them there",
-                            )  # fmt: skip
+                                path=str(folder),
+                                hint="somebody else put them there",
+                            )
         except NotFound:
             return []
         return sorted(names)

@@ -31,9 +31,7 @@ LASTING_CODES: dict[str, Cause] = {
     "NotImplemented": "unsupported",
 }  # fmt: skip
 
-_PASSING_STATUS: dict[int, Cause] = {
-    408: "timeout", 409: "conflict", 416: "other", 429: "slow_down", 503: "slow_down",
-}  # fmt: skip
+_PASSING_STATUS: dict[int, Cause] = {408: "timeout", 409: "conflict", 416: "other", 429: "slow_down", 503: "slow_down"}
 
 _LASTING_STATUS: dict[int, Cause] = {
     301: "redirect", 302: "redirect", 307: "redirect", 308: "redirect", 401: "credentials", 403: "forbidden",

@@ -55,7 +55,8 @@ def require(key: str, size: int, bytes_max: int | None) -> int:
     most = largest(key) if bytes_max is None else bytes_max
     if size > most:
         raise Corrupt(
-            f"an object of the store is larger than it can be bytes={size} max={most}", path=key,
+            f"an object of the store is larger than it can be bytes={size} max={most}",
+            path=key,
             hint="somebody else wrote it; nothing of it was read" if bytes_max is None else "see store.read_bytes_max",
-        )  # fmt: skip
+        )
     return size

@@ -22,10 +22,27 @@ from holdfast.errors import Invalid, Unavailable
 CHUNK_BYTES = 2**20
 
 Cause = Literal[
-    "slow_down", "server_error", "conflict", "timeout", "reset", "refused", "dns", "tls", "truncated", "redirect",
-    "clock_skew", "credentials", "no_bucket", "forgotten", "taken", "forbidden", "bad_digest", "unsupported", "disk",
+    "slow_down",
+    "server_error",
+    "conflict",
+    "timeout",
+    "reset",
+    "refused",
+    "dns",
+    "tls",
+    "truncated",
+    "redirect",
+    "clock_skew",
+    "credentials",
+    "no_bucket",
+    "forgotten",
+    "taken",
+    "forbidden",
+    "bad_digest",
+    "unsupported",
+    "disk",
     "other",
-]  # fmt: skip
+]
 """Why a request failed, in one word."""
 
 

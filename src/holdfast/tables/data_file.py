@@ -70,10 +70,19 @@ class FileWriter:
     """
 
     def __init__(
-        self, store: Store, table: str, schema: pa.Schema, run: int, nonce: str, bucket: str = "",
-        rows_max: int = FILE_ROWS, bytes_max: int = FILE_BYTES, *, folder: str = table_layout.DATA,
+        self,
+        store: Store,
+        table: str,
+        schema: pa.Schema,
+        run: int,
+        nonce: str,
+        bucket: str = "",
+        rows_max: int = FILE_ROWS,
+        bytes_max: int = FILE_BYTES,
+        *,
+        folder: str = table_layout.DATA,
         clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._table = table
         self._schema = normal(schema)
@@ -241,9 +250,13 @@ def _array(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
 
 
 def read_file(
-    store: Store, table: str, file: DataFile, columns: Sequence[str] | pa.Schema | None = None, *,
+    store: Store,
+    table: str,
+    file: DataFile,
+    columns: Sequence[str] | pa.Schema | None = None,
+    *,
     schema: pa.Schema | None = None,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file, in batches, with these columns in this order; raises Corrupt, NotFound.
 
     With the table's `schema` (or with a schema as `columns`), columns that the file lacks are null, and one of another
@@ -296,8 +309,9 @@ def _completed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(wanted):
         return batch
     arrays = [
-        batch.column(at) if (at := batch.schema.get_field_index(column.name)) >= 0
+        batch.column(at)
+        if (at := batch.schema.get_field_index(column.name)) >= 0
         else pa.nulls(batch.num_rows, column.type)
         for column in wanted
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

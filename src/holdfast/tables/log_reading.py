@@ -102,9 +102,10 @@ class LogReading:
                 return replay
         except (NotFound, Corrupt) as error:
             logger.warning(
-                "a checkpoint of a table cannot be used: %s", error.message,
+                "a checkpoint of a table cannot be used: %s",
+                error.message,
                 extra={"action": "table_checkpoint_unusable", "table": self._name},
-            )  # fmt: skip
+            )
         return None
 
     def _forward(self, replay: Replay, listing: Listing, target: int) -> Replay:

@@ -83,9 +83,12 @@ class Cleaning:
         garbage = list(self._garbage(kept, newest.run.run))
         self._remove([info.key for info in garbage])
         return CleanReport(
-            table=self._table, files=len(garbage), bytes=sum(info.size for info in garbage),
-            commits=self._forget(kept.since), oldest=kept.since,
-        )  # fmt: skip
+            table=self._table,
+            files=len(garbage),
+            bytes=sum(info.size for info in garbage),
+            commits=self._forget(kept.since),
+            oldest=kept.since,
+        )
 
     # -- what stays ---------------------------------------------------------------------------------------------
 

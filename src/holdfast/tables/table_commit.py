@@ -199,9 +199,10 @@ def _is_sound(commit: TableCommit) -> bool:
     run, state = commit.run, commit.info.state
     numbers = (run.rows_in, run.rows_out, state.files, state.rows, state.bytes, run.run - 1)
     marks = (
-        mark for read in run.reads.values()
+        mark
+        for read in run.reads.values()
         for mark in (*read.marks.values(), *read.begins.values(), read.version + 1, read.run)
-    )  # fmt: skip
+    )
     is_digest = len(state.digest) == 2 * _DIGEST_BYTES and all(digit in "0123456789abcdef" for digit in state.digest)
     return is_digest and all(0 <= number < 2**62 for number in (*numbers, *marks))
 

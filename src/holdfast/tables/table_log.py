@@ -102,9 +102,17 @@ class TableLog:
             return TableSnapshot(-1, "", None, (), None, {})
         schema = table_schema.from_delta(metadata.schema_string, self._log.commit_key(replay.version))
         return TableSnapshot(
-            replay.version, metadata.id, schema, tuple(replay.files.values()), replay.run,
-            dict(metadata.configuration), metadata.created_time, replay.state, replay.checkpoint, replay.check,
-        )  # fmt: skip
+            replay.version,
+            metadata.id,
+            schema,
+            tuple(replay.files.values()),
+            replay.run,
+            dict(metadata.configuration),
+            metadata.created_time,
+            replay.state,
+            replay.checkpoint,
+            replay.check,
+        )
 
     def runs(self, most: int = 100) -> list[tuple[int, Run]]:
         """The newest runs and their versions, newest first."""
@@ -166,16 +174,25 @@ class TableLog:
         run = change.run
         commit = TableCommit(
             self._info(change, state, before.check, now_ms),
-            protocol if is_told else None, metadata if is_told else None,
+            protocol if is_told else None,
+            metadata if is_told else None,
             (Txn(f"holdfast:{run.pipeline}:{self._name}", run.run, now_ms),),
             tuple(table_commit.remove(file, now_ms, data_change=not change.is_rewrite) for file in removed),
             tuple(table_commit.add(file, data_change=not change.is_rewrite) for file in change.added),
-        )  # fmt: skip
+        )
         data, check = table_commit.encode(commit)
         after = TableSnapshot(
-            before.version + 1, metadata.id, schema, files, run, metadata.configuration, metadata.created_time, state,
-            before.checkpoint, check,
-        )  # fmt: skip
+            before.version + 1,
+            metadata.id,
+            schema,
+            files,
+            run,
+            metadata.configuration,
+            metadata.created_time,
+            state,
+            before.checkpoint,
+            check,
+        )
         return after, data
 
     def _require_next(self, before: TableSnapshot, run: Run) -> None:
@@ -201,18 +218,31 @@ class TableLog:
         table = actions.table_id(self._clock.random_bytes(16)) if is_new else before.table_id
         configuration = {**_CONFIGURATION, **before.configuration, **change.configuration}
         return Metadata(
-            table, self._name, f"a table of the pipeline {change.run.pipeline}; written by it alone", Provider(), text,
-            (), configuration, now_ms if is_new else before.created_ms,
-        )  # fmt: skip
+            table,
+            self._name,
+            f"a table of the pipeline {change.run.pipeline}; written by it alone",
+            Provider(),
+            text,
+            (),
+            configuration,
+            now_ms if is_new else before.created_ms,
+        )
 
     def _info(self, change: TableChange, state: TableState, previous: str, now_ms: int) -> TableCommitInfo:
         mode = "Append" if not change.removed else "Overwrite"
         parameters = {"mode": mode, "added": str(len(change.added)), "removed": str(len(change.removed))}
         operation = "OPTIMIZE" if change.is_rewrite else "WRITE"
         return TableCommitInfo(
-            now_ms, operation, parameters, actions.ENGINE, not change.removed, change.run, state, previous,
+            now_ms,
+            operation,
+            parameters,
+            actions.ENGINE,
+            not change.removed,
+            change.run,
+            state,
+            previous,
             self._clock.random_bytes(8).hex(),
-        )  # fmt: skip
+        )
 
     def _follows(self, after: TableSnapshot) -> bool:
         """Whether a new commit is behind the others. For one that comes very late, the versions behind which it wants
@@ -244,9 +274,10 @@ class TableLog:
             self._log.create_checkpoint(version, data, checkpoint_file.hint(version, kept, len(data)))
         except HoldfastError as error:
             logger.warning(
-                "cannot write a checkpoint of a table: %s", error.message,
+                "cannot write a checkpoint of a table: %s",
+                error.message,
                 extra={"action": "table_checkpoint_failed", "table": self._name},
-            )  # fmt: skip
+            )
             return False
         return True
 

@@ -90,8 +90,12 @@ class Replay:
         digest = metadata_digest(self.protocol, self.metadata)
         said = commit.info.state
         if (self.state.files, self.state.rows, self.state.bytes, self.state.digest, digest) != (
-            said.files, said.rows, said.bytes, said.digest, said.metadata,
-        ):  # fmt: skip
+            said.files,
+            said.rows,
+            said.bytes,
+            said.digest,
+            said.metadata,
+        ):
             raise damaged("a table is not what its commit says that it is", key)
         if len(self.files) != said.files:
             raise damaged("a table has a file twice", key)
@@ -113,10 +117,12 @@ class Replay:
         late = list(self.removed.values())[-TOMBSTONES_MAX:]
         gone = (one for one in late if one.deletion_timestamp >= since_ms and one.path not in self.files)
         return [
-            self.protocol, self.metadata, *self.txns.values(),
+            self.protocol,
+            self.metadata,
+            *self.txns.values(),
             *(add(file, data_change=False) for file in self.files.values()),
             *(msgspec.structs.replace(one, data_change=False) for one in gone),
-        ]  # fmt: skip
+        ]
 
 
 def metadata_digest(protocol: Protocol, metadata: Metadata) -> str:
@@ -184,9 +190,15 @@ def _rows(batch: pa.RecordBatch, kind: str) -> list[dict[str, Any]]:
 def _metadata(row: dict[str, Any]) -> Metadata:
     form = Provider(row["format"]["provider"], dict(row["format"]["options"]))
     return Metadata(
-        row["id"], row["name"], row["description"], form, row["schemaString"], tuple(row["partitionColumns"]),
-        dict(row["configuration"]), row["createdTime"],
-    )  # fmt: skip
+        row["id"],
+        row["name"],
+        row["description"],
+        form,
+        row["schemaString"],
+        tuple(row["partitionColumns"]),
+        dict(row["configuration"]),
+        row["createdTime"],
+    )
 
 
 def _columns(batch: pa.RecordBatch, kind: str, *names: str) -> Iterator[tuple[Any, ...]]:

@@ -119,9 +119,10 @@ def from_delta(text: str, path: str) -> pa.Schema:
             raise ValueError("names")
     except (msgspec.DecodeError, Invalid, ValueError, TypeError, KeyError, RecursionError, pa.ArrowException):
         raise Corrupt(
-            "the columns of a table make no sense, or are of a kind that no table of a pipeline has", path=path,
+            "the columns of a table make no sense, or are of a kind that no table of a pipeline has",
+            path=path,
             hint="somebody else wrote this table's log; restore the object, or remove the table and run again",
-        ) from None  # fmt: skip
+        ) from None
     return columns
 
 

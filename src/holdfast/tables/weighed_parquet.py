@@ -53,11 +53,17 @@ def parquet_settings(schema: pa.Schema) -> dict[str, Any]:
     texts = [column.name for column in schema if pa.types.is_string(column.type) or pa.types.is_binary(column.type)]
     whole = {column.name: "DELTA_BINARY_PACKED" for column in schema if _is_whole(column.type)}
     return {
-        "version": "2.6", "data_page_version": "1.0", "store_schema": True, "compression": "zstd",
-        "compression_level": 1, "write_page_checksum": True, "use_dictionary": texts or False,
-        "dictionary_pagesize_limit": _DICTIONARY_BYTES, "column_encoding": whole or None,
+        "version": "2.6",
+        "data_page_version": "1.0",
+        "store_schema": True,
+        "compression": "zstd",
+        "compression_level": 1,
+        "write_page_checksum": True,
+        "use_dictionary": texts or False,
+        "dictionary_pagesize_limit": _DICTIONARY_BYTES,
+        "column_encoding": whole or None,
         "write_statistics": bounded_columns(schema),
-    }  # fmt: skip
+    }
 
 
 def _is_whole(kind: pa.DataType) -> bool:

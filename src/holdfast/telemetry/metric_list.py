@@ -12,17 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.telemetry.metric import (
-    FAST_BOUNDS,
-    OTHER,
-    SLOW_BOUNDS,
-    Attribute,
-    Buckets,
-    Kind,
-    Metric,
-    Point,
-    Value,
-)
+from holdfast.telemetry.metric import FAST_BOUNDS, OTHER, SLOW_BOUNDS, Attribute, Buckets, Kind, Metric, Point, Value
 
 if TYPE_CHECKING:
     from holdfast.log.log_stats import Stats
@@ -83,9 +73,7 @@ class Section(NamedTuple):
     metrics: tuple[tuple[Metric, Read], ...]
 
 
-def _metric(
-    kind: Kind, name: str, unit: str, about: str, read: Read, *more: Attribute
-) -> tuple[Metric, Read]:  # fmt: skip
+def _metric(kind: Kind, name: str, unit: str, about: str, read: Read, *more: Attribute) -> tuple[Metric, Read]:
     return Metric(name, kind, unit, about, (LOG, ROLE, *more)), read
 
 
@@ -99,7 +87,7 @@ def _gauge(name: str, unit: str, about: str, read: Read, *more: Attribute) -> tu
 
 def _duration(
     name: str, about: str, read: Callable[[Any], Any], bounds: tuple[float, ...] = FAST_BOUNDS
-) -> tuple[Metric, Read]:  # fmt: skip
+) -> tuple[Metric, Read]:
     def buckets(part: Any) -> Buckets:
         found = read(part)
         return Buckets(found.bounds, found.counts, found.total)

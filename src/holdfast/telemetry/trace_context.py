@@ -68,9 +68,12 @@ def context_of(record: Carrying) -> Context | None:
 
     state = headers.get(TRACESTATE, b"")[:_STATE_BYTES_MAX].decode("ascii", "replace")
     parent = SpanContext(
-        int(form[1], 16), int(form[2], 16), is_remote=True, trace_flags=TraceFlags(int(form[3], 16)),
+        int(form[1], 16),
+        int(form[2], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(form[3], 16)),
         trace_state=TraceState.from_header([state]) if state else TraceState(),
-    )  # fmt: skip
+    )
     return set_span_in_context(NonRecordingSpan(parent))
 
 

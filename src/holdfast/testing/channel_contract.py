@@ -125,9 +125,14 @@ class PersistenceContract:
         assert dict(found.hints) == dict(wanted.hints)
 
     def commit(
-        self, persistence: Persistence, meta: ChannelMeta, update: HistoryUpdate, channel_id: str = ROOM,
-        *, reissue: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        persistence: Persistence,
+        meta: ChannelMeta,
+        update: HistoryUpdate,
+        channel_id: str = ROOM,
+        *,
+        reissue: bool = False,
+    ) -> None:
         """Commit and wait until it is durable."""
         settle([persistence.commit(channel_id, meta, update, reissue=reissue)])
 
@@ -287,10 +292,17 @@ class PersistenceContract:
             pytest.skip("nothing is found beyond history: see `finds`")
         messages = [sample_message(f"m{number}", b"%d" % number, "x", "y") for number in range(50)]
         notes = [
-            Note("sent" if number % 3 else "delivered", one.message_id, one.sender_id, one.lamport or 0, 1_000 * number,
-                 one.content, causes=one.causal_history)
+            Note(
+                "sent" if number % 3 else "delivered",
+                one.message_id,
+                one.sender_id,
+                one.lamport or 0,
+                1_000 * number,
+                one.content,
+                causes=one.causal_history,
+            )
             for number, one in enumerate(messages)
-        ]  # fmt: skip
+        ]
         for message, note in zip(messages, notes, strict=True):
             known = Known(message.message_id, note.at_ms, message.sender_id)
             self.commit(persistence, ChannelMeta(), HistoryUpdate((message,), notes=(note,), known=(known,)))

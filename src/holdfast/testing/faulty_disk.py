@@ -64,14 +64,7 @@ class FaultyDisk:
     With `syscalls=False` only SQLite's I/O is watched, not holdfast's own.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        fail: Fault | None = None,
-        record: bool = True,
-        syscalls: bool = True,
-    ) -> None:
+    def __init__(self, root: Path, *, fail: Fault | None = None, record: bool = True, syscalls: bool = True) -> None:
         self._gate = StepGate(root, fail)
         self._record = record
         self._syscalls = syscalls

@@ -26,14 +26,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.errors import Invalid
-from holdfast.testing.disk_change import (
-    Change,
-    Truncate,
-    Write,
-    change_data,
-    change_names,
-    reachable,
-)
+from holdfast.testing.disk_change import Change, Truncate, Write, change_data, change_names, reachable
 
 Survivors = Mapping[int, frozenset[int] | None]
 """Which pending changes survived, by index; for a torn write, which of its sectors."""

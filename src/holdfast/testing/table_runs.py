@@ -37,9 +37,14 @@ _RAW = frozenset({"value", "key", "kind", "headers", "time"})
 
 
 def run_table(
-    table: Table, records: Records, *, then: Records | Sequence[Records] = (), beside: Sequence[Table] = (),
-    schemas: Mapping[str, pa.Schema] | None = None, spark: SparkSession | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    table: Table,
+    records: Records,
+    *,
+    then: Records | Sequence[Records] = (),
+    beside: Sequence[Table] = (),
+    schemas: Mapping[str, pa.Schema] | None = None,
+    spark: SparkSession | None = None,
+) -> list[dict[str, Any]]:
     """The rows of a table after a run on these records, and another after each of `then`; sorted by their values.
 
     Topics are typed, with columns found from the rows or given by `schemas`; raw where records are given. Tables that
@@ -54,9 +59,12 @@ def run_table(
 
 
 def _run(
-    directory: Path, tables: Sequence[Table], increments: Sequence[Records], columns: Mapping[str, pa.Schema | None],
+    directory: Path,
+    tables: Sequence[Table],
+    increments: Sequence[Records],
+    columns: Mapping[str, pa.Schema | None],
     spark: SparkSession,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     import holdfast
     from pyspark_holdfast.pipeline import Pipeline, read_table
 

@@ -56,9 +56,7 @@ def compact(
         )
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
     workers = SparkWorkers(spark, root_place(root), settings)
-    return compact_with(
-        workers, root, topic, store=settings, at_once=_PARTITIONS_AT_ONCE, progress=progress, **options
-    )  # fmt: skip
+    return compact_with(workers, root, topic, store=settings, at_once=_PARTITIONS_AT_ONCE, progress=progress, **options)
 
 
 class SparkWorkers:
@@ -119,9 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spark = configure(SparkSession.builder.appName("holdfast compact")).getOrCreate()
     try:
         report = compact(
-            spark, given.root, given.topics, target_size=given.target_size, keyring=given.keyring,
-            dry_run=given.dry_run,
-        )  # fmt: skip
+            spark, given.root, given.topics, target_size=given.target_size, keyring=given.keyring, dry_run=given.dry_run
+        )
     finally:
         spark.stop()
     sys.stdout.write(msgspec.json.encode(report).decode() + "\n")

@@ -73,9 +73,11 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
     """Compute a range of a table again; offsets that were taken of another log are refused."""
     for marks in filter(None, range_.offsets or ()):
         require_log(
-            marks, here.inputs.topics.root.log, what="these marks belong to",
+            marks,
+            here.inputs.topics.root.log,
+            what="these marks belong to",
             hint="give a range of offsets, times or runs of this one",
-        )  # fmt: skip
+        )
     if isinstance(planned.table.kind, Snapshot):
         return update(planned, here, is_forced=True)
     for _ in range(ATTEMPTS):
@@ -204,9 +206,15 @@ def _windows(
         frame = frame_of(planned, [one.frame(spark) for one in everything])
         schema = stored_schema(planned, frame, before)
         written = write_windows(
-            frame, here.tables.place(planned.name), kind, before, next_run(before), here.nonce(), schema,
+            frame,
+            here.tables.place(planned.name),
+            kind,
+            before,
+            next_run(before),
+            here.nonce(),
+            schema,
             windows=windows,
-        )  # fmt: skip
+        )
     return _made(planned, before, schema, written, [everything], started)
 
 
@@ -271,9 +279,15 @@ def _made(
     assert schema is not None
     read = tuple(_joined(each) for each in zip(*taken, strict=True))
     return Made(
-        written, schema, before.run.reads, sum(one.rows for one in read), started, reason="backfill",
-        configuration=configuration_of(planned.table.kind), taken=read,
-    )  # fmt: skip
+        written,
+        schema,
+        before.run.reads,
+        sum(one.rows for one in read),
+        started,
+        reason="backfill",
+        configuration=configuration_of(planned.table.kind),
+        taken=read,
+    )
 
 
 def _joined(parts: Sequence[Taken]) -> Taken:

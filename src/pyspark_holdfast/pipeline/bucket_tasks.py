@@ -99,9 +99,15 @@ class Output:
     def tombstone_writer(self, columns: pa.Schema) -> FileWriter:
         """A writer of one file with deleted keys, where no other engine looks."""
         return FileWriter(
-            self.place.store(), self.place.name, columns, self.run, self.nonce,
-            rows_max=2**62, bytes_max=2**62, folder=table_layout.DELETED,
-        )  # fmt: skip
+            self.place.store(),
+            self.place.name,
+            columns,
+            self.run,
+            self.nonce,
+            rows_max=2**62,
+            bytes_max=2**62,
+            folder=table_layout.DELETED,
+        )
 
     def told(self, parts: Iterator[Part]) -> Iterator[pa.RecordBatch]:
         """What goes back to the driver; at the first error of ours, that error."""

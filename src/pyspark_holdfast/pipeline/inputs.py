@@ -139,10 +139,13 @@ class Inputs:
         begins = {str(part): begin for part, (begin, _) in sorted(spans.items())}
         begins |= before.begins if before is not None and not source.is_whole else {}
         return Taken(
-            source, before, Position(source=self.topics.root.log, marks=marks, begins=begins),
+            source,
+            before,
+            Position(source=self.topics.root.log, marks=marks, begins=begins),
             sum(end - begin for begin, end in spans.values()),
-            lambda spark: self.topics.frame(spark, source.name, source.options, spans), spans,
-        )  # fmt: skip
+            lambda spark: self.topics.frame(spark, source.name, source.options, spans),
+            spans,
+        )
 
     # -- tables -------------------------------------------------------------------------------------------
 
@@ -165,9 +168,13 @@ class Inputs:
         snapshot = self.tables.snapshot(source.name)
         files = [file for file in snapshot.files if source.is_whole or since < file.run <= upto]
         return Taken(
-            source, before, Position(source=snapshot.table_id, version=snapshot.version, run=upto),
-            sum(file.rows for file in files), self.tables.frame(source.name, files), {},
-        )  # fmt: skip
+            source,
+            before,
+            Position(source=snapshot.table_id, version=snapshot.version, run=upto),
+            sum(file.rows for file in files),
+            self.tables.frame(source.name, files),
+            {},
+        )
 
     def require_same(self, source: Source, read: Position | None) -> None:
         """Refuse another log or table than the one that was read."""
@@ -182,17 +189,30 @@ class Inputs:
         if source.kind == "table":
             now = self.tables.snapshot(source.name)
             return InputReport(
-                name=source.name, kind="table", place=f"{self.tables.url}/{source.name}", source=after.source,
-                begin={"version": -1 if before is None else before.version}, end={"version": after.version},
-                rows=taken.rows, lag=max(0, now.version - after.version), is_whole=source.is_whole,
+                name=source.name,
+                kind="table",
+                place=f"{self.tables.url}/{source.name}",
+                source=after.source,
+                begin={"version": -1 if before is None else before.version},
+                end={"version": after.version},
+                rows=taken.rows,
+                lag=max(0, now.version - after.version),
+                is_whole=source.is_whole,
                 columns=columns_of(now.schema),
-            )  # fmt: skip
+            )
         begin = {str(part): first for part, (first, _) in sorted(taken.spans.items())}
         return InputReport(
-            name=source.name, kind="topic", place=self.topics.root.store.url, source=after.source, begin=begin,
-            end=dict(after.marks), rows=taken.rows, lag=lag_of(after.marks, self.topics.settled(source.name)),
-            is_whole=source.is_whole, columns=self.topics.columns(source.name, source.options),
-        )  # fmt: skip
+            name=source.name,
+            kind="topic",
+            place=self.topics.root.store.url,
+            source=after.source,
+            begin=begin,
+            end=dict(after.marks),
+            rows=taken.rows,
+            lag=lag_of(after.marks, self.topics.settled(source.name)),
+            is_whole=source.is_whole,
+            columns=self.topics.columns(source.name, source.options),
+        )
 
 
 def columns_of(schema: pa.Schema | None) -> dict[str, str]:

@@ -42,13 +42,7 @@ from pyspark_holdfast.pipeline.run_report import RunReport, TableReport
 from pyspark_holdfast.pipeline.table_definition import Table
 from pyspark_holdfast.pipeline.table_order import PlannedTable, chosen, ordered, readers_of
 from pyspark_holdfast.pipeline.table_reading import tables_url
-from pyspark_holdfast.pipeline.table_reports import (
-    TableStatus,
-    failed_names,
-    failed_report,
-    table_report,
-    table_status,
-)
+from pyspark_holdfast.pipeline.table_reports import TableStatus, failed_names, failed_report, table_report, table_status
 from pyspark_holdfast.pipeline.table_update import Outcome, Pass, update
 from pyspark_holdfast.pipeline.topic_input import Topics, check_options
 
@@ -152,15 +146,25 @@ class Pipeline:
             self._inputs.topics.look_again()
             self._inputs.tables.look_again()
             here = Pass(
-                self.name, str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)), self._inputs, self._clock,
-                lambda: self._session(spark), progress or _silent, readers_of(self.planned), self.keep_ms,
-            )  # fmt: skip
+                self.name,
+                str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)),
+                self._inputs,
+                self._clock,
+                lambda: self._session(spark),
+                progress or _silent,
+                readers_of(self.planned),
+                self.keep_ms,
+            )
             started_ms, begun = self._clock.now_us() // 1000, self._clock.monotonic()
             tables = work(here)
             report = RunReport(
-                pipeline=self.name, id=here.id, started_ms=started_ms, seconds=self._clock.monotonic() - begun,
-                reason=reason, tables=tables,
-            )  # fmt: skip
+                pipeline=self.name,
+                id=here.id,
+                started_ms=started_ms,
+                seconds=self._clock.monotonic() - begun,
+                reason=reason,
+                tables=tables,
+            )
             self._clean(report, here)
             self._keep(report)
             return report
@@ -191,9 +195,11 @@ class Pipeline:
             return table_report(planned, here, outcome, started_ms, self._worked() - begun)
         except Exception as error:
             logger.warning(
-                "table %s failed: %s", planned.name, type(error).__name__,
+                "table %s failed: %s",
+                planned.name,
+                type(error).__name__,
                 extra={"action": "table_failed", "pipeline": self.name, "table": planned.name},
-            )  # fmt: skip
+            )
             return failed_report(planned, here, error, started_ms, self._worked() - begun)
 
     def _worked(self) -> float:
@@ -225,9 +231,7 @@ class Pipeline:
         asked = stop or Event()
 
         def once() -> RunReport:
-            report = self._exclusively(
-                "run", spark, progress, lambda here: self._tables(planned, here, asked.is_set)
-            )  # fmt: skip
+            report = self._exclusively("run", spark, progress, lambda here: self._tables(planned, here, asked.is_set))
             if after is not None:
                 after(report)
             return report
@@ -284,9 +288,11 @@ class Pipeline:
                 here.tables.log(table.name).clean(self.keep_ms)
             except HoldfastError as error:  # the run is done; the next one tries again
                 logger.warning(
-                    "files of table %s were not cleaned: %s", table.name, error.message,
+                    "files of table %s were not cleaned: %s",
+                    table.name,
+                    error.message,
                     extra={"action": "clean_failed", "pipeline": self.name, "table": table.name},
-                )  # fmt: skip
+                )
 
     def _keep(self, report: RunReport) -> None:
         """Write the report down; that nothing was new now and then, and not each time that somebody looks."""
@@ -298,9 +304,10 @@ class Pipeline:
             self._kept_at = now
         except (HoldfastError, OSError) as error:  # the tables are written; they tell the next run all that it needs
             logger.warning(
-                "the report of a run was not written: %s", getattr(error, "message", error),
+                "the report of a run was not written: %s",
+                getattr(error, "message", error),
                 extra={"action": "report_failed", "pipeline": self.name},
-            )  # fmt: skip
+            )
 
     # -- as a program -------------------------------------------------------------------------------------
 

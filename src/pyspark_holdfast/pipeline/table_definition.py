@@ -185,15 +185,25 @@ def table(function: Function, /) -> Table: ...
 
 @overload
 def table(
-    *, inputs: str | Input | Sequence[str | Input] = (), kind: Kind | None = None, name: str = "",
-    description: str = "", per_run: bool = False,
-) -> Callable[[Function], Table]: ...  # fmt: skip
+    *,
+    inputs: str | Input | Sequence[str | Input] = (),
+    kind: Kind | None = None,
+    name: str = "",
+    description: str = "",
+    per_run: bool = False,
+) -> Callable[[Function], Table]: ...
 
 
 def table(
-    function: Function | None = None, /, *, inputs: str | Input | Sequence[str | Input] = (), kind: Kind | None = None,
-    name: str = "", description: str = "", per_run: bool = False,
-) -> Any:  # fmt: skip
+    function: Function | None = None,
+    /,
+    *,
+    inputs: str | Input | Sequence[str | Input] = (),
+    kind: Kind | None = None,
+    name: str = "",
+    description: str = "",
+    per_run: bool = False,
+) -> Any:
     """Make a table of a function of DataFrames. Without `inputs`, the names of its arguments are the inputs.
 
     `per_run`: the function may look at all rows of a run together, and what comes out depends on how runs were cut.

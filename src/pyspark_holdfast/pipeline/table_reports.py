@@ -49,19 +49,28 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
     """What a run did to a table."""
     snapshot, written = outcome.snapshot, outcome.written
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
+        name=planned.name,
+        kind=planned.table.kind.name,
+        description=planned.table.description,
         outcome="unchanged" if written is None else "written",
-        place=f"{here.tables.url}/{planned.name}", table_id=snapshot.table_id,
-        run=0 if snapshot.run is None else snapshot.run.run, version=snapshot.version,
+        place=f"{here.tables.url}/{planned.name}",
+        table_id=snapshot.table_id,
+        run=0 if snapshot.run is None else snapshot.run.run,
+        version=snapshot.version,
         inputs=[here.inputs.report(one) for one in outcome.taken],
         rows_in=outcome.rows_in,
         rows_out=0 if written is None else written.rows_out,
         files_added=0 if written is None else len(written.added),
         files_removed=0 if written is None else len(written.removed),
         bytes_written=0 if written is None else sum(file.size for file in written.added),
-        rows=snapshot.state.rows, files=snapshot.state.files, bytes=snapshot.state.bytes,
-        columns=columns_of(snapshot.schema), started_ms=started_ms, seconds=seconds, note=outcome.note,
-    )  # fmt: skip
+        rows=snapshot.state.rows,
+        files=snapshot.state.files,
+        bytes=snapshot.state.bytes,
+        columns=columns_of(snapshot.schema),
+        started_ms=started_ms,
+        seconds=seconds,
+        note=outcome.note,
+    )
 
 
 def failed_report(
@@ -71,19 +80,28 @@ def failed_report(
     words = Words("", "", "") if error is None else told(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
-        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
+        name=planned.name,
+        kind=planned.table.kind.name,
+        description=planned.table.description,
         outcome="failed" if error is not None else "skipped",
-        place=f"{here.tables.url}/{planned.name}", started_ms=started_ms, seconds=seconds, error=words.error,
-        error_kind=words.kind, hint=words.hint, note=note,
-    )  # fmt: skip
+        place=f"{here.tables.url}/{planned.name}",
+        started_ms=started_ms,
+        seconds=seconds,
+        error=words.error,
+        error_kind=words.kind,
+        hint=words.hint,
+        note=note,
+    )
 
 
 def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
     """A table as it is, and how far it is behind."""
     known = TableStatus(
-        name=planned.name, kind=planned.table.kind.name, description=planned.table.description,
+        name=planned.name,
+        kind=planned.table.kind.name,
+        description=planned.table.description,
         place=f"{inputs.tables.url}/{planned.name}",
-    )  # fmt: skip
+    )
     try:
         snapshot = inputs.tables.snapshot(planned.name)
         reads = {} if snapshot.run is None else snapshot.run.reads
@@ -94,9 +112,15 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
     if snapshot.run is not None:
         known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)
     return msgspec.structs.replace(
-        known, table_id=snapshot.table_id, version=snapshot.version, columns=columns_of(snapshot.schema), inputs=found,
-        rows=snapshot.state.rows, files=snapshot.state.files, bytes=snapshot.state.bytes,
-    )  # fmt: skip
+        known,
+        table_id=snapshot.table_id,
+        version=snapshot.version,
+        columns=columns_of(snapshot.schema),
+        inputs=found,
+        rows=snapshot.state.rows,
+        files=snapshot.state.files,
+        bytes=snapshot.state.bytes,
+    )
 
 
 def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputReport:
@@ -104,13 +128,27 @@ def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputRep
     if source.kind == "table":
         now, version = inputs.tables.snapshot(source.name), -1 if read is None else read.version
         return InputReport(
-            name=source.name, kind="table", place=f"{inputs.tables.url}/{source.name}", source=now.table_id, begin={},
-            end={"version": version}, rows=0, lag=max(0, now.version - version), is_whole=source.is_whole,
-        )  # fmt: skip
+            name=source.name,
+            kind="table",
+            place=f"{inputs.tables.url}/{source.name}",
+            source=now.table_id,
+            begin={},
+            end={"version": version},
+            rows=0,
+            lag=max(0, now.version - version),
+            is_whole=source.is_whole,
+        )
     known = InputReport(
-        name=source.name, kind="topic", place=inputs.topics.place, source="", begin={}, end={}, rows=0, lag=0,
+        name=source.name,
+        kind="topic",
+        place=inputs.topics.place,
+        source="",
+        begin={},
+        end={},
+        rows=0,
+        lag=0,
         is_whole=source.is_whole,
-    )  # fmt: skip
+    )
     if read is None and (inputs.topics.is_empty() or not inputs.topics.is_there(source.name)):
         return known
     marks, settled = {} if read is None else dict(read.marks), inputs.topics.ends(source.name)

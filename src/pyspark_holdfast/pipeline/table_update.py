@@ -166,9 +166,14 @@ def computed(
         frame = in_few_files(planned, frame, sum(one.rows for one in taken))
         written = write(planned, here, frame, before, run or next_run(before), schema)
     return Made(
-        written, schema, {one.source.key: one.after for one in taken}, sum(one.rows for one in taken), started,
-        configuration=configuration_of(planned.table.kind), taken=tuple(taken),
-    )  # fmt: skip
+        written,
+        schema,
+        {one.source.key: one.after for one in taken},
+        sum(one.rows for one in taken),
+        started,
+        configuration=configuration_of(planned.table.kind),
+        taken=tuple(taken),
+    )
 
 
 def leased(here: Pass, taken: Sequence[Taken]) -> AbstractContextManager[None]:
@@ -239,14 +244,25 @@ def commit(planned: PlannedTable, here: Pass, before: TableSnapshot, made: Made)
     """Make a run visible; None, and its files are gone, if another one was faster."""
     written = made.written
     run = Run(
-        pipeline=here.pipeline, table=planned.name, kind=planned.table.kind.name, run=next_run(before),
-        reason=made.reason, reads=dict(made.reads), rows_in=made.rows_in, rows_out=written.rows_out,
-        started_ms=made.started_ms, code=code_of(planned), tombstones=written.tombstones,
-    )  # fmt: skip
+        pipeline=here.pipeline,
+        table=planned.name,
+        kind=planned.table.kind.name,
+        run=next_run(before),
+        reason=made.reason,
+        reads=dict(made.reads),
+        rows_in=made.rows_in,
+        rows_out=written.rows_out,
+        started_ms=made.started_ms,
+        code=code_of(planned),
+        tombstones=written.tombstones,
+    )
     change = TableChange(
-        run=run, schema=made.schema, added=written.added, removed=written.removed,
+        run=run,
+        schema=made.schema,
+        added=written.added,
+        removed=written.removed,
         configuration={**made.configuration, **retention(here.keep_ms)},
-    )  # fmt: skip
+    )
     after = here.tables.log(planned.name).commit(before, change)
     if after is None:
         discard(here.tables, planned.name, written.added)

@@ -81,7 +81,7 @@ def write_rows(frame: DataFrame, place: TablePlace, run: int, nonce: str, schema
 
 def write_latest(
     frame: DataFrame, place: TablePlace, kind: Keyed, before: TableSnapshot, run: int, nonce: str, schema: pa.Schema
-) -> Written:  # fmt: skip
+) -> Written:
     """The latest row of each key, of those that are there and those of a frame. `schema` is `stored_columns`, grown."""
     require_same_rule(before, kind, place.name)
     output = Output(place, run, nonce, schema)
@@ -135,9 +135,17 @@ def _everything(
 
 
 def write_windows(
-    frame: DataFrame, place: TablePlace, kind: Windowed, before: TableSnapshot, run: int, nonce: str, schema: pa.Schema,
-    *, replacing: bool = False, windows: DataFrame | None = None,
-) -> Written:  # fmt: skip
+    frame: DataFrame,
+    place: TablePlace,
+    kind: Windowed,
+    before: TableSnapshot,
+    run: int,
+    nonce: str,
+    schema: pa.Schema,
+    *,
+    replacing: bool = False,
+    windows: DataFrame | None = None,
+) -> Written:
     """The windows of a frame's rows, added to those that are there.
 
     With `replacing`, the frame has all rows of its windows, and what is there goes. With `windows`, only windows count

@@ -46,10 +46,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "segmentBytes": ("segment_bytes", _segment_bytes),
     "compressionLevel": ("compression_level", _level),
 }
-_MARK_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "txnAppId": ("writer", str),
-    "txnVersion": ("batch", int),
-}
+_MARK_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {"txnAppId": ("writer", str), "txnVersion": ("batch", int)}
 _OF_STREAMS = ("checkpointLocation", "queryName")
 """Spark's own, which it hands to every sink."""
 

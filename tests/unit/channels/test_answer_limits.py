@@ -177,11 +177,13 @@ def test_what_strangers_send_leaves_nothing_that_grows(dialect):
     for number in range(3_000):
         alice.receive(
             message(
-                f"e{number}", *([f"x{number}"] if number % 3 else []), sender=f"s{number}",
+                f"e{number}",
+                *([f"x{number}"] if number % 3 else []),
+                sender=f"s{number}",
                 content=b"" if number % 2 else b"content",
                 requests=[entry(f"r{number}"), entry(f"e{number - 3}"), entry(f"x{number}")],
             )
-        )  # fmt: skip
+        )
         if number % 100 == 0:
             alice.pass_ms(10_000)
             alice.sweep_repairs()

@@ -18,9 +18,11 @@ both = pytest.mark.parametrize("dialect", ["nim", "rfc"])
 
 def member(name, dialect, *, derived=True, clock=None, persistence=None, **settings):
     channels = Channels(
-        name, persistence, settings=ChannelSettings(dialect=dialect, derived_ids=derived, **settings),
+        name,
+        persistence,
+        settings=ChannelSettings(dialect=dialect, derived_ids=derived, **settings),
         clock=clock or ManualClock(NOW * 1000, seed=len(name)),
-    )  # fmt: skip
+    )
     channels.ensure_channel(ROOM)
     return channels
 

@@ -104,9 +104,13 @@ def test_dialects_differ_as_the_originals_do():
 
     def traits(each):
         return (
-            each.clock_unit_ms, each.ticks_on_receipt, each.is_sorted, each.carries_ephemeral, each.acks_needed,
+            each.clock_unit_ms,
+            each.ticks_on_receipt,
+            each.is_sorted,
+            each.carries_ephemeral,
+            each.acks_needed,
             each.response_window_ms,
-        )  # fmt: skip
+        )
 
     assert traits(NIM) == (1000, True, False, False, 1, 300_000)
     assert traits(RFC) == (1, False, True, True, 2, 120_000)

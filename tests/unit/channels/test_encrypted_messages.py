@@ -26,9 +26,12 @@ SECRET = b"the secret that nobody else may read"
 
 def member(name, dialect="nim", keys=KEYS, persistence=None, clock=None, **settings):
     channels = Channels(
-        name, persistence, settings=ChannelSettings(dialect=dialect, **settings),
-        clock=clock or ManualClock(NOW * 1000, seed=len(name)), keys=keys,
-    )  # fmt: skip
+        name,
+        persistence,
+        settings=ChannelSettings(dialect=dialect, **settings),
+        clock=clock or ManualClock(NOW * 1000, seed=len(name)),
+        keys=keys,
+    )
     channels.ensure_channel(ROOM)
     return channels
 
@@ -225,9 +228,11 @@ def test_keys_by_environment_file_function_and_setting(monkeypatch, tmp_path):
     KEYS.save(tmp_path / "room.keys")
     monkeypatch.setenv("ROOM_KEYS", (tmp_path / "room.keys").read_text())
     given = [
-        "env:ROOM_KEYS", f"file:{tmp_path / 'room.keys'}", {ROOM: "env:ROOM_KEYS"},
+        "env:ROOM_KEYS",
+        f"file:{tmp_path / 'room.keys'}",
+        {ROOM: "env:ROOM_KEYS"},
         lambda channel_id: KEYS if channel_id == ROOM else None,
-    ]  # fmt: skip
+    ]
     talkers = [member("alice", keys=keys) for keys in given]
     talkers.append(member("alice", keys=None, keyring="env:ROOM_KEYS"))
     for alice in talkers:

@@ -146,9 +146,14 @@ def oversized(dialect, changes):
     number = {
         "nim": {"message_id": 1, "causal_history": 3, "channel_id": 4, "content": 5, "bloom_filter": 6, "sender_id": 7},
         "rfc": {
-            "sender_id": 1, "message_id": 2, "channel_id": 3, "causal_history": 11, "bloom_filter": 12, "content": 20,
+            "sender_id": 1,
+            "message_id": 2,
+            "channel_id": 3,
+            "causal_history": 11,
+            "bloom_filter": 12,
+            "content": 20,
         },
-    }[dialect] | {"repair_request": 13}  # fmt: skip
+    }[dialect] | {"repair_request": 13}
     data = encoded(dialect, "b1")
     for name, value in changes.items():
         if name == "hint":

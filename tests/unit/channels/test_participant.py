@@ -13,14 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.unit.channels.network import entry, message
 
-from holdfast.channels import (
-    Channels,
-    ChannelSettings,
-    MemoryPersistence,
-    MessageReady,
-    NoPersistence,
-    Persistence,
-)
+from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, MessageReady, NoPersistence, Persistence
 from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.errors import Closed, Full, Invalid, NotFound, Unavailable
 from holdfast.testing import ManualClock
@@ -645,8 +638,8 @@ def test_no_sync_when_it_is_turned_off():
 def test_the_periodic_tasks_resend_and_repair():
     """Without anybody calling a sweep."""
     given = ChannelSettings(
-        buffer_sweep_interval_ms=5, repair_sweep_interval_ms=5, resend_interval_ms=10, sync_interval_ms=0,
-    )  # fmt: skip
+        buffer_sweep_interval_ms=5, repair_sweep_interval_ms=5, resend_interval_ms=10, sync_interval_ms=0
+    )
     channels = Channels("alice", settings=given)
     channels.wrap_outgoing_message(b"content", "room", "m1")
     resent, repaired = threading.Event(), threading.Event()

@@ -27,10 +27,20 @@ class AnySequence(RuleBasedStateMachine):
     @initialize(patience=st.sampled_from([0, 1_500]), participant=st.sampled_from(["alice", ""]))
     def begin(self, patience, participant):
         self.alice = Machine(
-            participant, self.dialect, history_max=4, bloom_capacity=30, incoming_max=3, outgoing_max=4, repairs_max=3,
-            repair_t_min_ms=100, repair_t_max_ms=T_MAX, resend_interval_ms=700, resend_attempts_max=2,
-            lost_after_ms=patience, causal_history_max=3,
-        )  # fmt: skip
+            participant,
+            self.dialect,
+            history_max=4,
+            bloom_capacity=30,
+            incoming_max=3,
+            outgoing_max=4,
+            repairs_max=3,
+            repair_t_min_ms=100,
+            repair_t_max_ms=T_MAX,
+            resend_interval_ms=700,
+            resend_attempts_max=2,
+            lost_after_ms=patience,
+            causal_history_max=3,
+        )
         self.seen = set()
         """Ids that were delivered, sent, met, lost or heard as sync: whoever depends on them need not wait."""
         self.causes = {}

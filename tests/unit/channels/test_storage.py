@@ -324,14 +324,19 @@ def test_a_snapshot_stays_small():
         tuple(
             Unacknowledged(
                 SdsMessage(
-                    known[number + 10], "a room", 1_700_000_000 + number, bytes(100), "alice",
-                    tuple(HistoryEntry(known[number + cause], b"", "alice") for cause in range(10)), bytes(18_768),
+                    known[number + 10],
+                    "a room",
+                    1_700_000_000 + number,
+                    bytes(100),
+                    "alice",
+                    tuple(HistoryEntry(known[number + cause], b"", "alice") for cause in range(10)),
+                    bytes(18_768),
                 ),
                 1_700_000_000_000,
             )
             for number in range(50)
         ),
-    )  # fmt: skip
+    )
     assert len(encode_meta(meta)) < 982_033 / 20
     assert len(encode_meta(meta, elsewhere=known)) < 3_000
 

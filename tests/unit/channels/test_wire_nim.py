@@ -66,9 +66,15 @@ def test_messages_of_waku_are_refused(case):
 def test_all_fields_are_written_in_the_order_of_nim_sds():
     """The message that the reference has in both formats."""
     message = SdsMessage(
-        "m2", "ch", 300, b"\xff", "alice",
-        (HistoryEntry("m1", b"\xaa\xbb", "zed"),), b"\0", (HistoryEntry("mx", b"", "bob"),),
-    )  # fmt: skip
+        "m2",
+        "ch",
+        300,
+        b"\xff",
+        "alice",
+        (HistoryEntry("m1", b"\xaa\xbb", "zed"),),
+        b"\0",
+        (HistoryEntry("mx", b"", "bob"),),
+    )
     wire = "0a026d3210ac021a0d0a026d311202aabb1a037a6564220263682a01ff3201003a05616c6963656a090a026d781a03626f62"
     assert NIM.encode(message).hex() == wire
 

@@ -91,9 +91,12 @@ def test_what_a_stranger_adds_is_not_stored(name):
     usual = message("b1", "a1", "a2", bloom=b"f" * 50)
     data, written = NIM.write(usual)
     at = {
-        "before": 0, "among the causes": written.causes_at, "before the filter": data.index(b"\x32\x32ff"),
-        "behind": len(data), "twice": 0,
-    }[name]  # fmt: skip
+        "before": 0,
+        "among the causes": written.causes_at,
+        "before the filter": data.index(b"\x32\x32ff"),
+        "behind": len(data),
+        "twice": 0,
+    }[name]
     added = delimited(b"\x0a", b"b1") if name == "twice" else PADDING
     read, found = NIM.read(data[:at] + added + data[at:])
     assert read == usual

@@ -64,9 +64,11 @@ def columns(participant: bytes, channel_id: str, notes: Sequence[Noted]) -> Colu
 
 def _headers(participant: bytes, note: Note, written: Written | None) -> dict[str, bytes]:
     headers = {
-        "participant_id": participant, "message_id": raw(note.message_id), "sender_id": raw(note.sender_id),
+        "participant_id": participant,
+        "message_id": raw(note.message_id),
+        "sender_id": raw(note.sender_id),
         "lamport": b"%d" % note.lamport,
-    }  # fmt: skip
+    }
     if note.kind == "delivered":
         headers["waited_ms"] = b"%d" % note.waited_ms
     if note.content:
@@ -159,8 +161,12 @@ def _message(channel_id: str, record: Record, headers: Mapping[str, bytes]) -> S
             read_entry(causes, start, stop) for tag, start, stop in fields(causes, 0, len(causes)) if tag == _ENTRY_TAG
         )
         return SdsMessage(
-            text(headers["message_id"]), channel_id, int(headers["lamport"]), record.payload,
-            text(headers["sender_id"]), named,
-        )  # fmt: skip
+            text(headers["message_id"]),
+            channel_id,
+            int(headers["lamport"]),
+            record.payload,
+            text(headers["sender_id"]),
+            named,
+        )
     except (KeyError, ValueError, Invalid):
         return None

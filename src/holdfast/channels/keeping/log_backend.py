@@ -159,9 +159,15 @@ class LogPersistence(Persistence):
     def _hand_over(self, places: _Places, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
         notes = 0 if self._partition is None else len(part.update.notes)
         return self._journal.spaces.gather(
-            part, make, append=(self._partition, notes), size=part.size, scope=places.space, reissue=reissue,
-            join=join, timeout=self._timeout,
-        )  # fmt: skip
+            part,
+            make,
+            append=(self._partition, notes),
+            size=part.size,
+            scope=places.space,
+            reissue=reissue,
+            join=join,
+            timeout=self._timeout,
+        )
 
     def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[Part]:
         """What goes into one unit; after a long outage, or a huge cascade, into several: the last has the snapshot.

@@ -157,10 +157,18 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
     if 0x10 not in numbers:
         raise Invalid("a snapshot has no Lamport time")
     return ChannelMeta(
-        numbers[0x10], tuple(outgoing), tuple(incoming), tuple(requests.values()), tuple(responses.values()),
-        tuple(ids[_MET]), dialect, bool(numbers.get(0x78)), tuple(ids[_LOST]), numbers.get(0x48, 0),
+        numbers[0x10],
+        tuple(outgoing),
+        tuple(incoming),
+        tuple(requests.values()),
+        tuple(responses.values()),
+        tuple(ids[_MET]),
+        dialect,
+        bool(numbers.get(0x78)),
+        tuple(ids[_LOST]),
+        numbers.get(0x48, 0),
         bool(numbers.get(0x50)),
-    )  # fmt: skip
+    )
 
 
 def _read_unacknowledged(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> Unacknowledged:

@@ -106,9 +106,14 @@ def _receive_ephemeral(state: ChannelState, message: SdsMessage, effects: Step) 
 
 
 def _receive_sync(
-    state: ChannelState, message: SdsMessage, missing: list[HistoryEntry], own: bool, behind: bool, now: int,
+    state: ChannelState,
+    message: SdsMessage,
+    missing: list[HistoryEntry],
+    own: bool,
+    behind: bool,
+    now: int,
     effects: Step,
-) -> None:  # fmt: skip
+) -> None:
     """What somebody knows: it is no part of the conversation, but says what we lack."""
     assert message.lamport is not None
     _hear(state, message.lamport, bounds(state.rules.dialect, state.rules.settings, now))
@@ -206,9 +211,15 @@ def _wait(
         asked = ask_for(state, missing, now, behind=behind)
     effects.changed = asked or effects.changed
     effects.received = Received(
-        message.channel_id, message.message_id, message.sender_id, message.content, tuple(missing),
-        duplicate=waiting is not None, own=own, refused=refused,
-    )  # fmt: skip
+        message.channel_id,
+        message.message_id,
+        message.sender_id,
+        message.content,
+        tuple(missing),
+        duplicate=waiting is not None,
+        own=own,
+        refused=refused,
+    )
 
 
 def _has_room(state: ChannelState, message: SdsMessage) -> bool:

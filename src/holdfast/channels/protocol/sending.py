@@ -118,16 +118,26 @@ def _check_carried(data: bytes, message: SdsMessage, most: int | None) -> None:
 
 
 def _message(
-    state: ChannelState, message_id: str, content: bytes, causes: tuple[HistoryEntry, ...], now: int,
+    state: ChannelState,
+    message_id: str,
+    content: bytes,
+    causes: tuple[HistoryEntry, ...],
+    now: int,
     bytes_max: int | None = None,
-) -> SdsMessage:  # fmt: skip
+) -> SdsMessage:
     """A message as it would be sent now; nothing is changed yet, for it may be refused."""
     rules, dialect = state.rules, state.rules.dialect
     lamport = for_sending(state.lamport, dialect, bounds(dialect, rules.settings, now), now)
     message = SdsMessage(
-        message_id, rules.channel_id, lamport, content, rules.participant_id, causes, state.filter.to_bytes(),
+        message_id,
+        rules.channel_id,
+        lamport,
+        content,
+        rules.participant_id,
+        causes,
+        state.filter.to_bytes(),
         due_requests(state, now, bytes_max=bytes_max),
-    )  # fmt: skip
+    )
     return with_derived_id(message) if rules.settings.derived_ids else message
 
 

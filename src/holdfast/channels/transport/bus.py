@@ -180,6 +180,12 @@ class Bus:
     def stats(self) -> BusStats:
         """Counters."""
         return BusStats(
-            self._sent, self._delivered, self._lost, self._duplicated, self._cut, self._absent, self._overflowed,
+            self._sent,
+            self._delivered,
+            self._lost,
+            self._duplicated,
+            self._cut,
+            self._absent,
+            self._overflowed,
             len(self._queue),
-        )  # fmt: skip
+        )

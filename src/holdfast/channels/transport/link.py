@@ -117,9 +117,12 @@ class Link:
             self._transport(data)
         except Exception as error:  # a transport is somebody else's code, and the network somebody else's, too
             logger.warning(
-                "a message was not taken by its transport bytes=%d: %s: %s", len(data), type(error).__name__, error,
+                "a message was not taken by its transport bytes=%d: %s: %s",
+                len(data),
+                type(error).__name__,
+                error,
                 extra={"action": "channel_broadcast_failed"},
-            )  # fmt: skip
+            )
             with once(self._lock):
                 self._failed += 1
             return

@@ -161,9 +161,11 @@ class UdpTransport:
         except Exception as error:
             self._count(received=1, refused=1)
             logger.error(
-                "a datagram could not be handled: %s", error,
-                extra={"action": "channel_datagram_failed"}, exc_info=error,
-            )  # fmt: skip
+                "a datagram could not be handled: %s",
+                error,
+                extra={"action": "channel_datagram_failed"},
+                exc_info=error,
+            )
 
     # -- lifetime -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,10 @@ def ask(
 ) -> str | int:
     """Have a change made, durably; the status that the execution has then, or whether this made the change."""
     answer: str | int = request(
-        directory, lambda: own_log(directory, reference, settings),
-        lambda: open_log(directory, reference, settings, read_only=True), action, fields,
-    )  # fmt: skip
+        directory,
+        lambda: own_log(directory, reference, settings),
+        lambda: open_log(directory, reference, settings, read_only=True),
+        action,
+        fields,
+    )
     return answer

@@ -100,23 +100,41 @@ def execution_line(summary: ExecutionSummary) -> ExecutionLine:
     """An execution for JSON."""
     ended = summary.ended_us or None
     return ExecutionLine(
-        id=str(summary.id), kind=summary.kind, status=summary.status, created=iso(summary.created_us),
-        updated=iso(summary.updated_us), ended=_time(summary.ended_us),
-        seconds=None if ended is None else (ended - summary.created_us) / 1e6, queue=summary.queue or None,
-        priority=summary.priority, not_before=_time(summary.due_us), attempts=summary.attempts,
-        generation=summary.generation, entries=summary.entries, bytes=summary.size, note=summary.note,
+        id=str(summary.id),
+        kind=summary.kind,
+        status=summary.status,
+        created=iso(summary.created_us),
+        updated=iso(summary.updated_us),
+        ended=_time(summary.ended_us),
+        seconds=None if ended is None else (ended - summary.created_us) / 1e6,
+        queue=summary.queue or None,
+        priority=summary.priority,
+        not_before=_time(summary.due_us),
+        attempts=summary.attempts,
+        generation=summary.generation,
+        entries=summary.entries,
+        bytes=summary.size,
+        note=summary.note,
         parent=None if summary.parent is None else str(summary.parent),
-    )  # fmt: skip
+    )
 
 
 def step_line(step: StepDetails) -> StepLine:
     """A step for JSON."""
     return StepLine(
-        path=step.path, what=step.what, state=step.state, effect=step.effect or None, key=step.key or None,
-        started=_time(step.started_us), ended=_time(step.ended_us),
-        seconds=(step.ended_us - step.started_us) / 1e6 if step.ended_us else None, attempts=step.attempts,
-        due=_time(step.due_us), ambiguous=list(step.ambiguous), value=_plain(step.value),
-    )  # fmt: skip
+        path=step.path,
+        what=step.what,
+        state=step.state,
+        effect=step.effect or None,
+        key=step.key or None,
+        started=_time(step.started_us),
+        ended=_time(step.ended_us),
+        seconds=(step.ended_us - step.started_us) / 1e6 if step.ended_us else None,
+        attempts=step.attempts,
+        due=_time(step.due_us),
+        ambiguous=list(step.ambiguous),
+        value=_plain(step.value),
+    )
 
 
 def event_line(event: Event) -> EventLine:
@@ -127,9 +145,12 @@ def event_line(event: Event) -> EventLine:
 def report(details: ExecutionDetails) -> ExecutionReport:
     """All of an execution, for JSON."""
     return ExecutionReport(
-        execution_line(details.summary), [*map(step_line, details.steps)], [*map(event_line, details.events)],
-        _plain(details.input), _plain(details.result),
-    )  # fmt: skip
+        execution_line(details.summary),
+        [*map(step_line, details.steps)],
+        [*map(event_line, details.events)],
+        _plain(details.input),
+        _plain(details.result),
+    )
 
 
 def list_row(summary: ExecutionSummary, now_us: int) -> tuple[object, ...]:

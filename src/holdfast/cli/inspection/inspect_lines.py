@@ -293,9 +293,16 @@ LINES = (
 def log_line(row: LogRow, verdict: Verdict, found: Inspection) -> LogLine:
     """The log's own row."""
     return LogLine(
-        row.log_id.hex(), iso(row.created_us), bool(row.keyed), row.epoch, row.next_seq, row.groups, row.key_epoch,
-        found.idempotency_keys, verdict.stamp,
-    )  # fmt: skip
+        row.log_id.hex(),
+        iso(row.created_us),
+        bool(row.keyed),
+        row.epoch,
+        row.next_seq,
+        row.groups,
+        row.key_epoch,
+        found.idempotency_keys,
+        verdict.stamp,
+    )
 
 
 def epoch_line(row: EpochRow, verdict: Verdict, _: Inspection) -> EpochLine:
@@ -316,9 +323,14 @@ def topic_line(row: TopicRow, verdict: Verdict, _: Inspection) -> TopicLine:
 def schema_line(row: SchemaRow, verdict: Verdict, found: Inspection) -> SchemaLine:
     """A version of a schema."""
     return SchemaLine(
-        found.names.get(row.topic_id), row.version, short(row.fingerprint), len(row.definition), iso(row.created_us),
-        row.key_epoch, verdict.stamp,
-    )  # fmt: skip
+        found.names.get(row.topic_id),
+        row.version,
+        short(row.fingerprint),
+        len(row.definition),
+        iso(row.created_us),
+        row.key_epoch,
+        verdict.stamp,
+    )
 
 
 def policy_line(row: PolicyRow, verdict: Verdict, found: Inspection) -> PolicyLine:
@@ -330,17 +342,31 @@ def policy_line(row: PolicyRow, verdict: Verdict, found: Inspection) -> PolicyLi
 def head_line(row: HeadRow, verdict: Verdict, found: Inspection) -> HeadLine:
     """A head."""
     return HeadLine(
-        row.partition_id, found.names.get(row.topic_id), row.number, row.next_offset, short(row.link), row.key_epoch,
-        verdict.stamp, verdict.place,
-    )  # fmt: skip
+        row.partition_id,
+        found.names.get(row.topic_id),
+        row.number,
+        row.next_offset,
+        short(row.link),
+        row.key_epoch,
+        verdict.stamp,
+        verdict.place,
+    )
 
 
 def watermark_line(row: WatermarkRow, verdict: Verdict, found: Inspection) -> WatermarkLine:
     """A watermark."""
     return WatermarkLine(
-        row.partition_id, *found.place(row.partition_id), row.segments, row.sealed_offset, row.first_segment,
-        row.first_offset, short(row.chain), row.key_epoch, verdict.stamp, verdict.place,
-    )  # fmt: skip
+        row.partition_id,
+        *found.place(row.partition_id),
+        row.segments,
+        row.sealed_offset,
+        row.first_segment,
+        row.first_offset,
+        short(row.chain),
+        row.key_epoch,
+        verdict.stamp,
+        verdict.place,
+    )
 
 
 def shipping_line(row: ShippingRow, verdict: Verdict, _: Inspection) -> ShippingLine:
@@ -351,9 +377,16 @@ def shipping_line(row: ShippingRow, verdict: Verdict, _: Inspection) -> Shipping
 def shipment_line(row: ShipmentRow, verdict: Verdict, found: Inspection) -> ShipmentLine:
     """How far a partition is on the store."""
     return ShipmentLine(
-        row.partition_id, *found.place(row.partition_id), row.slots, row.settled_segments, row.settled_offset,
-        row.shipped_offset, row.key_epoch, verdict.stamp, verdict.place,
-    )  # fmt: skip
+        row.partition_id,
+        *found.place(row.partition_id),
+        row.slots,
+        row.settled_segments,
+        row.settled_offset,
+        row.shipped_offset,
+        row.key_epoch,
+        verdict.stamp,
+        verdict.place,
+    )
 
 
 CONTROL_LINES: dict[type[object], tuple[str, Callable[[Any, Verdict, Inspection], Line]]] = {
@@ -368,22 +401,49 @@ CONTROL_LINES: dict[type[object], tuple[str, Callable[[Any, Verdict, Inspection]
 def segment_line(row: SegmentRow, verdict: SegmentVerdict, found: Inspection) -> SegmentLine:
     """A segment."""
     return SegmentLine(
-        *found.place(row.partition_id), row.number, row.first_offset, row.end, row.rows, row.size,
-        _STATES.get(row.state, str(row.state)), iso(row.sealed_us), iso(row.time_min), iso(row.time_max),
-        short(row.schema) if any(row.schema) else None, row.key_id or None, row.epoch, row.key_epoch, short(row.sha256),
-        short(row.chain), verdict.stamp, verdict.chain,
-    )  # fmt: skip
+        *found.place(row.partition_id),
+        row.number,
+        row.first_offset,
+        row.end,
+        row.rows,
+        row.size,
+        _STATES.get(row.state, str(row.state)),
+        iso(row.sealed_us),
+        iso(row.time_min),
+        iso(row.time_max),
+        short(row.schema) if any(row.schema) else None,
+        row.key_id or None,
+        row.epoch,
+        row.key_epoch,
+        short(row.sha256),
+        short(row.chain),
+        verdict.stamp,
+        verdict.chain,
+    )
 
 
 def entry_line(stored: StoredEntry, verdict: EntryVerdict, found: Inspection) -> EntryLine:
     """An entry."""
     entry = stored.entry
     return EntryLine(
-        entry.seq, *found.place(entry.partition_id), entry.first, entry.first + entry.count, entry.count, stored.bytes,
-        entry.group_number, _KINDS.get(entry.kind, str(entry.kind)), entry.codec, short(entry.schema) or None,
-        iso(entry.time_min), iso(entry.time_max), entry.key_epoch, short(entry.digest), verdict.link, verdict.digest,
+        entry.seq,
+        *found.place(entry.partition_id),
+        entry.first,
+        entry.first + entry.count,
+        entry.count,
+        stored.bytes,
+        entry.group_number,
+        _KINDS.get(entry.kind, str(entry.kind)),
+        entry.codec,
+        short(entry.schema) or None,
+        iso(entry.time_min),
+        iso(entry.time_max),
+        entry.key_epoch,
+        short(entry.digest),
+        verdict.link,
+        verdict.digest,
         verdict.body,
-    )  # fmt: skip
+    )
 
 
 def content_lines(

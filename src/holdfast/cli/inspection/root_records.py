@@ -45,9 +45,13 @@ def print_root(root: Root, topic: str, wanted: Wanted, options: ReadOptions, for
     with asking_for_key(None if not options.keyring else _ANY):
         opened = SettledRoot.open(root.url, options)
         options = msgspec.structs.replace(
-            options, topics=(topic,), topic_pattern="", since_us=wanted.since, include_tail=opened.is_shipped_to(),
+            options,
+            topics=(topic,),
+            topic_pattern="",
+            since_us=wanted.since,
+            include_tail=opened.is_shipped_to(),
             before_us=None if wanted.until is None else wanted.until + 1,
-        )  # fmt: skip
+        )
         document = opened.topic(topic)
         is_typed = bool(document.schemas)
         if is_typed:
@@ -99,9 +103,10 @@ def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Want
         if wanted.end is not None:
             ends[where] = max(first, last + wanted.end) if wanted.end < 0 else min(wanted.end, last)
     return msgspec.structs.replace(
-        options, starting_offsets=_marks(starts) if starts else "earliest",
+        options,
+        starting_offsets=_marks(starts) if starts else "earliest",
         ending_offsets=_marks(ends) if ends else "latest",
-    )  # fmt: skip
+    )
 
 
 def _marks(offsets: dict[Where, int]) -> Marks:

@@ -184,9 +184,14 @@ def _published(store: RootStore, topic: str, partitions: list[RootPartition]) ->
     ends = {str(part.partition): part.settled for part in partitions}
     lag = sum(max(0, end - report.settled.get(number, part_first(partitions, number))) for number, end in ends.items())
     return RootTable(
-        "delta", report.table, report.version, report.files, report.rows, lag if report.reason is None else 0,
+        "delta",
+        report.table,
+        report.version,
+        report.files,
+        report.rows,
+        lag if report.reason is None else 0,
         report.reason,
-    )  # fmt: skip
+    )
 
 
 def part_first(partitions: list[RootPartition], number: str) -> int:
@@ -203,9 +208,15 @@ def _partition(
     there = [one for one in root.files(where) if not one.is_filler and one.end > first]
     keys.update(one.key_id for one in there if one.key_id)
     return RootPartition(
-        number, min(first, shipped), shipped, settled, max(0, shipped - first), shipped - settled, len(there),
+        number,
+        min(first, shipped),
+        shipped,
+        settled,
+        max(0, shipped - first),
+        shipped - settled,
+        len(there),
         sum(one.size for one in there),
-    )  # fmt: skip
+    )
 
 
 def _schemas(topic: TopicDocument) -> list[RootSchema]:
@@ -273,8 +284,20 @@ def _table(topics: list[RootTopic]) -> None:
     emit_table(
         ("topic", "kind", "by", "partition", "records", "first", "shipped", "settled", "tail", "segments", "bytes"),
         [
-            (topic.topic, topic.kind, topic.written_by, part.partition, part.records, part.first, part.shipped,
-             part.settled, part.tail_records, part.segments, part.segment_bytes)
-            for topic in topics for part in topic.partitions
+            (
+                topic.topic,
+                topic.kind,
+                topic.written_by,
+                part.partition,
+                part.records,
+                part.first,
+                part.shipped,
+                part.settled,
+                part.tail_records,
+                part.segments,
+                part.segment_bytes,
+            )
+            for topic in topics
+            for part in topic.partitions
         ],
-    )  # fmt: skip
+    )

@@ -32,9 +32,15 @@ class SinkRetentionReport(msgspec.Struct, frozen=True):
 
 
 def retain_sinks(
-    place: Root, settings: Settings, reference: str | None, topic: str | None, policy: Limits | None, *,
-    dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    place: Root,
+    settings: Settings,
+    reference: str | None,
+    topic: str | None,
+    policy: Limits | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Apply the policies of a root's topics, after one of them was given this one; prints what that came to."""
     store = _opened(place, settings, load_keyring(reference, settings))
     try:

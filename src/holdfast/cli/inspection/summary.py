@@ -68,9 +68,9 @@ def topics(control: ControlRows, sizes: dict[int, PartitionBytes]) -> dict[int, 
 
 def _partition(control: ControlRows, head: HeadRow, size: PartitionBytes) -> PartitionStatus:
     mark = control.watermarks.get(head.partition_id)
-    sealed, first, segments = (0, 0, 0) if mark is None else (
-        mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment,
-    )  # fmt: skip
+    sealed, first, segments = (
+        (0, 0, 0) if mark is None else (mark.sealed_offset, mark.first_offset, mark.segments - mark.first_segment)
+    )
     shipment = control.shipment(head.partition_id)
     shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
     marks = Marks(head.next_offset, head.next_offset, sealed, shipped, settled)
@@ -79,8 +79,14 @@ def _partition(control: ControlRows, head: HeadRow, size: PartitionBytes) -> Par
     # Once a log has been taken over, nothing of it is on its way any more.
     is_fenced = control.shipping is not None and control.shipping.fenced > 0
     return PartitionStatus(
-        partition=head.number, first=first, **msgspec.structs.asdict(marks), tail_records=head.next_offset - sealed,
-        tail_bytes=size.tail, segments=segments, segment_bytes=size.segments,
-        unshipped=0 if is_fenced else left, stranded=left if is_fenced else None if left is None else 0,
+        partition=head.number,
+        first=first,
+        **msgspec.structs.asdict(marks),
+        tail_records=head.next_offset - sealed,
+        tail_bytes=size.tail,
+        segments=segments,
+        segment_bytes=size.segments,
+        unshipped=0 if is_fenced else left,
+        stranded=left if is_fenced else None if left is None else 0,
         unsettled_segments=None if shipment is None else max(0, all_segments - shipment.settled_segments),
-    )  # fmt: skip
+    )

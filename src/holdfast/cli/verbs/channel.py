@@ -229,10 +229,16 @@ def _list(log: Log, participant: str | None, *, as_json: bool) -> bool:
 def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
     meta = data.meta
     return ChannelLine(
-        participant=_id(owner), channel=_id(channel), dialect=meta.dialect or None, history=len(data.history),
-        unacknowledged=len(meta.outgoing), waiting=len(meta.incoming), missing=len(_missing(meta.incoming)),
-        lamport=meta.lamport, sealed=meta.encrypted,
-    )  # fmt: skip
+        participant=_id(owner),
+        channel=_id(channel),
+        dialect=meta.dialect or None,
+        history=len(data.history),
+        unacknowledged=len(meta.outgoing),
+        waiting=len(meta.incoming),
+        missing=len(_missing(meta.incoming)),
+        lamport=meta.lamport,
+        sealed=meta.encrypted,
+    )
 
 
 def _missing(incoming: Iterable[Buffered]) -> dict[str, tuple[HistoryEntry, int]]:
@@ -273,27 +279,41 @@ def _report(owner: str, channel: str, data: ChannelData, now: int) -> ChannelRep
 def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
     message = entry.message
     return OutgoingLine(
-        _id(message.message_id), message.lamport, len(message.content), iso(entry.sent_ms * 1000),
-        _seconds(now - entry.sent_ms), entry.attempts, entry.possible_acks,
-    )  # fmt: skip
+        _id(message.message_id),
+        message.lamport,
+        len(message.content),
+        iso(entry.sent_ms * 1000),
+        _seconds(now - entry.sent_ms),
+        entry.attempts,
+        entry.possible_acks,
+    )
 
 
 def _waiting(entry: Buffered, now: int) -> WaitingLine:
     """A snapshot of another implementation does not say since when a message waits."""
     message, since = entry.message, entry.received_ms
     return WaitingLine(
-        _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content),
-        iso(since * 1000) if since else None, _seconds(now - since) if since else None, [*map(_id, entry.missing)],
-    )  # fmt: skip
+        _id(message.message_id),
+        _id(message.sender_id),
+        message.lamport,
+        len(message.content),
+        iso(since * 1000) if since else None,
+        _seconds(now - since) if since else None,
+        [*map(_id, entry.missing)],
+    )
 
 
 def _missing_line(entry: HistoryEntry, count: int, due: Mapping[str, int], now: int) -> MissingLine:
     hint, encoding = encoded(entry.retrieval_hint)
     asked = due.get(entry.message_id)
     return MissingLine(
-        _id(entry.message_id), _id(entry.sender_id), hint, count, None if asked is None else _seconds(asked - now),
+        _id(entry.message_id),
+        _id(entry.sender_id),
+        hint,
+        count,
+        None if asked is None else _seconds(asked - now),
         encoding,
-    )  # fmt: skip
+    )
 
 
 def _repair(repair: RepairRequest | RepairResponse, now: int) -> RepairLine:
@@ -348,10 +368,15 @@ def _history(data: ChannelData, limit: int | None, *, as_json: bool) -> None:
             causes = [_id(cause.message_id) for cause in message.causal_history]
             emit_json(
                 MessageLine(
-                    _id(message.message_id), _id(message.sender_id), message.lamport, len(message.content), causes,
-                    content, encoding,
+                    _id(message.message_id),
+                    _id(message.sender_id),
+                    message.lamport,
+                    len(message.content),
+                    causes,
+                    content,
+                    encoding,
                 )
-            )  # fmt: skip
+            )
         else:
             ids = f"{_shown(message.message_id)}  {_shown(message.sender_id)}"
             emit(f"{message.lamport or 0:>14}  {ids}  {len(message.content):>7}  {shown(message.content)}")

@@ -44,9 +44,14 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @keyring_option
 @json_option
 def compact_command(
-    root: str, topics: tuple[str, ...], target_size: int | None, dry_run: bool, measure: bool, reference: str | None,
+    root: str,
+    topics: tuple[str, ...],
+    target_size: int | None,
+    dry_run: bool,
+    measure: bool,
+    reference: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Join small segments of ROOT (a store's URL or directory, or a log without a store) into large files."""
     settings = Settings.load()
     if (Path(root) / "FORMAT").is_file():
@@ -56,27 +61,41 @@ def compact_command(
     keyring = reference or settings.crypto.keyring
     with asking_for_key(load_keyring(reference, settings)), Working() as working:
         report = holdfast.compact(
-            root, topics, target_size=TARGET_BYTES if target_size is None else target_size, dry_run=dry_run,
-            measure=measure, keyring=keyring or None, delete_after_ms=settings.shipping.delete_after_ms,
-            lease_delay_max_ms=settings.shipping.lease_delay_max_ms, store=settings.store,
+            root,
+            topics,
+            target_size=TARGET_BYTES if target_size is None else target_size,
+            dry_run=dry_run,
+            measure=measure,
+            keyring=keyring or None,
+            delete_after_ms=settings.shipping.delete_after_ms,
+            lease_delay_max_ms=settings.shipping.lease_delay_max_ms,
+            store=settings.store,
             progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
-        )  # fmt: skip
+        )
     return show_report(report, as_json=as_json)
 
 
 def _compact_log(
-    directory: Path, topics: tuple[str, ...], target_size: int | None, reference: str | None, settings: Settings, *,
-    dry_run: bool, as_json: bool,
-) -> int:  # fmt: skip
+    directory: Path,
+    topics: tuple[str, ...],
+    target_size: int | None,
+    reference: str | None,
+    settings: Settings,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Compact the files of a log that nobody has open."""
     with own_log(directory, reference, settings) as log, Working() as working:
         reports = [
             log.compact(
-                topic, target_size=TARGET_BYTES if target_size is None else target_size, dry_run=dry_run,
+                topic,
+                target_size=TARGET_BYTES if target_size is None else target_size,
+                dry_run=dry_run,
                 progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
             )
             for topic in topics or (None,)
-        ]  # fmt: skip
+        ]
     parts = [part for report in reports for part in report.partitions]
     first, seconds = reports[0], sum(report.seconds for report in reports)
     whole = report_of(first.root, first.log, parts, dry_run=dry_run, target_bytes=first.target_bytes, seconds=seconds)

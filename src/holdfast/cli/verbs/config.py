@@ -100,6 +100,9 @@ def _show(config: Config) -> None:
 
 def _profile_row(cost: Cost) -> tuple[object, ...]:
     return (
-        cost.profile, f"{cost.batch_timeout_ms:g} ms", f"{cost.puts_per_second:g}", cost.puts_per_month,
+        cost.profile,
+        f"{cost.batch_timeout_ms:g} ms",
+        f"{cost.puts_per_second:g}",
+        cost.puts_per_month,
         dollars(cost.dollars_per_month),
-    )  # fmt: skip
+    )

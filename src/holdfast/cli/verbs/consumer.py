@@ -103,9 +103,7 @@ def list_command(directory: Path, topic: str | None, reference: str | None, as_j
 @topic_option
 @keyring_option
 @json_option
-def show_command(
-    directory: Path, consumer: str, topic: str | None, reference: str | None, as_json: bool
-) -> int:  # fmt: skip
+def show_command(directory: Path, consumer: str, topic: str | None, reference: str | None, as_json: bool) -> int:
     """Show where a consumer is in each partition."""
     with open_log(directory, reference, Settings.load(), read_only=True) as log:
         for number, one in enumerate(_found(log, consumer, topic)):

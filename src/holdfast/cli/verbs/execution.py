@@ -222,9 +222,18 @@ def _change(directory: Path, reference: str | None, action: str, shown: str, as_
 @json_option
 @click.pass_context
 def start_action(
-    ctx: click.Context, directory: Path, kind: str, given: Any, named: Any, execution: str | None, queue: str,
-    priority: int, not_before: int | None, reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    directory: Path,
+    kind: str,
+    given: Any,
+    named: Any,
+    execution: str | None,
+    queue: str,
+    priority: int,
+    not_before: int | None,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Queue an execution of this KIND for a worker."""
     args, kwargs = ([] if given is msgspec.UNSET else given), ({} if named is msgspec.UNSET else named)
     if not isinstance(args, list):
@@ -234,9 +243,18 @@ def start_action(
     chosen = str(fresh_id(SystemClock()) if execution is None else given_id(execution))
     body = encode_call(args, kwargs, Settings.load().executions.payload_bytes_max)
     return _change(
-        directory, reference, "start", chosen, as_json, id=chosen, kind=kind, input=body, queue=queue,
-        priority=priority, due_us=not_before or 0,
-    )  # fmt: skip
+        directory,
+        reference,
+        "start",
+        chosen,
+        as_json,
+        id=chosen,
+        kind=kind,
+        input=body,
+        queue=queue,
+        priority=priority,
+        due_us=not_before or 0,
+    )
 
 
 @execution_command.command("resume")
@@ -272,15 +290,27 @@ def cancel_action(directory: Path, execution: str, reason: str, reference: str |
 @keyring_option
 @json_option
 def fork_action(
-    directory: Path, execution: str, before: str | None, fork: str | None, repeat_guarded: bool, reference: str | None,
+    directory: Path,
+    execution: str,
+    before: str | None,
+    fork: str | None,
+    repeat_guarded: bool,
+    reference: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Make a new execution that begins with what this one recorded before a step."""
     made = str(fresh_id(SystemClock()) if fork is None else given_id(fork))
     return _change(
-        directory, reference, "fork", made, as_json, id=str(given_id(execution)), before=before, fork=made,
+        directory,
+        reference,
+        "fork",
+        made,
+        as_json,
+        id=str(given_id(execution)),
+        before=before,
+        fork=made,
         repeat_guarded=repeat_guarded,
-    )  # fmt: skip
+    )
 
 
 @execution_command.command("rewind")
@@ -310,18 +340,31 @@ def rewind_action(
 @json_option
 @click.pass_context
 def settle_action(
-    ctx: click.Context, directory: Path, execution: str, path: str, value: Any, error: str | None,
-    reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    directory: Path,
+    execution: str,
+    path: str,
+    value: Any,
+    error: str | None,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Record what became of a guarded effect at PATH that was begun, and whose outcome nobody knew."""
     if (value is msgspec.UNSET) == (error is None):
         raise click.UsageError("say what became of it: --value JSON or --error TEXT", ctx)
     chosen = str(given_id(execution))
     payload = encode_outcome(value if error is None else ExecutionError(error), is_error=error is not None)
     return _change(
-        directory, reference, "settle", chosen, as_json, id=chosen, path=path, payload=payload,
+        directory,
+        reference,
+        "settle",
+        chosen,
+        as_json,
+        id=chosen,
+        path=path,
+        payload=payload,
         is_error=error is not None,
-    )  # fmt: skip
+    )
 
 
 @execution_command.command("prune")
@@ -376,17 +419,27 @@ def _brought(directory: Path, reference: str | None, action: str, as_json: bool,
 
 @execution_command.command("resolve")
 @directory_argument
-@click.option("--token", metavar="REF", required=True, callback=_token,
-              help="Where the promise's token is: env:NAME, file:PATH, or - for stdin.")  # fmt: skip
+@click.option(
+    "--token",
+    metavar="REF",
+    required=True,
+    callback=_token,
+    help="Where the promise's token is: env:NAME, file:PATH, or - for stdin.",
+)
 @click.option("--value", metavar="JSON", callback=_value, help="What it is settled with.  [default: null]")
 @click.option("--reject", "reason", metavar="TEXT", help="Settle it without a value, for this reason.")
 @keyring_option
 @json_option
 @click.pass_context
 def resolve_action(
-    ctx: click.Context, directory: Path, token: str, value: Any, reason: str | None, reference: str | None,
+    ctx: click.Context,
+    directory: Path,
+    token: str,
+    value: Any,
+    reason: str | None,
+    reference: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Settle a promise that an execution waits for; the first one counts."""
     if value is not msgspec.UNSET and reason is not None:
         raise click.UsageError("a promise is settled with --value or with --reject", ctx)

@@ -50,22 +50,21 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int | N
 @click.command("inspect", epilog=EPILOG)
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option(
-    "--entries", "newest", metavar="N", default="20", show_default=True, callback=_count,
+    "--entries",
+    "newest",
+    metavar="N",
+    default="20",
+    show_default=True,
+    callback=_count,
     help="Newest entries, epochs, key epochs and segments of each partition to show and check; a number or 'all'.",
-)  # fmt: skip
+)
 @click.option("--topic", help="Topics, heads, shipments, segments and entries of this topic only.")
 @click.option("--records", is_flag=True, help="List the records in each entry: offset, time, sizes.")
 @click.option("--reveal", is_flag=True, help="List records with their payloads, keys and headers.")
 @keyring_option
 @json_option
 def inspect_command(
-    path: Path,
-    newest: int | None,
-    topic: str | None,
-    records: bool,
-    reveal: bool,
-    reference: str | None,
-    as_json: bool,
+    path: Path, newest: int | None, topic: str | None, records: bool, reveal: bool, reference: str | None, as_json: bool
 ) -> int:
     """Print what is in a log and whether it is intact; PATH is its directory or its durable.db."""
     settings = Settings.load()
@@ -157,11 +156,21 @@ class _Report:
         self.problems += [
             Corrupt(one.reason, topic=one.topic, hint=one.hint) for one in found if one.reason is not None
         ]
-        self._table("tables", (
-            inspect_lines.TableLine(one.topic, "delta", one.version, one.files, one.rows, sum(one.settled.values()),
-                                    OK if one.reason is None else BAD)
-            for one in found
-        ))  # fmt: skip
+        self._table(
+            "tables",
+            (
+                inspect_lines.TableLine(
+                    one.topic,
+                    "delta",
+                    one.version,
+                    one.files,
+                    one.rows,
+                    sum(one.settled.values()),
+                    OK if one.reason is None else BAD,
+                )
+                for one in found
+            ),
+        )
 
     def show_problems(self) -> None:
         """What is damaged."""

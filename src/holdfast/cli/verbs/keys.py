@@ -59,9 +59,12 @@ class _Use(msgspec.Struct):
     "--id", "key_id", metavar="ID", help="The new key's name.  [default: today's date, with a number if that is taken]"
 )
 @click.option(
-    "--log", "directory", metavar="DIR", type=click.Path(path_type=Path),
+    "--log",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
     help="With list: also what this log has under each key, and keys that it needs and FILE lacks.",
-)  # fmt: skip
+)
 @json_option
 @click.pass_context
 def keys_command(

@@ -37,9 +37,13 @@ def publish_command(root: str, topics: tuple[str, ...], as_format: str, dry_run:
     settings = Settings.load()
     with Working() as working:
         reports = publish_tables(
-            root, topics, as_format=as_format, dry_run=dry_run, settings=settings,
+            root,
+            topics,
+            as_format=as_format,
+            dry_run=dry_run,
+            settings=settings,
             progress=lambda name, done, total: working.show(f"{name}: {done} of {total} topics"),
-        )  # fmt: skip
+        )
     if as_json:
         for report in reports:
             emit_json(report)
@@ -57,11 +61,19 @@ def _show(reports: list[TableReport], *, dry_run: bool) -> None:
     emit_table(
         ("topic", "state", "version", "files", "rows", "added", "removed", "table"),
         [
-            (one.topic, words.get(one.state, one.state), one.version, one.files, one.rows, one.added, one.removed,
-             one.table)
+            (
+                one.topic,
+                words.get(one.state, one.state),
+                one.version,
+                one.files,
+                one.rows,
+                one.added,
+                one.removed,
+                one.table,
+            )
             for one in reports
         ],
-    )  # fmt: skip
+    )
     for one in reports:
         if one.reason:
             say(f"{one.topic}: {one.reason}")

@@ -21,14 +21,7 @@ from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.follow_output import end_of, follow, read
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.inspection.root_records import Wanted, print_root
-from holdfast.cli.options import (
-    find_topic,
-    json_option,
-    keyring_option,
-    open_log,
-    parsed,
-    topic_argument,
-)
+from holdfast.cli.options import find_topic, json_option, keyring_option, open_log, parsed, topic_argument
 from holdfast.cli.output import emit_json, flush, say, say_holdfast_error, say_problems
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
 from holdfast.errors import Invalid, NotFound
@@ -98,9 +91,10 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
     "--columns", metavar="NAMES", multiple=True, callback=_columns, help="Of a typed topic: only these, as 'a,b'."
 )
 @click.option(
-    "--position", metavar="TOKEN",
+    "--position",
+    metavar="TOKEN",
     help="Go on where an earlier read ended, '-' for the beginning, and print the new position at the end.",
-)  # fmt: skip
+)
 @click.option("--format", "form", type=click.Choice([TEXT, JSON, ARROW]), help="How to print.  [default: text]")
 @click.option("--raw", is_flag=True, help="Payloads only, byte by byte, each followed by a newline.")
 @click.option("--no-newline", is_flag=True, help="With --raw: nothing between payloads.")
@@ -166,9 +160,14 @@ def read_command(
         if position is not None and position != BEGINNING:
             span = (start, position) if reverse else (position, end)
         options = {
-            "limit": limit, "reverse": reverse, "partition": partitions or None, "since": since, "until": until,
-            "bytes_max": size, "key": None if key is None else _key(source, key),
-        }  # fmt: skip
+            "limit": limit,
+            "reverse": reverse,
+            "partition": partitions or None,
+            "since": since,
+            "until": until,
+            "bytes_max": size,
+            "key": None if key is None else _key(source, key),
+        }
         _print(source, span, columns, options, form, tell_position=position is not None)
         return DAMAGED if log.problems else FINE
 

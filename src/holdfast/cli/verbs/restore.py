@@ -42,16 +42,23 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @click.option("--copy", is_flag=True, help="Only copy: the owner goes on, and the copy never ships.")
 @click.option("--log-id", default="", metavar="ID", help="Refuse any other log than this one.")
 @click.option(
-    "--accept-loss", is_flag=True,
+    "--accept-loss",
+    is_flag=True,
     help="Bring back what comes before a hole, although more had been acknowledged as shipped.",
-)  # fmt: skip
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @keyring_option
 @json_option
 def restore_command(
-    url: str, directory: Path, copy: bool, log_id: str, accept_loss: bool, yes: bool,
-    reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    url: str,
+    directory: Path,
+    copy: bool,
+    log_id: str,
+    accept_loss: bool,
+    yes: bool,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Bring the log at the store URL back into DIR, which is new or empty, and take it over."""
     settings = Settings.load()
     keyring = load_keyring(reference, settings)
@@ -61,10 +68,15 @@ def restore_command(
         return REFUSED
     with asking_for_key(keyring), Working() as working:
         report = holdfast.restore(
-            url, directory, settings=settings, keyring=keyring, copy=copy, accept_loss=accept_loss,
+            url,
+            directory,
+            settings=settings,
+            keyring=keyring,
+            copy=copy,
+            accept_loss=accept_loss,
             log_id=log_id,
             progress=lambda what, done, total: working.show(f"{what}: {done} of {total}"),
-        )  # fmt: skip
+        )
     if as_json:
         emit_json(report)
     else:

@@ -97,9 +97,16 @@ def retain_command(
 
 
 def _retain(
-    directory: Path, settings: Settings, reference: str | None, topic: str | None, limits: _Limits, waits: _Waits, *,
-    dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+    directory: Path,
+    settings: Settings,
+    reference: str | None,
+    topic: str | None,
+    limits: _Limits,
+    waits: _Waits,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     bytes_max, age, records_max = limits
     if dry_run:
         with open_log(directory, reference, settings, read_only=True) as log:
@@ -110,9 +117,13 @@ def _retain(
         if topic is not None:
             age_max = None if age is None else timedelta(seconds=age)
             log.set_retention(
-                topic, bytes_max=bytes_max, age_max=age_max, records_max=records_max, wait_for=waits[0],
+                topic,
+                bytes_max=bytes_max,
+                age_max=age_max,
+                records_max=records_max,
+                wait_for=waits[0],
                 wait_limit=waits[1],
-            )  # fmt: skip
+            )
             say(f"{topic} has a retention policy of its own now")
         _tell(_together(due, log.retain()), as_json=as_json)
 

@@ -46,10 +46,19 @@ class ServingLine(msgspec.Struct, frozen=True):
 @keyring_option
 @json_option
 def serve_command(
-    directory: Path, listen: str | None, hosts: tuple[str, ...], tokens: Path | None, no_tokens: bool,
-    token: str | None, tls_certificate: Path | None, tls_key: Path | None, console: bool | None, share: bool,
-    reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    directory: Path,
+    listen: str | None,
+    hosts: tuple[str, ...],
+    tokens: Path | None,
+    no_tokens: bool,
+    token: str | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    console: bool | None,
+    share: bool,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Serve the log in DIR over HTTP."""
     import os
 
@@ -62,10 +71,14 @@ def serve_command(
 
     settings = Settings.load()
     given = {
-        "listen": listen, "hosts": ",".join(hosts) or None, "tokens": tokens and str(tokens), "token": token,
-        "tls_certificate": tls_certificate and str(tls_certificate), "tls_key": tls_key and str(tls_key),
+        "listen": listen,
+        "hosts": ",".join(hosts) or None,
+        "tokens": tokens and str(tokens),
+        "token": token,
+        "tls_certificate": tls_certificate and str(tls_certificate),
+        "tls_key": tls_key and str(tls_key),
         "console": console,
-    }  # fmt: skip
+    }
     chosen = {name: value for name, value in given.items() if value is not None}
     own = msgspec.structs.replace(settings.server, **chosen)
     settings = msgspec.structs.replace(settings, server=own)

@@ -84,15 +84,25 @@ class ShipReport(msgspec.Struct, frozen=True):
 )
 @click.option("--accept-loss", is_flag=True, help="With --rebuild-store: give up what only the store had.")
 @click.option(
-    "--timeout", metavar="TIME", default="60s", show_default=True, callback=parsed(parse_seconds),
+    "--timeout",
+    metavar="TIME",
+    default="60s",
+    show_default=True,
+    callback=parsed(parse_seconds),
     help="How long to wait in all, as '10min'.",
-)  # fmt: skip
+)
 @keyring_option
 @json_option
 def ship_command(
-    directory: Path, url: str | None, seal: bool, rebuild_store: bool, accept_loss: bool, timeout: float,
-    reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    directory: Path,
+    url: str | None,
+    seal: bool,
+    rebuild_store: bool,
+    accept_loss: bool,
+    timeout: float,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Ship what is durable in the log in DIR to its store, and wait until it is there."""
     if accept_loss and not rebuild_store:
         raise click.UsageError("--accept-loss goes with --rebuild-store")

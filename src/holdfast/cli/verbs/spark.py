@@ -77,9 +77,17 @@ master_option = click.option("--master", default="local[*]", show_default=True, 
 @keyring_option
 @json_option
 def read_command(
-    root: str, topic: str, where: str | None, columns: str | None, limit: int, counting: bool, pairs: tuple[str, ...],
-    master: str, reference: str | None, as_json: bool,
-) -> int:  # fmt: skip
+    root: str,
+    topic: str,
+    where: str | None,
+    columns: str | None,
+    limit: int,
+    counting: bool,
+    pairs: tuple[str, ...],
+    master: str,
+    reference: str | None,
+    as_json: bool,
+) -> int:
     """Ask one question about what is settled in TOPIC."""
     _read(root, topic, where, limit, _options(pairs, columns, reference), master, counting, as_json)
     return FINE
@@ -94,17 +102,28 @@ def read_command(
 @keyring_option
 @json_option
 def compact_command(
-    root: str, topics: tuple[str, ...], target_size: int | None, dry_run: bool, master: str, reference: str | None,
+    root: str,
+    topics: tuple[str, ...],
+    target_size: int | None,
+    dry_run: bool,
+    master: str,
+    reference: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Join small segments, as `holdfast compact` does; each task of Spark makes one file."""
     return _compact(root, topics, target_size, master, reference, dry_run=dry_run, as_json=as_json)
 
 
 def _compact(
-    root: str, topics: tuple[str, ...], target_size: int | None, master: str, reference: str | None, *, dry_run: bool,
+    root: str,
+    topics: tuple[str, ...],
+    target_size: int | None,
+    master: str,
+    reference: str | None,
+    *,
+    dry_run: bool,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     settings = Settings.load()
     keyring = (reference or settings.crypto.keyring) or None
     with asking_for_key(load_keyring(reference, settings)):
@@ -121,11 +140,17 @@ def _compact(
     try:
         with Working() as working:
             report = compact(
-                spark, root, topics, target_size=TARGET_BYTES if target_size is None else target_size, dry_run=dry_run,
-                keyring=keyring, delete_after_ms=settings.shipping.delete_after_ms,
-                lease_delay_max_ms=settings.shipping.lease_delay_max_ms, store=settings.store,
+                spark,
+                root,
+                topics,
+                target_size=TARGET_BYTES if target_size is None else target_size,
+                dry_run=dry_run,
+                keyring=keyring,
+                delete_after_ms=settings.shipping.delete_after_ms,
+                lease_delay_max_ms=settings.shipping.lease_delay_max_ms,
+                store=settings.store,
                 progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
-            )  # fmt: skip
+            )
     except PySparkException as error:
         raise _translated(error) from error
     finally:
@@ -134,9 +159,15 @@ def _compact(
 
 
 def _read(
-    root: str, topic: str, where: str | None, limit: int, options: dict[str, str], master: str, counting: bool,
+    root: str,
+    topic: str,
+    where: str | None,
+    limit: int,
+    options: dict[str, str],
+    master: str,
+    counting: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     place, asked = parse_options({"path": root, "topic": topic, **options})  # errors come before Spark starts
     if master.startswith("local"):  # this machine reads: what is missing can be told at once
         SettledRoot.open(place, asked).topics(asked)

@@ -77,7 +77,7 @@ def _working(command: Command) -> Command:
 @click.option("--available-now", is_flag=True, help="One run, up to what is settled now: the default.")
 def run_command(
     file: Path, only: tuple[str, ...], every: str | None, available_now: bool, master: str, as_json: bool, **places: Any
-) -> int:  # fmt: skip
+) -> int:
     """Bring tables up to what is settled: all of them, unless some are named."""
     return _execute(file, master, places, "run", available_now, only=only, every=every, as_json=as_json)
 
@@ -97,7 +97,7 @@ def status_command(file: Path, as_json: bool, **places: Any) -> int:
 @click.option("--to", "end", metavar="BOUND", help="To where; a run is included, a time or offset is not.")
 def backfill_command(
     file: Path, table: str, begin: str | None, end: str | None, master: str, as_json: bool, **places: Any
-) -> int:  # fmt: skip
+) -> int:
     """Compute rows of TABLE again: those of a range, or all of them."""
     return _execute(file, master, places, "backfill", table=table, begin=begin, end=end, as_json=as_json)
 

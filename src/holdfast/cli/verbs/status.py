@@ -163,9 +163,15 @@ def _shipping(
 
 
 def _status(
-    place: Directory, log_id: bytes, control: ControlRows, topics: list[TopicStatus], shipping: ShippingStatus | None,
-    problems: list[Corrupt], verified: bool, consumers: dict[str, int] | None,
-) -> Status:  # fmt: skip
+    place: Directory,
+    log_id: bytes,
+    control: ControlRows,
+    topics: list[TopicStatus],
+    shipping: ShippingStatus | None,
+    problems: list[Corrupt],
+    verified: bool,
+    consumers: dict[str, int] | None,
+) -> Status:
     row = control.log
     partitions = [partition for topic in topics for partition in topic.partitions]
     return Status(
@@ -265,11 +271,17 @@ def _show_tables(status: Status) -> None:
     emit_table(
         ("published", "version", "files", "rows", "behind", "table"),
         [
-            (one.topic, one.version, one.files, one.rows,
-             max(0, ends.get(one.topic, 0) - sum(one.settled.values())) if one.reason is None else None, one.table)
+            (
+                one.topic,
+                one.version,
+                one.files,
+                one.rows,
+                max(0, ends.get(one.topic, 0) - sum(one.settled.values())) if one.reason is None else None,
+                one.table,
+            )
             for one in status.tables
         ],
-    )  # fmt: skip
+    )
     for one in status.tables:
         if one.reason is not None:
             say(f"{one.topic}: {one.reason}")
@@ -309,8 +321,15 @@ _STORE_COLUMNS = 2
 
 def _cells(partition: PartitionStatus) -> tuple[object, ...]:
     return (
-        partition.partition, partition.first, partition.appended, partition.durable, partition.sealed,
-        partition.shown_shipped, partition.settled, partition.tail_records, partition.segments,
+        partition.partition,
+        partition.first,
+        partition.appended,
+        partition.durable,
+        partition.sealed,
+        partition.shown_shipped,
+        partition.settled,
+        partition.tail_records,
+        partition.segments,
         partition.stranded or partition.unshipped,
         partition.unsettled_segments,
-    )  # fmt: skip
+    )

@@ -31,9 +31,14 @@ Of a topic with several partitions, the last records of each; see also 'holdfast
 @directory_argument
 @topic_argument
 @click.option(
-    "--number", "-n", metavar="N", type=click.IntRange(0, _NUMBER_MAX), default=10, show_default=True,
+    "--number",
+    "-n",
+    metavar="N",
+    type=click.IntRange(0, _NUMBER_MAX),
+    default=10,
+    show_default=True,
     help="How many records of each partition.",
-)  # fmt: skip
+)
 @click.option("--follow", "-f", "following", is_flag=True, help="Then wait for more, for ever.")
 @click.option(
     "--partition", "partitions", type=int, multiple=True, help="This partition only; may be given repeatedly."

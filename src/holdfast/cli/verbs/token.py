@@ -85,10 +85,17 @@ def token_command() -> None:
 @keyring_option
 @json_option
 def create_command(
-    directory: Path, name: str, scopes: tuple[str, ...], topics: tuple[str, ...], expires: str | None,
-    rate: float | None, target: Path | None, tokens: Path | None, reference: str | None,
+    directory: Path,
+    name: str,
+    scopes: tuple[str, ...],
+    topics: tuple[str, ...],
+    expires: str | None,
+    rate: float | None,
+    target: Path | None,
+    tokens: Path | None,
+    reference: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Make a token and print it, once."""
     clock = SystemClock()
     until = None if expires is None else clock.now_us() + int(_seconds(expires) * 1e6)

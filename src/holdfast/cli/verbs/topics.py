@@ -109,11 +109,15 @@ def _line(row: TopicRow, status: TopicStatus, control: ControlRows, problems: li
         segment_bytes=sum(partition.segment_bytes for partition in own),
         partitions=own,
         schemas=[_version(schema, row.name, problems) for schema in control.schemas if schema.topic_id == row.id],
-        retention=next((
-            RetentionPolicy(policy.bytes_max or None, policy.age_max_us or None, policy.records_max or None)
-            for policy in control.policies if policy.topic_id == row.id
-        ), None),
-    )  # fmt: skip
+        retention=next(
+            (
+                RetentionPolicy(policy.bytes_max or None, policy.age_max_us or None, policy.records_max or None)
+                for policy in control.policies
+                if policy.topic_id == row.id
+            ),
+            None,
+        ),
+    )
 
 
 def _version(row: SchemaRow, topic: str, problems: list[Corrupt]) -> SchemaVersion:
@@ -151,7 +155,17 @@ _COLUMNS = (
 def _cells(line: TopicLine, partition: PartitionStatus) -> tuple[object, ...]:
     version = line.schemas[-1].version if line.schemas else None
     return (
-        line.topic, line.kind, partition.partition, partition.records, partition.first, partition.durable,
-        partition.sealed, partition.shown_shipped, partition.settled, partition.segments, partition.segment_bytes,
-        partition.tail_bytes, version,
-    )  # fmt: skip
+        line.topic,
+        line.kind,
+        partition.partition,
+        partition.records,
+        partition.first,
+        partition.durable,
+        partition.sealed,
+        partition.shown_shipped,
+        partition.settled,
+        partition.segments,
+        partition.segment_bytes,
+        partition.tail_bytes,
+        version,
+    )

@@ -190,10 +190,24 @@ class Forked(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=17):
 
 
 Entry = (
-    StepResult | EffectIntent | PromiseCreated | PromiseResolved | TimerArmed | TimerFired | Folded | SignalSent
-    | SignalTaken | AttemptFailed | AmbiguityResolved | VersionMarked | Opened | Ended | Heartbeat | Administered
+    StepResult
+    | EffectIntent
+    | PromiseCreated
+    | PromiseResolved
+    | TimerArmed
+    | TimerFired
+    | Folded
+    | SignalSent
+    | SignalTaken
+    | AttemptFailed
+    | AmbiguityResolved
+    | VersionMarked
+    | Opened
+    | Ended
+    | Heartbeat
+    | Administered
     | Forked
-)  # fmt: skip
+)
 """The closed set."""
 
 

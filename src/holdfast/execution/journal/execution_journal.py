@@ -216,9 +216,8 @@ class ExecutionJournal:
         if status is not None and status not in STATUSES:
             raise Invalid(f"unknown status={status!r}"[:100], hint=f"one of {', '.join(STATUSES)}")
         rows = [
-            row for row in self._store.rows.copy().values()
-            if status in (None, row.status) and kind in (None, row.kind)
-        ]  # fmt: skip
+            row for row in self._store.rows.copy().values() if status in (None, row.status) and kind in (None, row.kind)
+        ]
         return sorted(rows, key=lambda row: (row.created_us, row.id), reverse=True)[: max(0, limit)]
 
     def last_seq(self, execution: ExecutionId | str) -> int | None:

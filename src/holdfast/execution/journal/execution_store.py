@@ -196,9 +196,16 @@ class ExecutionStore:
             )
         size += own
         return self._journal.spaces.gather(
-            part, partial(self._made, live), append=(None, 0), size=size, scope=live.space, join=live.gathering,
-            alone=alone, acked=acked, timeout=self.timeout if timeout is None else timeout,
-        )  # fmt: skip
+            part,
+            partial(self._made, live),
+            append=(None, 0),
+            size=size,
+            scope=live.space,
+            join=live.gathering,
+            alone=alone,
+            acked=acked,
+            timeout=self.timeout if timeout is None else timeout,
+        )
 
     def write_result(self, live: LiveJournal, result: StepResult) -> None:
         """What `write` does with one result that nobody waits for, and quicker: most steps end so."""

@@ -51,9 +51,11 @@ class JournalLoss:
             self.cause = cause
             logger.warning(
                 "the journal of an execution is lost: it goes on, and nothing more of this run is recorded"
-                " execution=%s: %s", self._execution, cause.message,
+                " execution=%s: %s",
+                self._execution,
+                cause.message,
                 extra={"action": "execution_undurable", "execution": str(self._execution)},
-            )  # fmt: skip
+            )
 
 
 class ForgivingTicket(UnitTicket, frozen=True, gc=False, eq=False):

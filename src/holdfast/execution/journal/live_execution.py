@@ -159,9 +159,11 @@ class LiveExecution:
             pass
         except HoldfastError as error:
             logger.warning(
-                "a long execution could not be folded execution=%s: %s", self.id, error.message,
+                "a long execution could not be folded execution=%s: %s",
+                self.id,
+                error.message,
                 extra={"action": "execution_fold_failed", "execution": str(self.id)},
-            )  # fmt: skip
+            )
 
     def key(self, path: str, effect: str, operation: bytes) -> bytes:
         """The fingerprint of what a step at this path is asked to do."""
@@ -482,9 +484,15 @@ def _opened(before: ExecutionRow | None, execution: ExecutionId, kind: str, now:
         return ExecutionRow(execution.bytes, kind, "running", now, now, epoch=epoch, attempts=1)
     generation = before.generation + (before.status in ENDED)
     return msgspec.structs.replace(
-        before, status="running", updated_us=now, ended_us=0, epoch=epoch, generation=generation, note="",
+        before,
+        status="running",
+        updated_us=now,
+        ended_us=0,
+        epoch=epoch,
+        generation=generation,
+        note="",
         attempts=before.attempts + 1,
-    )  # fmt: skip
+    )
 
 
 def _may_wait(error: HoldfastError) -> bool:

@@ -15,15 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.execution.journal.commit_parts import (
-    BLOCK_KEY,
-    DATA_PREFIX,
-    FOLDED_KEY,
-    INDEX,
-    PREFIX,
-    Item,
-    block_item,
-)
+from holdfast.execution.journal.commit_parts import BLOCK_KEY, DATA_PREFIX, FOLDED_KEY, INDEX, PREFIX, Item, block_item
 from holdfast.execution.journal.entries import Block, ExecutionRow, Folded, decode_any_block, decode_row, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.journal.journal import Journal
@@ -70,9 +62,11 @@ def rebuild(journal: Journal, records: Iterable[Record]) -> int:
         del found[execution]
     if lost:
         logger.warning(
-            "%d executions cannot be made again: what said that they began has expired first=%s", len(lost), lost[0],
+            "%d executions cannot be made again: what said that they began has expired first=%s",
+            len(lost),
+            lost[0],
             extra={"action": "executions_lost", "count": len(lost)},
-        )  # fmt: skip
+        )
     _change(journal, INDEX, [(MARK, 0, b"")])
     for execution, one in found.items():
         name = str(execution)

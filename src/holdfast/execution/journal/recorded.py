@@ -38,9 +38,17 @@ from holdfast.execution.journal.entries import (
 )
 
 StepEntry = (
-    StepResult | EffectIntent | AttemptFailed | AmbiguityResolved | Heartbeat | PromiseCreated | TimerArmed
-    | TimerFired | SignalTaken | VersionMarked
-)  # fmt: skip
+    StepResult
+    | EffectIntent
+    | AttemptFailed
+    | AmbiguityResolved
+    | Heartbeat
+    | PromiseCreated
+    | TimerArmed
+    | TimerFired
+    | SignalTaken
+    | VersionMarked
+)
 """Entries that belong to a path."""
 
 Block = Callable[[], Sequence[Entry]]

@@ -145,9 +145,11 @@ class AnyContext:
         if marked.version > number:
             raise Diverged(
                 f"this execution runs version {marked.version} of this piece of program, which knows {number}",
-                path=path, recorded=bytes([marked.version & 255]), asked=bytes([number & 255]),
+                path=path,
+                recorded=bytes([marked.version & 255]),
+                asked=bytes([number & 255]),
                 hint="go on with the program that began it",
-            )  # fmt: skip
+            )
         return marked.version
 
     def _value(self, name: str, codec: Codec, fresh: Any) -> Any:

@@ -243,9 +243,13 @@ class AsyncContext(AnyContext):
     # -- how it is done ---------------------------------------------------------------------------------------
 
     async def _drive(
-        self, protocol: Protocol, step: StepHandle, fn: Callable[..., Any] | None = None, args: tuple[Any, ...] = (),
+        self,
+        protocol: Protocol,
+        step: StepHandle,
+        fn: Callable[..., Any] | None = None,
+        args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Do what a step's protocol says, until it is done."""
         try:
             request = next(protocol)

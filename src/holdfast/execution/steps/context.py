@@ -210,9 +210,12 @@ class Context(AnyContext):
     # -- how it is done ---------------------------------------------------------------------------------------
 
     def _drive(
-        self, protocol: Protocol, fn: Callable[..., Any] | None = None, args: tuple[Any, ...] = (),
+        self,
+        protocol: Protocol,
+        fn: Callable[..., Any] | None = None,
+        args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Do what a step's protocol says, until it is done."""
         try:
             request = next(protocol)

@@ -49,9 +49,15 @@ class ExecutionBlock:
     """An execution that is about to be run; use it with `with` or `async with`."""
 
     def __init__(
-        self, room: ExecutionRoom, kind: str, *, id: object = None, always_replay: bool = False,
-        on_journal_loss: str = "fail", retry: Retry | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        room: ExecutionRoom,
+        kind: str,
+        *,
+        id: object = None,
+        always_replay: bool = False,
+        on_journal_loss: str = "fail",
+        retry: Retry | None = None,
+    ) -> None:
         self._on_journal_loss = checked_policy(on_journal_loss)
         self._room = room
         self._kind = checked_name(kind, "kind")
@@ -153,9 +159,12 @@ class ExecutionBlock:
 
     def _begun(self, live: LiveExecution) -> ProgramRun:
         self._run = ProgramRun(
-            live, self._room.journal, self._room.waiters, always_replay=self._always_replay,
+            live,
+            self._room.journal,
+            self._room.waiters,
+            always_replay=self._always_replay,
             begin_transaction=self._room.begin_transaction,
-        )  # fmt: skip
+        )
         return self._run
 
     def _over(self) -> ProgramRun:
@@ -199,9 +208,10 @@ class ExecutionBlock:
         if run.live.is_suspended:  # it has no end, and nothing was to be stored but that it left off
             return
         logger.warning(
-            "the end of an execution could not be stored: %s", failure.message,
+            "the end of an execution could not be stored: %s",
+            failure.message,
             extra={"action": "execution_end_lost", "execution": str(run.live.id), "reason": failure.message},
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
         return f"ExecutionBlock({self._kind!r}, id={str(self.id)!r})"

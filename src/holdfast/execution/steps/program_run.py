@@ -23,14 +23,7 @@ from holdfast.execution.steps.step_decision import RUN, Decision, decide
 from holdfast.execution.steps.step_errors import decode_error, encode_error, type_name
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import DEFAULT, StepOptions
-from holdfast.execution.steps.step_values import (
-    PLAIN,
-    Codec,
-    codec_of,
-    fingerprint,
-    function_of,
-    given_fingerprint,
-)
+from holdfast.execution.steps.step_values import PLAIN, Codec, codec_of, fingerprint, function_of, given_fingerprint
 from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.queue.ticket import UnitTicket
@@ -98,9 +91,17 @@ class ProgramRun:
         return self.live.place(name, parent, what)
 
     def ask(
-        self, parent: str, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-        options: StepOptions, returns: Any, given: object, skipped: Any,
-    ) -> StepHandle:  # fmt: skip
+        self,
+        parent: str,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+        returns: Any,
+        given: object,
+        skipped: Any,
+    ) -> StepHandle:
         """A step in its place; called in the order of the program."""
         function = function_of(fn)
         codec = function.codec if returns is UNSET else codec_of(returns)
@@ -197,10 +198,17 @@ class ProgramRun:
         """The audit record of what is decided about an effect of which nobody knows whether it happened."""
         policy, path, key = step.options.on_ambiguous or "fail", step.path, step.key
         logger.warning(
-            "nobody knows whether a guarded effect happened: %s", policy,
-            extra={"action": "execution_ambiguous", "execution": str(self.live.id), "step": path,
-                   "effect": step.options.effect, "key": key[:8].hex(), "policy": policy},
-        )  # fmt: skip
+            "nobody knows whether a guarded effect happened: %s",
+            policy,
+            extra={
+                "action": "execution_ambiguous",
+                "execution": str(self.live.id),
+                "step": path,
+                "effect": step.options.effect,
+                "key": key[:8].hex(),
+                "policy": policy,
+            },
+        )
         return AmbiguityResolved(path, key, step.options.effect, policy, self.clock.now_us())
 
     def _entry(self, step: StepHandle, payload: bytes, *, is_error: bool) -> StepResult:

@@ -138,6 +138,8 @@ def _class_at(module: str, name: str) -> type[Exception] | None:
 def _step_failed(stored: StoredError, path: str) -> StepFailed:
     name = stored.name if stored.module == "builtins" else f"{stored.module}.{stored.name}"
     return StepFailed(
-        f"a step raised {name}: {stored.text} step={path}", path=path, type_name=name,
+        f"a step raised {name}: {stored.text} step={path}",
+        path=path,
+        type_name=name,
         hint="its class cannot be made again from its arguments, or is not imported here",
-    )  # fmt: skip
+    )

@@ -27,9 +27,14 @@ from holdfast.errors import Invalid
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _SHORT = {
-    "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
-}  # fmt: skip
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EVERY = re.compile(r"@every\s+(\d{1,9})\s*([smhd])\Z")
 _ITEM = re.compile(r"(\*|\w{1,9}(?:-\w{1,9})?)(?:/(\d{1,4}))?\Z")
@@ -47,9 +52,12 @@ class _Field(NamedTuple):
 
 
 _FIELDS = (
-    _Field("minute", 0, 59, []), _Field("hour", 0, 23, []), _Field("day of the month", 1, 31, []),
-    _Field("month", 1, 12, _MONTHS), _Field("day of the week", 0, 7, _DAYS),
-)  # fmt: skip
+    _Field("minute", 0, 59, []),
+    _Field("hour", 0, 23, []),
+    _Field("day of the month", 1, 31, []),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of the week", 0, 7, _DAYS),
+)
 
 
 class Every(NamedTuple):
@@ -98,9 +106,13 @@ def parse_timing(text: str) -> Timing:
         _values(given, field, text) for given, field in zip(fields, _FIELDS, strict=True)
     )
     cron = Cron(
-        tuple(sorted(minutes)), tuple(sorted(hours)), days, months, frozenset(day % 7 for day in weekdays),
+        tuple(sorted(minutes)),
+        tuple(sorted(hours)),
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
         not fields[2].startswith("*") and not fields[4].startswith("*"),
-    )  # fmt: skip
+    )
     if not cron.by_either and not any(_exists(month, day) for month in months for day in days):
         raise Invalid(f"there is no such day: {text!r}", hint="for instance 31 in a month that has 30")
     return cron

@@ -130,9 +130,11 @@ class Inbox:
             return refusal(message, error)
         except Exception as error:
             logger.error(
-                "a message could not be applied action=%s", message.action, exc_info=error,
+                "a message could not be applied action=%s",
+                message.action,
+                exc_info=error,
                 extra={"action": "execution_message_failed"},
-            )  # fmt: skip
+            )
             text = f"the log's owner could not do this: {type(error).__name__}"
             return refusal(message, Unavailable(text, hint="its log output says more"))
 

@@ -75,10 +75,15 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _KINDS: dict[str, type[HoldfastError]] = {
     kind.__name__: kind
     for kind in (
-        errors.Invalid, errors.NotFound, errors.Unavailable, errors.Full, errors.ExecutionError,
-        errors.ExecutionCanceled, errors.PromiseRejected,
+        errors.Invalid,
+        errors.NotFound,
+        errors.Unavailable,
+        errors.Full,
+        errors.ExecutionError,
+        errors.ExecutionCanceled,
+        errors.PromiseRejected,
     )
-}  # fmt: skip
+}
 """Errors that another process raises as what they are; they need a text and a hint, and nothing else."""
 
 _encoder = msgspec.msgpack.Encoder()

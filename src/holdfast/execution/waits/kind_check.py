@@ -20,9 +20,11 @@ def check_kind(live: LiveExecution, path: str, kind: Kind) -> StepRecord | None:
         return record
     recorded = step_key(live.id, path, found, b"") if record.result is None else record.result.key
     raise Diverged(
-        f"a {kind} is asked for where a {found} was recorded", path=path, recorded=recorded,
+        f"a {kind} is asked for where a {found} was recorded",
+        path=path,
+        recorded=recorded,
         asked=step_key(live.id, path, kind, b""),
-    )  # fmt: skip
+    )
 
 
 def recorded_kind(record: StepRecord) -> str | None:

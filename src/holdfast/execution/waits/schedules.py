@@ -129,9 +129,11 @@ class Schedules:
                     raise
                 except HoldfastError as error:  # one that cannot be seen to must not keep others from their time
                     logger.error(
-                        "a schedule's execution could not be begun and is tried again schedule=%s: %s", schedule.name,
-                        error.message, extra={"action": "execution_schedule_failed", "schedule": schedule.name},
-                    )  # fmt: skip
+                        "a schedule's execution could not be begun and is tried again schedule=%s: %s",
+                        schedule.name,
+                        error.message,
+                        extra={"action": "execution_schedule_failed", "schedule": schedule.name},
+                    )
 
     def _see_to(self, known: dict[str, Schedule], schedule: Schedule) -> None:
         now = self._clock.now_us()
@@ -140,9 +142,10 @@ class Schedules:
             return
         if now < schedule.seen_us - _SET_BACK_US:
             logger.warning(
-                "the clock was set back: a schedule follows it schedule=%s", schedule.name,
+                "the clock was set back: a schedule follows it schedule=%s",
+                schedule.name,
                 extra={"action": "execution_clock_set_back", "schedule": schedule.name},
-            )  # fmt: skip
+            )
             schedule = self._put(known, msgspec.structs.replace(schedule, seen_us=now))
         back = slots_back(parse_timing(schedule.when), zone_of(schedule.zone), schedule.seen_us, now)
         found = list(islice(back, MISSED_MAX + _ON_TIME_US // 1_000_000 + 2))  # one more than can be chosen
@@ -150,9 +153,16 @@ class Schedules:
             return
         for slot in due_slots(schedule, found, now):
             row = ExecutionRow(
-                schedule.execution(slot).bytes, schedule.kind, "queued", now, now, queue=schedule.queue,
-                priority=schedule.priority, due_us=slot, input=schedule.input,
-            )  # fmt: skip
+                schedule.execution(slot).bytes,
+                schedule.kind,
+                "queued",
+                now,
+                now,
+                queue=schedule.queue,
+                priority=schedule.priority,
+                due_us=slot,
+                input=schedule.input,
+            )
             self._begin(row)
         self._put(known, msgspec.structs.replace(schedule, seen_us=found[0]))
 
@@ -192,9 +202,11 @@ def due_slots(schedule: Schedule, found: list[int], now_us: int) -> list[int]:
     chosen = late[: _catching_up(schedule.missed, bool(on_time))]
     if len(found) > len(on_time) + len(chosen):
         logger.warning(
-            "points in time of a schedule were missed and are left out schedule=%s missed=%s", schedule.name,
-            schedule.missed, extra={"action": "execution_schedule_missed", "schedule": schedule.name},
-        )  # fmt: skip
+            "points in time of a schedule were missed and are left out schedule=%s missed=%s",
+            schedule.name,
+            schedule.missed,
+            extra={"action": "execution_schedule_missed", "schedule": schedule.name},
+        )
     return [*chosen[::-1], *on_time[::-1]]
 
 

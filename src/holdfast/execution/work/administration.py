@@ -155,9 +155,16 @@ class Administration:
         kept = list(_forkable(_kept(entries, before, repeat_guarded=repeat_guarded)))
         now, fork = self._now(), fork or fresh_id(self._store.clock)
         made = ExecutionRow(
-            fork.bytes, row.kind, "queued", now, now, queue=row.queue, priority=row.priority, input=row.input,
+            fork.bytes,
+            row.kind,
+            "queued",
+            now,
+            now,
+            queue=row.queue,
+            priority=row.priority,
+            input=row.input,
             parent=execution.bytes,
-        )  # fmt: skip
+        )
         where = "its end" if before is None else before
         with self._held(fork) as (_, journal):
             there = self._store.rows.get(fork)
@@ -167,9 +174,14 @@ class Administration:
                 raise Invalid(f"there is an execution of this id already execution={fork}", hint="give another id")
             copied, size = self._copied(execution, fork, kept)
             self._commit(
-                journal, made, *kept, Forked(execution.bytes, now), Administered("forked", f"before={where}", now),
-                copied, size=size,
-            )  # fmt: skip
+                journal,
+                made,
+                *kept,
+                Forked(execution.bytes, now),
+                Administered("forked", f"before={where}", now),
+                copied,
+                size=size,
+            )
         self._queue.add(made)
         return fork
 
@@ -208,15 +220,26 @@ class Administration:
     # -- storing ----------------------------------------------------------------------------------------------
 
     def _requeue(
-        self, journal: LiveJournal, before: ExecutionRow, queue: str, action: Administered,
+        self,
+        journal: LiveJournal,
+        before: ExecutionRow,
+        queue: str,
+        action: Administered,
         past: Sequence[Part] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store that it is queued again, with another past if one is given; `announce` it when nobody holds it."""
         now = self._now()
         row = msgspec.structs.replace(
-            before, status="queued", queue=queue, updated_us=now, ended_us=0, due_us=0, attempts=0, note="",
+            before,
+            status="queued",
+            queue=queue,
+            updated_us=now,
+            ended_us=0,
+            due_us=0,
+            attempts=0,
+            note="",
             generation=before.generation + (before.status in ENDED),
-        )  # fmt: skip
+        )
         self._commit(journal, row, *(past or ()), action, anew=past is not None)
 
     def _folded(self, journal: LiveJournal, kept: Sequence[Entry]) -> Folded:

@@ -94,9 +94,12 @@ class Attendant:
                     duty.task()
                 except Exception as error:
                     logger.error(
-                        "looking after executions failed and is tried again task=%s: %s", duty.name, error,
-                        extra={"action": "execution_task_failed", "task": duty.name}, exc_info=error,
-                    )  # fmt: skip
+                        "looking after executions failed and is tried again task=%s: %s",
+                        duty.name,
+                        error,
+                        extra={"action": "execution_task_failed", "task": duty.name},
+                        exc_info=error,
+                    )
             self._wake.wait(self._pause())
             self._wake.clear()  # before looking whether it is over: whoever stops it says so first
 

@@ -101,12 +101,22 @@ class ExecutionDetails(msgspec.Struct, frozen=True, kw_only=True):
 def summary(row: ExecutionRow) -> ExecutionSummary:
     """A row, to be looked at."""
     return ExecutionSummary(
-        id=row.execution, kind=row.kind, status=row.status, created_us=row.created_us, updated_us=row.updated_us,
-        ended_us=row.ended_us, queue=row.queue, priority=row.priority,
-        due_us=0 if row.status in ENDED else row.due_us, attempts=row.attempts,
-        generation=row.generation, entries=row.entries, size=row.size, note=row.note,
+        id=row.execution,
+        kind=row.kind,
+        status=row.status,
+        created_us=row.created_us,
+        updated_us=row.updated_us,
+        ended_us=row.ended_us,
+        queue=row.queue,
+        priority=row.priority,
+        due_us=0 if row.status in ENDED else row.due_us,
+        attempts=row.attempts,
+        generation=row.generation,
+        entries=row.entries,
+        size=row.size,
+        note=row.note,
         parent=ExecutionId(bytes=row.parent) if row.parent else None,
-    )  # fmt: skip
+    )
 
 
 def details(row: ExecutionRow, entries: Iterable[Entry], *, reveal: bool) -> ExecutionDetails:
@@ -197,19 +207,33 @@ def _own_step(path: str, record: StepRecord, reveal: bool) -> StepDetails:
     if result is not None:
         value = plain(result.payload) if reveal and not result.reference else msgspec.UNSET
         return _shown(
-            path, "step", "failed" if result.is_error else "done", result.started_us or result.at_us, result.at_us,
-            effect=result.effect, key=result.key.hex(), attempts=result.attempts, ambiguous=policies, value=value,
-        )  # fmt: skip
+            path,
+            "step",
+            "failed" if result.is_error else "done",
+            result.started_us or result.at_us,
+            result.at_us,
+            effect=result.effect,
+            key=result.key.hex(),
+            attempts=result.attempts,
+            ambiguous=policies,
+            value=value,
+        )
     tried = record.attempts
     began = [entry.at_us for entry in (record.intent, record.heartbeat, *tried[:1]) if entry is not None]
     state: StepState = "begun" if record.intent is not None else "retrying" if tried else "running"
     return _shown(
-        path, "step", state, min(began, default=0), 0,
+        path,
+        "step",
+        state,
+        min(began, default=0),
+        0,
         effect=record.intent.effect if record.intent is not None else "",
         key=record.intent.key.hex() if record.intent is not None else "",
-        attempts=len(tried) + (record.intent is not None), due_us=tried[-1].retry_us if tried else 0,
-        ambiguous=policies, value=tried[-1].error if tried and reveal else msgspec.UNSET,
-    )  # fmt: skip
+        attempts=len(tried) + (record.intent is not None),
+        due_us=tried[-1].retry_us if tried else 0,
+        ambiguous=policies,
+        value=tried[-1].error if tried and reveal else msgspec.UNSET,
+    )
 
 
 def _over(step: StepDetails, ended_us: int) -> StepDetails:
@@ -236,10 +260,29 @@ def _timer(path: str, record: StepRecord) -> StepDetails:
 
 
 def _shown(
-    path: str, what: StepKind, state: StepState, started_us: int, ended_us: int, *, effect: str = "", key: str = "",
-    attempts: int = 1, due_us: int = 0, ambiguous: tuple[str, ...] = (), value: Any = msgspec.UNSET,
-) -> StepDetails:  # fmt: skip
+    path: str,
+    what: StepKind,
+    state: StepState,
+    started_us: int,
+    ended_us: int,
+    *,
+    effect: str = "",
+    key: str = "",
+    attempts: int = 1,
+    due_us: int = 0,
+    ambiguous: tuple[str, ...] = (),
+    value: Any = msgspec.UNSET,
+) -> StepDetails:
     return StepDetails(
-        path=path, what=what, state=state, effect=effect, key=key, started_us=started_us, ended_us=ended_us,
-        attempts=attempts, due_us=due_us, ambiguous=ambiguous, value=value,
-    )  # fmt: skip
+        path=path,
+        what=what,
+        state=state,
+        effect=effect,
+        key=key,
+        started_us=started_us,
+        ended_us=ended_us,
+        attempts=attempts,
+        due_us=due_us,
+        ambiguous=ambiguous,
+        value=value,
+    )

@@ -77,9 +77,10 @@ class Executions:
         if most < 1:
             raise Invalid("limit is at least 1", hint="for instance limit=100")
         rows = [
-            row for row in self._stored().rows.copy().values()
+            row
+            for row in self._stored().rows.copy().values()
             if (wanted is None or row.status in wanted) and kind in (None, row.kind)
-        ]  # fmt: skip
+        ]
         rows.sort(key=lambda row: (row.created_us, row.id), reverse=True)
         return [summary(row) for row in rows[:most]]
 
@@ -132,10 +133,13 @@ class Executions:
         store = self._stored()
         found = fresh_id(store.clock) if id is None else given_id(id)
         fields: dict[str, Any] = {
-            "id": str(found), "kind": checked_name(kind, "kind"), "queue": checked_name(queue, "queue"),
-            "input": encode_call(args, kwargs, store.settings.payload_bytes_max), "priority": _priority(priority),
+            "id": str(found),
+            "kind": checked_name(kind, "kind"),
+            "queue": checked_name(queue, "queue"),
+            "input": encode_call(args, kwargs, store.settings.payload_bytes_max),
+            "priority": _priority(priority),
             "due_us": _moment(not_before),
-        }  # fmt: skip
+        }
         if self._ask is not None:
             self._ask("start", fields)
         else:
@@ -149,10 +153,17 @@ class Executions:
         check_call(input, room.settings.payload_bytes_max)
         room.administration.start(
             ExecutionRow(
-                given_id(id).bytes, checked_name(kind, "kind"), "queued", now, now, queue=checked_name(queue, "queue"),
-                priority=_priority(priority), due_us=max(0, whole(due_us, "due_us")), input=input,
+                given_id(id).bytes,
+                checked_name(kind, "kind"),
+                "queued",
+                now,
+                now,
+                queue=checked_name(queue, "queue"),
+                priority=_priority(priority),
+                due_us=max(0, whole(due_us, "due_us")),
+                input=input,
             )
-        )  # fmt: skip
+        )
 
     async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
         """What `start` does, for coroutines."""
@@ -334,10 +345,15 @@ class Executions:
         """
         room = self._room()
         asked = Schedule(
-            checked_name(name, "schedule"), when, checked_name(kind, "kind"),
-            encode_call(args, kwargs, room.settings.payload_bytes_max), text(zone, "zone", "Europe/Berlin"), missed,
-            checked_name(queue, "queue"), _priority(priority),
-        )  # fmt: skip
+            checked_name(name, "schedule"),
+            when,
+            checked_name(kind, "kind"),
+            encode_call(args, kwargs, room.settings.payload_bytes_max),
+            text(zone, "zone", "Europe/Berlin"),
+            missed,
+            checked_name(queue, "queue"),
+            _priority(priority),
+        )
         return room.schedules.declare(asked)
 
     def unschedule(self, name: str) -> bool:

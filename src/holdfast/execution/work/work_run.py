@@ -108,6 +108,9 @@ class Taken:
         if isinstance(error, ExecutionHeld | ExecutionCanceled):
             raise error
         logger.warning(
-            "an execution failed: %s kind=%s execution=%s", type(error).__qualname__, self.row.kind, self.row.execution,
+            "an execution failed: %s kind=%s execution=%s",
+            type(error).__qualname__,
+            self.row.kind,
+            self.row.execution,
             extra={"action": "execution_failed", "execution": str(self.row.execution), "kind": self.row.kind},
-        )  # fmt: skip
+        )

@@ -89,9 +89,10 @@ class Worker:
         self._rate = RateLimit(rate)
         self._queues = frozenset(texts(queues, "queues", DEFAULT))
         self._policy = RetryPolicy(
-            _counted(retries, "retries", 2**31, least=0), seconds(backoff, "backoff"),
+            _counted(retries, "retries", 2**31, least=0),
+            seconds(backoff, "backoff"),
             _counted(attempts_max, "attempts_max", 2**31),
-        )  # fmt: skip
+        )
         self.drain_timeout = seconds(drain_timeout, "drain_timeout")
         self._monotonic = SystemClock().monotonic
         """Pauses are real time, whatever clock the log was given."""
@@ -220,15 +221,15 @@ class Worker:
     def _orphans(self) -> list[ExecutionRow]:
         """Executions of these queues that nobody runs and that have no end, the oldest first."""
         rows = [
-            row for row in self._room.store.rows.copy().values()
-            if row.queue in self._queues and self._is_left(row)
-        ]  # fmt: skip
+            row for row in self._room.store.rows.copy().values() if row.queue in self._queues and self._is_left(row)
+        ]
         unknown = {row.kind for row in rows} - self._functions.keys()
         if unknown:
             logger.warning(
-                "executions were left that no function here can go on with kinds=%s", ", ".join(sorted(unknown)),
+                "executions were left that no function here can go on with kinds=%s",
+                ", ".join(sorted(unknown)),
                 extra={"action": "worker_unknown_kinds"},
-            )  # fmt: skip
+            )
         return sorted((row for row in rows if row.kind in self._functions), key=lambda row: row.created_us)
 
     def _is_left(self, row: ExecutionRow) -> bool:
@@ -330,9 +331,13 @@ class Worker:
 
     def _tell(self, taken: Taken, words: str, reason: str, level: int) -> None:
         logger.log(
-            level, words + " kind=%s execution=%s", reason, taken.row.kind, taken.row.execution,
+            level,
+            words + " kind=%s execution=%s",
+            reason,
+            taken.row.kind,
+            taken.row.execution,
             extra={"action": "worker_run", "execution": str(taken.row.execution), "kind": taken.row.kind},
-        )  # fmt: skip
+        )
 
     # -- draining ---------------------------------------------------------------------------------------------
 
@@ -350,9 +355,10 @@ class Worker:
                 await future
         if self._runs:
             logger.warning(
-                "a worker ends before its programs have left off running=%d", len(self._runs),
+                "a worker ends before its programs have left off running=%d",
+                len(self._runs),
                 extra={"action": "worker_not_drained"},
-            )  # fmt: skip
+            )
 
 
 def _resolve(done: asyncio.Future[None], error: BaseException | None) -> None:

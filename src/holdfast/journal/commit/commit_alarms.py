@@ -37,9 +37,11 @@ class CommitAlarms:
         if self._refused.again(self._clock.monotonic()):
             with suppress(Exception):
                 logger.error(
-                    "appends fail, nothing of them was written: %s (%s)", error.message, error.hint,
+                    "appends fail, nothing of them was written: %s (%s)",
+                    error.message,
+                    error.hint,
                     extra={"action": "group_refused", "records": records, "groups": self._refused.count},
-                )  # fmt: skip
+                )
 
     def stored(self) -> None:
         """A group was stored, after some that were refused."""
@@ -65,4 +67,4 @@ class CommitAlarms:
                     " refused; log.stats().segments says why, log.seal() seals at once (journal.tail_bytes_max)",
                     100 * size // self._tail_bytes_max,
                     extra={"action": "tail_long", "bytes": size, "bytes_max": self._tail_bytes_max},
-                )  # fmt: skip
+                )

@@ -20,19 +20,38 @@ Place = tuple[int, int]
 def filed_row(old: LogRow, staging: Staging) -> LogRow:
     """The row with a group in it that is in a file: sum, place and stamp are left for when the database gets them."""
     sessions = old[18:20] if staging.sessions is None else (staging.sessions.count, staging.sessions.sum)
-    return LogRow._make((
-        *old[:7], old.entries + staging.next_seq - old.next_seq, staging.next_seq, old.groups + 1, *old[10:18],
-        *sessions, old.key_epoch, b"",
-    ))  # fmt: skip
+    return LogRow._make(
+        (
+            *old[:7],
+            old.entries + staging.next_seq - old.next_seq,
+            staging.next_seq,
+            old.groups + 1,
+            *old[10:18],
+            *sessions,
+            old.key_epoch,
+            b"",
+        )
+    )
 
 
 def next_row(old: LogRow, staging: Staging, heads: dict[Vouched, bytes], propose: Propose, place: Place) -> LogRow:
     """The row with this group in it, not stamped yet; `heads` are the stamps of the heads that it moves."""
     if staging.is_plain:
-        return LogRow._make((
-            *old[:7], old.entries + staging.next_seq - old.next_seq, staging.next_seq, old.groups + 1, old.keys,
-            propose(heads), *old[12:16], *place, *old[18:20], staging.key_epoch, b"",
-        ))  # fmt: skip
+        return LogRow._make(
+            (
+                *old[:7],
+                old.entries + staging.next_seq - old.next_seq,
+                staging.next_seq,
+                old.groups + 1,
+                old.keys,
+                propose(heads),
+                *old[12:16],
+                *place,
+                *old[18:20],
+                staging.key_epoch,
+                b"",
+            )
+        )
     changes = [op.change for unit in staging.units for op in unit.operations if not isinstance(op, (Run, ChangeSpace))]
     change = _sum(changes) if changes else NO_CHANGE
     spaces, sessions = staging.spaces, staging.sessions

@@ -76,9 +76,14 @@ class Writer:
     """The thread that commits."""
 
     def __init__(
-        self, backend: Backend, state: JournalState, queue: Queue, settings: JournalSettings, clock: Clock,
+        self,
+        backend: Backend,
+        state: JournalState,
+        queue: Queue,
+        settings: JournalSettings,
+        clock: Clock,
         trusted_time: TrustedTime,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._backend = backend
         self._state = state
         self._vault = state.vault

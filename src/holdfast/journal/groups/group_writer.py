@@ -138,9 +138,10 @@ class GroupWriter:
             raise Closed("another process has taken this log over", reason="fenced")
         if not self._current.is_linked():
             raise Closed(
-                f"the log's directory, or its file of groups, was removed path={self._current.path}", reason="fenced",
+                f"the log's directory, or its file of groups, was removed path={self._current.path}",
+                reason="fenced",
                 hint="end this process; restore the log from its store, or bring the directory back from a copy",
-            )  # fmt: skip
+            )
 
     def write(self, frame: Sequence[bytes | memoryview], size: int) -> None:
         """Make a frame durable; raises Unavailable where nothing of it was written."""
@@ -242,9 +243,10 @@ class GroupWriter:
         """Groups go through the database for a while: just as durable, only slower."""
         self._pause = _PAUSE_GROUPS
         logger.warning(
-            "no file of groups could be prepared: %s", error.strerror,
+            "no file of groups could be prepared: %s",
+            error.strerror,
             extra={"action": "group_file_failed", "path": str(self._files.folder)},
-        )  # fmt: skip
+        )
 
     # -- coming back --------------------------------------------------------------------------------------
 

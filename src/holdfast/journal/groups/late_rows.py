@@ -79,9 +79,13 @@ class LateRows:
             return stored
         sessions, session_sum = self.session_total or (stored.sessions, stored.session_sum)
         return stored._replace(
-            entries=stored.entries + len(self.entries), next_seq=self.entries[-1].seq + 1, groups=self.groups,
-            sessions=sessions, session_sum=session_sum, stamp=b"",
-        )  # fmt: skip
+            entries=stored.entries + len(self.entries),
+            next_seq=self.entries[-1].seq + 1,
+            groups=self.groups,
+            sessions=sessions,
+            session_sum=session_sum,
+            stamp=b"",
+        )
 
     def head_after(self, stored: HeadRow) -> HeadRow:
         """A head after the newest group, given the one in the database."""

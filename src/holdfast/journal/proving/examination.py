@@ -38,9 +38,18 @@ PARTITIONS_MAX = 65_536
 """A number beyond this is damage, not a partition."""
 
 ControlRow: TypeAlias = (
-    LogRow | EpochRow | KeyEpoch | TopicRow | SchemaRow | PolicyRow | HeadRow | WatermarkRow | SpaceRow | ShippingRow
+    LogRow
+    | EpochRow
+    | KeyEpoch
+    | TopicRow
+    | SchemaRow
+    | PolicyRow
+    | HeadRow
+    | WatermarkRow
+    | SpaceRow
+    | ShippingRow
     | ShipmentRow
-)  # fmt: skip
+)
 
 
 class Verdict(NamedTuple):

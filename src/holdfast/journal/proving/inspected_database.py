@@ -18,15 +18,7 @@ from typing import NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.journal.backend import (
-    Backend,
-    ControlRows,
-    EntryWalk,
-    PartitionBytes,
-    StoredEntry,
-    Tables,
-    open_backend,
-)
+from holdfast.journal.backend import Backend, ControlRows, EntryWalk, PartitionBytes, StoredEntry, Tables, open_backend
 from holdfast.journal.entry_reader import Reader
 from holdfast.journal.proving import proved_groups
 from holdfast.journal.proving.examination import Examination, Finding, Verdict
@@ -142,9 +134,14 @@ class Inspection:
     """What was found in a database: its control rows with their verdicts, and on request its segments and entries."""
 
     def __init__(
-        self, backend: Backend, control: ControlRows, proofs: Proofs, findings: list[Finding], keys: int,
+        self,
+        backend: Backend,
+        control: ControlRows,
+        proofs: Proofs,
+        findings: list[Finding],
+        keys: int,
         problems: list[Corrupt],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._backend = backend
         self._proofs = proofs
         self.names = control.topic_names

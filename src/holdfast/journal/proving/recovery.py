@@ -122,7 +122,7 @@ def lost_bodies(backend: Backend, partitions: Mapping[int, Partition]) -> Iterat
                 topic=None if partition is None else partition.topic,
                 hint="put the newest copy of the whole directory back; of what was copied piece by piece while its"
                 " owner wrote, holdfast rebuild takes in what is there",
-            )  # fmt: skip
+            )
 
 
 def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
@@ -167,10 +167,13 @@ def take_ownership(backend: Backend, recovered: Recovered, clock: Clock, *, file
         heads = total(vault.stamp, recovered.topics.stamps.values())
         # Without keys the epoch is 0, as is the count of key epochs.
         taken = row._replace(
-            epoch=row.epoch + 1, key_epochs=vault.epoch, heads=heads,
-            group_file=backend.filed.next_number() if files else 0, group_position=FRAMES_BEGIN if files else 0,
+            epoch=row.epoch + 1,
+            key_epochs=vault.epoch,
+            heads=heads,
+            group_file=backend.filed.next_number() if files else 0,
+            group_position=FRAMES_BEGIN if files else 0,
             key_epoch=vault.epoch,
-        )  # fmt: skip
+        )
         taken = stamped(taken, vault)
         backend.insert_epoch(stamped(EpochRow(taken.epoch, clock.now_us(), os.getpid(), vault.epoch, b""), vault))
         if row.epoch:

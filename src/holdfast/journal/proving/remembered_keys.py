@@ -56,9 +56,10 @@ class RememberedKeys:
         proved = [row for row in found if not isinstance(row, Corrupt) and self._is_proved(row)]
         if len(proved) != len(found):
             logger.error(
-                "%d idempotency keys do not match their stamps and are not shipped", len(found) - len(proved),
+                "%d idempotency keys do not match their stamps and are not shipped",
+                len(found) - len(proved),
                 extra={"action": "keys_damaged", "keys": len(found) - len(proved)},
-            )  # fmt: skip
+            )
         return proved
 
     def encrypt(self, epoch: int, hashes: Sequence[bytes]) -> list[bytes]:

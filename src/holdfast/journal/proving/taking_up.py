@@ -36,9 +36,14 @@ class TakingUp:
     """Keeps the state of a journal that another process owns up to date; any thread may ask, one lock guards it all."""
 
     def __init__(
-        self, backend: Backend, state: JournalState, recover: Callable[[], Recovered], *, is_damaged: bool,
+        self,
+        backend: Backend,
+        state: JournalState,
+        recover: Callable[[], Recovered],
+        *,
+        is_damaged: bool,
         hears_owner: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._backend = backend
         self._state = state
         self._recover = recover

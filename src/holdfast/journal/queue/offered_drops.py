@@ -37,6 +37,7 @@ class OfferedDrops:
             burst, self.burst = self.burst, 0
         if burst:
             logger.info(
-                "journal queue has room again after dropping %d offered records", burst,
+                "journal queue has room again after dropping %d offered records",
+                burst,
                 extra={"action": "offer_recovered", "dropped": burst},
-            )  # fmt: skip
+            )

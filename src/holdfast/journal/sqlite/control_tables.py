@@ -39,9 +39,22 @@ from holdfast.model.control_rows import (
 )
 
 Row = TypeVar(
-    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyEpoch, LastEntry, WatermarkRow, SegmentRow, SchemaRow, PolicyRow,
-    ShippingRow, ShipmentRow, SpaceRow, SessionRow,
-)  # fmt: skip
+    "Row",
+    LogRow,
+    EpochRow,
+    TopicRow,
+    HeadRow,
+    KeyEpoch,
+    LastEntry,
+    WatermarkRow,
+    SegmentRow,
+    SchemaRow,
+    PolicyRow,
+    ShippingRow,
+    ShipmentRow,
+    SpaceRow,
+    SessionRow,
+)
 
 
 class ControlRows(msgspec.Struct):

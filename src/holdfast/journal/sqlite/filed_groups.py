@@ -157,9 +157,14 @@ class FiledGroups:
         self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
         self._base = row.stamp
         self.writer = GroupWriter(
-            self.files, random_bytes, live, row.group_file, bytes_max,
-            self._backend.require_place, self._prove_ownership,
-        )  # fmt: skip
+            self.files,
+            random_bytes,
+            live,
+            row.group_file,
+            bytes_max,
+            self._backend.require_place,
+            self._prove_ownership,
+        )
         self.writer.remove_unused()
 
     def _prove_ownership(self) -> None:

@@ -428,9 +428,19 @@ class SqliteBackend:
 
 
 _Stored = (
-    LogRow | Entry | KeyRow | WatermarkRow | SegmentRow | SchemaRow | PolicyRow | ShippingRow | ShipmentRow | SpaceRow
-    | ItemRow | SessionRow
-)  # fmt: skip
+    LogRow
+    | Entry
+    | KeyRow
+    | WatermarkRow
+    | SegmentRow
+    | SchemaRow
+    | PolicyRow
+    | ShippingRow
+    | ShipmentRow
+    | SpaceRow
+    | ItemRow
+    | SessionRow
+)
 
 
 def _marks(row: type[_Stored]) -> str:

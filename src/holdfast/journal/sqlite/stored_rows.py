@@ -45,10 +45,13 @@ _LONGEST = 256
 """No id, hash, salt or stamp is longer; bodies have limits of their own."""
 
 _LONG = {
-    "definition": 16 * 2**20, "root": 4096, "name": SPACE_NAME_BYTES_MAX, "key": ITEM_KEY_BYTES_MAX,
+    "definition": 16 * 2**20,
+    "root": 4096,
+    "name": SPACE_NAME_BYTES_MAX,
+    "key": ITEM_KEY_BYTES_MAX,
     "answers": SESSION_ANSWERS_BYTES_MAX,
     **dict.fromkeys(("alarm", "ended", "last_error"), SHIPPING_TEXT_BYTES_MAX),
-}  # fmt: skip
+}
 """Columns that may be longer: as long as what is accepted, or a log that accepted it could not be opened again."""
 
 
@@ -78,15 +81,47 @@ class Counts(NamedTuple):
 _TYPES: dict[type[object], dict[str, type]] = {
     row: get_type_hints(row)
     for row in (
-        LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, Entry, FiledEntry, WatermarkRow,
-        SegmentRow, SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, ItemRow, SessionRow,
+        LogRow,
+        EpochRow,
+        TopicRow,
+        HeadRow,
+        KeyRow,
+        KeyEpoch,
+        LastEntry,
+        Counts,
+        Entry,
+        FiledEntry,
+        WatermarkRow,
+        SegmentRow,
+        SchemaRow,
+        PolicyRow,
+        ShippingRow,
+        ShipmentRow,
+        SpaceRow,
+        ItemRow,
+        SessionRow,
     )
-}  # fmt: skip
+}
 
 Row = TypeVar(
-    "Row", LogRow, EpochRow, TopicRow, HeadRow, KeyRow, KeyEpoch, LastEntry, Counts, WatermarkRow, SegmentRow,
-    SchemaRow, PolicyRow, ShippingRow, ShipmentRow, SpaceRow, SessionRow,
-)  # fmt: skip
+    "Row",
+    LogRow,
+    EpochRow,
+    TopicRow,
+    HeadRow,
+    KeyRow,
+    KeyEpoch,
+    LastEntry,
+    Counts,
+    WatermarkRow,
+    SegmentRow,
+    SchemaRow,
+    PolicyRow,
+    ShippingRow,
+    ShipmentRow,
+    SpaceRow,
+    SessionRow,
+)
 
 
 _SEQ, _FIRST = 0, 2
@@ -246,13 +281,7 @@ class StoredRows:
                 yield file, partition_id, self._entry(values, _SEQ, _BODY_BYTES_MAX)
 
     def entries(
-        self,
-        partition_id: int,
-        span: tuple[int, int],
-        body_bytes_max: int,
-        limit: int,
-        *,
-        descending: bool,
+        self, partition_id: int, span: tuple[int, int], body_bytes_max: int, limit: int, *, descending: bool
     ) -> Iterator[Entry | int]:
         """Entries that overlap the span; of one whose body is too long, only where it begins."""
         if descending:

@@ -188,6 +188,5 @@ class ForgetSessions:
 
 
 Control = (
-    CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped
-    | ForgetSessions
-)  # fmt: skip
+    CreateTopic | AddSchema | SetPolicy | RotateKey | Seal | Trim | Expire | MarkSegments | MarkShipped | ForgetSessions
+)

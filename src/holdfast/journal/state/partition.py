@@ -46,9 +46,15 @@ class Partition:
     __reduce__ = refuse_to_travel
 
     def __init__(
-        self, partition_id: int, topic: str, number: int, log_id: bytes, signal: Signal, first: int = 0,
+        self,
+        partition_id: int,
+        topic: str,
+        number: int,
+        log_id: bytes,
+        signal: Signal,
+        first: int = 0,
         shipping_state: ShippingState | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id = partition_id
         self.topic = topic
         self.number = number

@@ -52,9 +52,14 @@ class Topics:
         """Whether that has happened since the log was opened."""
 
     def adopt(
-        self, row: TopicRow, heads: dict[int, HeadRow], watermarks: dict[int, WatermarkRow], count: int, path: str,
+        self,
+        row: TopicRow,
+        heads: dict[int, HeadRow],
+        watermarks: dict[int, WatermarkRow],
+        count: int,
+        path: str,
         shipments: Mapping[int, ShipmentRow] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take a stored topic with its heads, by number; where one is lost, its partition says so when it is read."""
         created = []
         signal = Signal()
@@ -118,15 +123,26 @@ class Topics:
         if operation.version != len(versions) + 1:
             raise Invalid("the topic's schema has changed meanwhile", hint="ask for the topic again")
         operation.schema = self._insert_schema(
-            backend, vault, self.ids[operation.topic], operation.version, operation.fingerprint, operation.definition,
+            backend,
+            vault,
+            self.ids[operation.topic],
+            operation.version,
+            operation.fingerprint,
+            operation.definition,
             clock,
-        )  # fmt: skip
+        )
         operation.change = Change(schemas=1)
 
     def _insert_schema(
-        self, backend: Backend, vault: Vault, topic_id: int, version: int, fingerprint: bytes, definition: bytes,
+        self,
+        backend: Backend,
+        vault: Vault,
+        topic_id: int,
+        version: int,
+        fingerprint: bytes,
+        definition: bytes,
         clock: Clock,
-    ) -> SchemaRow:  # fmt: skip
+    ) -> SchemaRow:
         row = SchemaRow(topic_id, version, fingerprint, definition, clock.now_us(), vault.epoch, b"")
         row = stamped(row, vault)
         backend.insert_schema(row)
@@ -135,9 +151,7 @@ class Topics:
     def store_policy(self, backend: Backend, vault: Vault, operation: SetPolicy) -> None:
         """Insert or replace a topic's retention policy."""
         topic_id = self.ids[operation.topic]
-        row = PolicyRow(
-            topic_id, operation.bytes_max, operation.age_max_us, operation.records_max, vault.epoch, b""
-        )  # fmt: skip
+        row = PolicyRow(topic_id, operation.bytes_max, operation.age_max_us, operation.records_max, vault.epoch, b"")
         operation.policy = stamped(row, vault)
         backend.store_policy(operation.policy)
         stamps: dict[Vouched, bytes] = {("policy", topic_id): operation.policy.stamp}

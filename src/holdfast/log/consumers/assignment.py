@@ -17,9 +17,7 @@ Named = Collection[int] | None
 """The partitions that a member named; None for one that takes its share."""
 
 
-def assign(
-    partitions: Sequence[int], members: Sequence[tuple[int, Named]], held: Mapping[int, int]
-) -> dict[int, int]:  # fmt: skip
+def assign(partitions: Sequence[int], members: Sequence[tuple[int, Named]], held: Mapping[int, int]) -> dict[int, int]:
     """The member of each partition. `members` are ids in the order in which they came, `held` who has what now.
 
     >>> assign([0, 1, 2], [(7, None), (8, None)], held={0: 7, 1: 7, 2: 7})

@@ -64,9 +64,17 @@ class Consumer(AnyConsumer, Generic[Item]):
     _journal: Journal
 
     def __init__(
-        self, journal: Journal, kept: KeptPositions, members: Members, read: Read[Item], find: Find, *,
-        named: Iterable[int] | None, on_expired: OnExpired, patience: float,
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        kept: KeptPositions,
+        members: Members,
+        read: Read[Item],
+        find: Find,
+        *,
+        named: Iterable[int] | None,
+        on_expired: OnExpired,
+        patience: float,
+    ) -> None:
         self._journal = journal
         self._kept = kept
         self._members = members
@@ -365,10 +373,15 @@ class Consumer(AnyConsumer, Generic[Item]):
             self._unmade = committing.positions
             try:
                 self._newest = self._journal.spaces.gather(
-                    committing.positions, self._made, append=(self._kept.partition(), 1), size=64 + 256 * len(
-                        committing.positions), scope=committing.scope, reissue=committing.scope is not None,
-                    join=self._newest, timeout=wait,
-                )  # fmt: skip
+                    committing.positions,
+                    self._made,
+                    append=(self._kept.partition(), 1),
+                    size=64 + 256 * len(committing.positions),
+                    scope=committing.scope,
+                    reissue=committing.scope is not None,
+                    join=self._newest,
+                    timeout=wait,
+                )
             except BaseException:
                 self._unmade = None
                 committing.failed()

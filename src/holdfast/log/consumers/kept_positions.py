@@ -208,9 +208,10 @@ class KeptPositions:
             self._journal.spaces.change(SPACE, puts, timeout=self.timeout).result()
             self._commits += 1
             logger.info(
-                "positions of consumers came back from the topic %s", TOPIC,
+                "positions of consumers came back from the topic %s",
+                TOPIC,
                 extra={"action": "consumers_restored", "consumers": len(known.positions)},
-            )  # fmt: skip
+            )
         return known
 
     def _from_topic(self) -> Known:

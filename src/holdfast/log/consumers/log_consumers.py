@@ -59,9 +59,14 @@ class LogConsumers:
         self._lock = RLock()
 
     def open(
-        self, given: tuple[Any, ...], name: str, start: Start, partitions: int | Iterable[int] | None,
-        on_expired: OnExpired, patience: float,
-    ) -> Consumer[Any]:  # fmt: skip
+        self,
+        given: tuple[Any, ...],
+        name: str,
+        start: Start,
+        partitions: int | Iterable[int] | None,
+        on_expired: OnExpired,
+        patience: float,
+    ) -> Consumer[Any]:
         """A member of this consumer; where nothing is committed yet, it begins at `start`, and that is durable."""
         reader = Reader(*given)
         self._check(reader.topic, on_expired)
@@ -72,9 +77,15 @@ class LogConsumers:
         find = _Finding(reader).find
         members = self._members_of((name, reader.topic), reader, lambda number: find(number, start))
         return Consumer(
-            self._journal, self._kept, members, reader.items, find, named=named, on_expired=on_expired,
+            self._journal,
+            self._kept,
+            members,
+            reader.items,
+            find,
+            named=named,
+            on_expired=on_expired,
             patience=patience,
-        )  # fmt: skip
+        )
 
     def _check(self, topic: str, on_expired: str) -> None:
         if self._journal.read_only:
@@ -137,9 +148,15 @@ class LogConsumers:
         members = self._members.get(place)
         if not isinstance(members, SharedMembers):
             members = self._members[place] = SharedMembers(
-                place, reader.parts, self._kept, clock.monotonic, clock.random_bytes, self._ask, journal.link.call,
+                place,
+                reader.parts,
+                self._kept,
+                clock.monotonic,
+                clock.random_bytes,
+                self._ask,
+                journal.link.call,
                 self._kept.timeout,
-            )  # fmt: skip
+            )
         members.begin_at = begins
         return members
 
@@ -215,10 +232,13 @@ class LogConsumers:
         lines = tuple(_line(parts[number], kept) for number, kept in sorted(positions.items()) if number in parts)
         wait, members = self._kept.wait(topic), self._members.get(place)
         return ConsumerStatus(
-            consumer=name, topic=topic, lag=sum(line.lag for line in lines),
+            consumer=name,
+            topic=topic,
+            lag=sum(line.lag for line in lines),
             members=None if self._journal.read_only else 0 if members is None else members.count,
-            retention_waits=wait is not None and name in wait.consumers, partitions=lines,
-        )  # fmt: skip
+            retention_waits=wait is not None and name in wait.consumers,
+            partitions=lines,
+        )
 
     def stats(self) -> ConsumerStats:
         """Lag and members, as numbers."""
@@ -283,9 +303,14 @@ def _unread(*_: Any) -> Any:
 def _line(part: Partition, kept: Kept) -> ConsumerPartition:
     first = part.sealed.first_offset
     return ConsumerPartition(
-        partition=part.number, first=first, committed=kept.next, durable=part.durable, lag=lag_of(part, kept.next),
-        expired=max(0, first - kept.next), committed_us=kept.at,
-    )  # fmt: skip
+        partition=part.number,
+        first=first,
+        committed=kept.next,
+        durable=part.durable,
+        lag=lag_of(part, kept.next),
+        expired=max(0, first - kept.next),
+        committed_us=kept.at,
+    )
 
 
 def no_consumer(name: str, topic: str | None, known: Iterable[Place]) -> NotFound:

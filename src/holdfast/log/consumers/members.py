@@ -97,9 +97,13 @@ class Members:
     """The members of one consumer on one topic, and the positions that they share."""
 
     def __init__(
-        self, place: Place, parts: Sequence[Partition], kept: KeptPositions, begin: Mapping[int, Kept],
+        self,
+        place: Place,
+        parts: Sequence[Partition],
+        kept: KeptPositions,
+        begin: Mapping[int, Kept],
         monotonic: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`begin` is what is committed of each partition."""
         self.place = place
         self.lock = RLock()

@@ -91,9 +91,11 @@ class PartitionPages(Generic[Item]):
                 " wait for a consumer: log.set_retention(…, wait_for=[…], wait_limit=…)",
             )
         logger.warning(
-            "%d records expired before a consumer saw them %s", first - self.at, where,
+            "%d records expired before a consumer saw them %s",
+            first - self.at,
+            where,
             extra={"action": "consumer_skipped", "records": first - self.at},
-        )  # fmt: skip
+        )
         self.at = first
 
 

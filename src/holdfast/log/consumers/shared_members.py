@@ -68,9 +68,16 @@ class SharedMembers(Members):
     """The members of one consumer on one topic that are in this process."""
 
     def __init__(
-        self, place: Place, parts: Sequence[Partition], kept: KeptPositions, monotonic: Callable[[], float],
-        random_bytes: Callable[[int], bytes], ask: Ask, call: Ask, timeout: float,
-    ) -> None:  # fmt: skip
+        self,
+        place: Place,
+        parts: Sequence[Partition],
+        kept: KeptPositions,
+        monotonic: Callable[[], float],
+        random_bytes: Callable[[int], bytes],
+        ask: Ask,
+        call: Ask,
+        timeout: float,
+    ) -> None:
         """`ask` asks the owner, and the next one if that dies meanwhile; `call` does not."""
         super().__init__(place, parts, kept, {part.number: Kept(0, 0) for part in parts}, monotonic)
         self.begin_at: Mapping[int, int] = {}
@@ -180,9 +187,10 @@ class SharedMembers(Members):
         if here is None:
             return True
         offered = tuple(
-            number for number, share in self._shares.items()
+            number
+            for number, share in self._shares.items()
             if share.holder == member_id and share.wanted_since is not None and self._is_idle(number)
-        )  # fmt: skip
+        )
         gone = tuple(self._gone)
         try:
             request = SyncMember(*self.place, here.token, offered, gone)

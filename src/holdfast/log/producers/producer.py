@@ -81,15 +81,31 @@ class Producer:
 
     @overload
     def append(
-        self, topic: Topic | str, payload: bytes, *, sequence: int, key: bytes | str | None = None,
-        headers: Headers | None = None, kind: str | None = None, time: int | datetime | None = None,
-        partition: int | None = None, timeout: float | None = None, durability: Durability = "durable",
-    ) -> Receipt: ...  # fmt: skip
+        self,
+        topic: Topic | str,
+        payload: bytes,
+        *,
+        sequence: int,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Receipt: ...
     @overload
     def append(
-        self, topic: TypedTopic, payload: object, *, sequence: int, time: int | datetime | str | None = None,
-        partition: int | None = None, timeout: float | None = None, durability: Durability = "durable",
-    ) -> Sequence[Receipt]: ...  # fmt: skip
+        self,
+        topic: TypedTopic,
+        payload: object,
+        *,
+        sequence: int,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        timeout: float | None = None,
+        durability: Durability = "durable",
+    ) -> Sequence[Receipt]: ...
     def append(
         self,
         topic: Topic | TypedTopic | str,
@@ -138,15 +154,29 @@ class Producer:
 
     @overload
     def submit(
-        self, topic: Topic | str, payload: bytes, *, sequence: int, key: bytes | str | None = None,
-        headers: Headers | None = None, kind: str | None = None, time: int | datetime | None = None,
-        partition: int | None = None, timeout: float | None = None,
-    ) -> ProducedTicket[Receipt]: ...  # fmt: skip
+        self,
+        topic: Topic | str,
+        payload: bytes,
+        *,
+        sequence: int,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        kind: str | None = None,
+        time: int | datetime | None = None,
+        partition: int | None = None,
+        timeout: float | None = None,
+    ) -> ProducedTicket[Receipt]: ...
     @overload
     def submit(
-        self, topic: TypedTopic, payload: object, *, sequence: int, time: int | datetime | str | None = None,
-        partition: int | None = None, timeout: float | None = None,
-    ) -> ProducedTicket[Sequence[Receipt]]: ...  # fmt: skip
+        self,
+        topic: TypedTopic,
+        payload: object,
+        *,
+        sequence: int,
+        time: int | datetime | str | None = None,
+        partition: int | None = None,
+        timeout: float | None = None,
+    ) -> ProducedTicket[Sequence[Receipt]]: ...
     def submit(
         self,
         topic: Topic | TypedTopic | str,
@@ -223,9 +253,7 @@ class Producer:
         if durability != "durable":
             self._journal.check_durability(durability)
 
-    async def _when_room(
-        self, put: Callable[[float], Given], timeout: float | None, durability: Durability
-    ) -> Given:  # fmt: skip
+    async def _when_room(self, put: Callable[[float], Given], timeout: float | None, durability: Durability) -> Given:
         if durability != "durable":
             self._journal.check_durability(durability)
         return await self._journal.when_room(put, self._wait_seconds if timeout is None else seconds(timeout))

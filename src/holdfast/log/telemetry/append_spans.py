@@ -94,9 +94,15 @@ class _Told:
         current, always, context = self._current, self._always, current_context()
 
         def submit(
-            partition: Partition, payload: bytes, time: int, extra: Extra | None, unique: bytes | None, size: int,
-            timeout: float, key: bytes | None,
-        ) -> Ticket:  # fmt: skip
+            partition: Partition,
+            payload: bytes,
+            time: int,
+            extra: Extra | None,
+            unique: bytes | None,
+            size: int,
+            timeout: float,
+            key: bytes | None,
+        ) -> Ticket:
             if not always and (not context() or not current().is_recording()):
                 return plain(partition, payload, time, extra, unique, size, timeout, key)
             span = self._begin(partition.topic, 1, partition.number)
@@ -141,7 +147,7 @@ class _Told:
 
         def put_row(
             partition: Partition, cells: Cells, time: int, encoder: RowEncoder, size: int, timeout: float
-        ) -> tuple[Run, int]:  # fmt: skip
+        ) -> tuple[Run, int]:
             if not self._always and not self._current().is_recording():
                 return plain(partition, cells, time, encoder, size, timeout)
             span = self._begin(partition.topic, 1, partition.number)

@@ -90,9 +90,16 @@ class Stream:
                 yield from records(batch, self.partition.number)
 
     def batches(
-        self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False,
-        columns: Collection[str] | None = None, key: WantedKey | None = None, to_the_end: bool = False,
-    ) -> Iterator[tuple[bytes, pa.RecordBatch]]:  # fmt: skip
+        self,
+        start: int,
+        end: int,
+        times: Times = ALWAYS,
+        *,
+        reverse: bool = False,
+        columns: Collection[str] | None = None,
+        key: WantedKey | None = None,
+        to_the_end: bool = False,
+    ) -> Iterator[tuple[bytes, pa.RecordBatch]]:
         """The same as record batches, each with the fingerprint of its schema (empty for raw records)."""
         tail: list[TailPiece] = []
         size = 0
@@ -286,9 +293,14 @@ class Stream:
     # -- segments -----------------------------------------------------------------------------------------
 
     def _segment_batches(
-        self, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
-        key: WantedKey | None = None, to_the_end: bool = False,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        self,
+        piece: SegmentPiece,
+        times: Times,
+        reverse: bool,
+        columns: Collection[str] | None,
+        key: WantedKey | None = None,
+        to_the_end: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
         row = piece.row
         if row.state == LOST:
             raise self._gone(row, "records were lost")
@@ -314,9 +326,13 @@ class Stream:
     def _gone(self, row: SegmentRow, what: str) -> Corrupt:
         partition = self.partition
         return Corrupt(
-            f"{what} offsets={row.first_offset}..{row.end - 1}", path=str(self._manifest.path(partition, row)),
-            topic=partition.topic, partition=partition.number, offset=row.first_offset, hint=self._way_on(row),
-        )  # fmt: skip
+            f"{what} offsets={row.first_offset}..{row.end - 1}",
+            path=str(self._manifest.path(partition, row)),
+            topic=partition.topic,
+            partition=partition.number,
+            offset=row.first_offset,
+            hint=self._way_on(row),
+        )
 
     def _way_on(self, row: SegmentRow) -> str:
         behind = f" and from start={row.end}" if row.end < self.partition.durable else ""
@@ -325,9 +341,14 @@ class Stream:
 
 
 def _batches(
-    reader: SegmentReader, piece: SegmentPiece, times: Times, reverse: bool, columns: Collection[str] | None,
-    key: WantedKey | None, to_the_end: bool,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    reader: SegmentReader,
+    piece: SegmentPiece,
+    times: Times,
+    reverse: bool,
+    columns: Collection[str] | None,
+    key: WantedKey | None,
+    to_the_end: bool,
+) -> Iterator[pa.RecordBatch]:
     """A part of a segment; with a key, only rows that have it."""
     # A column that came with a later version of the schema is not there yet.
     present = None if columns is None else [name for name in columns if name in reader.schema.names]

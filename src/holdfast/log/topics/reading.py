@@ -80,9 +80,15 @@ class Reading(Generic[Item]):
     """
 
     def __init__(
-        self, shape: Shape[Item], spans: list[Span], times: Times, reverse: bool, limit: int | None,
-        bytes_max: int | None, key: WantedKey | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        shape: Shape[Item],
+        spans: list[Span],
+        times: Times,
+        reverse: bool,
+        limit: int | None,
+        bytes_max: int | None,
+        key: WantedKey | None = None,
+    ) -> None:
         self._shape = shape
         self._key = key
         self._spans = spans

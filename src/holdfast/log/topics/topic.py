@@ -69,9 +69,15 @@ class Topic(AnyTopic[Record]):
         """
         wait_seconds, deadline = self._begin("append", timeout, durability)
         ticket = self.submit(
-            payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-            idempotency_key=idempotency_key, timeout=wait_seconds,
-        )  # fmt: skip
+            payload,
+            key=key,
+            headers=headers,
+            kind=kind,
+            time=time,
+            partition=partition,
+            idempotency_key=idempotency_key,
+            timeout=wait_seconds,
+        )
         return self._wait(ticket, deadline, durability)
 
     async def append_async(
@@ -94,9 +100,15 @@ class Topic(AnyTopic[Record]):
 
         def put(left: float) -> Ticket:
             return self.submit(
-                payload, key=key, headers=headers, kind=kind, time=time, partition=partition,
-                idempotency_key=idempotency_key, timeout=left,
-            )  # fmt: skip
+                payload,
+                key=key,
+                headers=headers,
+                kind=kind,
+                time=time,
+                partition=partition,
+                idempotency_key=idempotency_key,
+                timeout=left,
+            )
 
         return await self._wait_async(put, timeout, durability)
 

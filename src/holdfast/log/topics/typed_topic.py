@@ -110,7 +110,7 @@ class TypedTopic(AnyTopic[Row]):
         wait_seconds, deadline = self._begin("append", timeout, durability)
         ticket = self.submit(
             rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=wait_seconds
-        )  # fmt: skip
+        )
         return self._wait(ticket, deadline, durability)
 
     async def append_async(
@@ -131,9 +131,7 @@ class TypedTopic(AnyTopic[Row]):
         def put(left: float) -> BatchTicket:
             if single is not None:
                 return self._submit_single(single, left)
-            return self.submit(
-                batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left
-            )  # fmt: skip
+            return self.submit(batch, time=time, partition=partition, idempotency_key=idempotency_key, timeout=left)
 
         return await self._wait_async(put, timeout, durability)
 
@@ -257,9 +255,7 @@ class TypedTopic(AnyTopic[Row]):
             one.key = self._checks.unique_part(unique, number) if at else unique
             one.batch = unique
 
-    def offer(
-        self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None
-    ) -> bool:  # fmt: skip
+    def offer(self, rows: object, *, time: int | datetime | str | None = None, partition: int | None = None) -> bool:
         """Queue rows without waiting for anything; False when there is no room."""
         try:
             self.submit(rows, time=time, partition=partition, timeout=0)

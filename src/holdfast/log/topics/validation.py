@@ -95,9 +95,7 @@ class Validation:
         digest = blake3(part + unique).digest(length=_HASH_BYTES)
         return blake3(part + unique[:_HASH_BYTES]).digest(length=_HASH_BYTES) + digest
 
-    def unique_record(
-        self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
-    ) -> tuple[bytes, bytes]:  # fmt: skip
+    def unique_record(self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None) -> tuple[bytes, bytes]:
         """The same for one record: its payload, key, kind and headers count; its time and partition do not."""
         key, kind, headers = (None, None, None) if extra is None else extra
         if headers is not None:  # a mapping: the order of its names means nothing
@@ -164,9 +162,7 @@ class SentKeys(Validation):
         """The server makes it."""
         return unique
 
-    def unique_record(
-        self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None
-    ) -> tuple[bytes, bytes]:  # fmt: skip
+    def unique_record(self, idempotency_key: bytes | str, payload: bytes, extra: Extra | None) -> tuple[bytes, bytes]:
         """As `unique`."""
         return self.unique(idempotency_key)
 

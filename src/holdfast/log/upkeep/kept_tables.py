@@ -202,6 +202,9 @@ class KeptTables:
             return
         self._problems[topic] = (message, now)
         logger.log(
-            logging.ERROR if is_alarm else logging.WARNING, "a table is not up to date topic=%s: %s", topic, message,
+            logging.ERROR if is_alarm else logging.WARNING,
+            "a table is not up to date topic=%s: %s",
+            topic,
+            message,
             extra={"action": "table_alarm" if is_alarm else "table_late", "topic": topic},
-        )  # fmt: skip
+        )

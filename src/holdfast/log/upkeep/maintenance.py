@@ -51,9 +51,11 @@ class Maintenance:
     """The chores of one open log."""
 
     def __init__(
-        self, context: LogContext, before_removal: Callable[[str], None] | None = None,
+        self,
+        context: LogContext,
+        before_removal: Callable[[str], None] | None = None,
         positions: KeptPositions | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`before_removal` is called with a topic whose files are about to go from the log's own directory.
 
         `positions` are those of consumers: retention may wait for them.
@@ -97,9 +99,13 @@ class Maintenance:
 
     def _make_retention(self, context: LogContext, counters: Counters) -> Retention:
         return Retention(
-            context.journal, context.manifest, context.settings.retention, counters,
-            _topics(context.settings), self._waits,
-        )  # fmt: skip
+            context.journal,
+            context.manifest,
+            context.settings.retention,
+            counters,
+            _topics(context.settings),
+            self._waits,
+        )
 
     def _waits(self, partition: Partition) -> Waiting | None:
         """Which consumers retention waits for, and how far they are."""
@@ -239,8 +245,10 @@ class Maintenance:
             logger.warning(
                 "closed without sealing all: %s; the records that are left are durable in the journal and are sealed"
                 " after the next open records=%d",
-                error.message, left, extra={"action": "close_unsealed", "records": left},
-            )  # fmt: skip
+                error.message,
+                left,
+                extra={"action": "close_unsealed", "records": left},
+            )
 
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
@@ -260,9 +268,13 @@ class TopicRetention(NamedTuple):
 
     @classmethod
     def asked_for(
-        cls, bytes_max: int | None, age_max: timedelta | None, records_max: int | None, wait_for: Iterable[str],
+        cls,
+        bytes_max: int | None,
+        age_max: timedelta | None,
+        records_max: int | None,
+        wait_for: Iterable[str],
         wait_limit: timedelta | int | None,
-    ) -> TopicRetention:  # fmt: skip
+    ) -> TopicRetention:
         """The arguments of `log.set_retention`; Invalid where they make no sense."""
         if age_max is not None and not isinstance(age_max, timedelta):
             raise Invalid(
@@ -278,7 +290,7 @@ class TopicRetention(NamedTuple):
 
 def _wait(
     wait_for: Iterable[str], wait_limit: timedelta | int | None, policy: Policy
-) -> tuple[tuple[str, ...], Policy]:  # fmt: skip
+) -> tuple[tuple[str, ...], Policy]:
     """For whom a policy waits, and up to which limit; checked."""
     consumers = tuple(check_name(name, "consumer") for name in texts(wait_for, "wait_for", "billing"))
     if bool(consumers) != (wait_limit is not None) or len(consumers) > _WAIT_FOR_MAX:

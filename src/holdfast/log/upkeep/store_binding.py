@@ -186,9 +186,10 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     if not settings.store.url:
         if shipping is not None and not shipping.copy and journal.owned:
             logger.warning(
-                "this log is shipped to %s, but was opened without a store: nothing is shipped", shipping.root,
+                "this log is shipped to %s, but was opened without a store: nothing is shipped",
+                shipping.root,
                 extra={"action": "store_left_out"},
-            )  # fmt: skip
+            )
         return None
     if not journal.owned:
         return None
@@ -250,9 +251,7 @@ def _refuse_stranded(journal: Journal) -> None:
         fenced = fenced_by(journal)
         journal.hold("fenced", fenced)
         if fenced is not None:
-            logger.error(
-                "this log can only be read: %s (%s)", fenced.message, fenced.hint, extra={"action": "fenced"}
-            )  # fmt: skip
+            logger.error("this log can only be read: %s (%s)", fenced.message, fenced.hint, extra={"action": "fenced"})
 
 
 def _has_shipped(journal: Journal) -> bool:

@@ -80,9 +80,11 @@ def publisher_at(
     store = open_any_store(root_url(_place(root)), settings.store, clock)
     try:
         yield Publisher(
-            RootStore(store, RootTrust(None)), clock, as_format=text(as_format, "as_format", "delta"),
+            RootStore(store, RootTrust(None)),
+            clock,
+            as_format=text(as_format, "as_format", "delta"),
             delete_after_ms=settings.shipping.delete_after_ms,
-        )  # fmt: skip
+        )
     finally:
         store.close()
 

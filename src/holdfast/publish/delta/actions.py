@@ -112,9 +112,7 @@ def table_id(random: bytes) -> str:
 
 # -- bytes --------------------------------------------------------------------------------------------------
 
-_NAMES = {
-    Protocol: "protocol", Metadata: "metaData", Txn: "txn", Remove: "remove", Add: "add",
-}  # fmt: skip
+_NAMES = {Protocol: "protocol", Metadata: "metaData", Txn: "txn", Remove: "remove", Add: "add"}
 _encoder = msgspec.json.Encoder()
 
 

@@ -57,23 +57,50 @@ def checkpoint_schema() -> pa.Schema:
 
     text, number, flag = pa.string(), pa.int64(), pa.bool_()
     texts = pa.map_(text, text)
-    return pa.schema({
-        "txn": pa.struct({"appId": text, "version": number, "lastUpdated": number}),
-        "add": pa.struct({
-            "path": text, "partitionValues": texts, "size": number, "modificationTime": number, "dataChange": flag,
-            "stats": text, "tags": texts,
-        }),
-        "remove": pa.struct({
-            "path": text, "deletionTimestamp": number, "dataChange": flag, "extendedFileMetadata": flag,
-            "partitionValues": texts, "size": number, "tags": texts,
-        }),
-        "metaData": pa.struct({
-            "id": text, "name": text, "description": text,
-            "format": pa.struct({"provider": text, "options": texts}),
-            "schemaString": text, "partitionColumns": pa.list_(text), "configuration": texts, "createdTime": number,
-        }),
-        "protocol": pa.struct({
-            "minReaderVersion": pa.int32(), "minWriterVersion": pa.int32(), "readerFeatures": pa.list_(text),
-            "writerFeatures": pa.list_(text),
-        }),
-    })  # fmt: skip
+    return pa.schema(
+        {
+            "txn": pa.struct({"appId": text, "version": number, "lastUpdated": number}),
+            "add": pa.struct(
+                {
+                    "path": text,
+                    "partitionValues": texts,
+                    "size": number,
+                    "modificationTime": number,
+                    "dataChange": flag,
+                    "stats": text,
+                    "tags": texts,
+                }
+            ),
+            "remove": pa.struct(
+                {
+                    "path": text,
+                    "deletionTimestamp": number,
+                    "dataChange": flag,
+                    "extendedFileMetadata": flag,
+                    "partitionValues": texts,
+                    "size": number,
+                    "tags": texts,
+                }
+            ),
+            "metaData": pa.struct(
+                {
+                    "id": text,
+                    "name": text,
+                    "description": text,
+                    "format": pa.struct({"provider": text, "options": texts}),
+                    "schemaString": text,
+                    "partitionColumns": pa.list_(text),
+                    "configuration": texts,
+                    "createdTime": number,
+                }
+            ),
+            "protocol": pa.struct(
+                {
+                    "minReaderVersion": pa.int32(),
+                    "minWriterVersion": pa.int32(),
+                    "readerFeatures": pa.list_(text),
+                    "writerFeatures": pa.list_(text),
+                }
+            ),
+        }
+    )

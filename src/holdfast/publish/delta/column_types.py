@@ -44,19 +44,25 @@ def raw_columns() -> Columns:
     """The columns of raw records."""
     header = _struct([_field("key", "string"), _field("value", "binary")])
     fields = [
-        _field(RAW_PARTITION, "integer"), _field("offset", "long", nullable=False),
-        _field("time", "timestamp", nullable=False), _field("key", "binary"), _field("kind", "string"),
-        _field("headers", _array(header)), _field("payload", "binary", nullable=False),
-    ]  # fmt: skip
+        _field(RAW_PARTITION, "integer"),
+        _field("offset", "long", nullable=False),
+        _field("time", "timestamp", nullable=False),
+        _field("key", "binary"),
+        _field("kind", "string"),
+        _field("headers", _array(header)),
+        _field("payload", "binary", nullable=False),
+    ]
     return Columns(_text(fields), RAW_PARTITION, "offset", "time", has_local_times=False)
 
 
 def typed_columns(stored: pa.Schema) -> Columns:
     """The columns of a typed topic, from the schema in which its newest version is stored; raises Invalid."""
     fields = [
-        _field(TYPED_PARTITION, "integer"), _field("_offset", "long", nullable=False),
-        _field("_time", "timestamp", nullable=False), *_fields(stored),
-    ]  # fmt: skip
+        _field(TYPED_PARTITION, "integer"),
+        _field("_offset", "long", nullable=False),
+        _field("_time", "timestamp", nullable=False),
+        *_fields(stored),
+    ]
     text = _text(fields)
     return Columns(text, TYPED_PARTITION, "_offset", "_time", has_local_times=has_local_times(text))
 
@@ -118,10 +124,19 @@ def _kind(kind: pa.DataType, column: str) -> Kind:
 
 def _plain(pa: Any) -> dict[Any, str]:
     return {
-        pa.bool_(): "boolean", pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long",
-        pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.large_string(): "string",
-        pa.binary(): "binary", pa.large_binary(): "binary", pa.date32(): "date",
-    }  # fmt: skip
+        pa.bool_(): "boolean",
+        pa.int8(): "byte",
+        pa.int16(): "short",
+        pa.int32(): "integer",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.string(): "string",
+        pa.large_string(): "string",
+        pa.binary(): "binary",
+        pa.large_binary(): "binary",
+        pa.date32(): "date",
+    }
 
 
 def _why(kind: pa.DataType, is_: Any) -> str:

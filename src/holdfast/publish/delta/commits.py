@@ -125,9 +125,7 @@ class Commits:
 
 
 def _is_sound(published: Published) -> bool:
-    numbers = (
-        published.created_ms, published.delete_after_ms, published.files, published.rows, published.bytes,
-    )  # fmt: skip
+    numbers = (published.created_ms, published.delete_after_ms, published.files, published.rows, published.bytes)
     return (
         all(0 <= number < 2**62 for number in numbers)
         and all(key.isascii() and key.isdigit() and len(key) <= 5 for key in published.cursors)

@@ -79,9 +79,10 @@ class DeltaLog:
             return -1
         except (Corrupt, msgspec.DecodeError, ValueError, RecursionError):
             logger.warning(
-                "the hint at a checkpoint makes no sense and is ignored key=%s", key,
+                "the hint at a checkpoint makes no sense and is ignored key=%s",
+                key,
                 extra={"action": "table_checkpoint_unusable"},
-            )  # fmt: skip
+            )
             return -1
         return version if 0 <= version < _VERSION_MAX else -1
 

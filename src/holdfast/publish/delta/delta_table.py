@@ -77,7 +77,7 @@ class DeltaTable:
         told = [
             topic_actions.protocol(columns),
             topic_actions.metadata(columns, self._topic, before.table, before.created_ms, keep),
-        ]  # fmt: skip
+        ]
         digest = blake3(actions.encode(told)).hexdigest()
         if digest == before.metadata:
             told = []
@@ -85,8 +85,11 @@ class DeltaTable:
             return None
         after = _after(before, changes, digest, keep)
         version = self.standing.version + 1
-        moved = [topic_actions.txn(self._log, self._topic, c.partition, c.after.settled, now_ms) for c in changes
-                 if c.after.settled > _cursor(before, c.partition).settled]  # fmt: skip
+        moved = [
+            topic_actions.txn(self._log, self._topic, c.partition, c.after.settled, now_ms)
+            for c in changes
+            if c.after.settled > _cursor(before, c.partition).settled
+        ]
         lines = (_info(after, changes, now_ms), *told, *moved, *_files(changes, columns, now_ms))
         if not self._commits.objects.create(version, actions.encode(lines)):
             return False
@@ -96,9 +99,17 @@ class DeltaTable:
     def _new(self, now_ms: int) -> Published:
         table = actions.table_id(self._clock.random_bytes(16))
         return Published(
-            log=self._log, topic=self._topic, table=table, created_ms=now_ms, metadata="", delete_after_ms=0, files=0,
-            rows=0, bytes=0, cursors={},
-        )  # fmt: skip
+            log=self._log,
+            topic=self._topic,
+            table=table,
+            created_ms=now_ms,
+            metadata="",
+            delete_after_ms=0,
+            files=0,
+            rows=0,
+            bytes=0,
+            cursors={},
+        )
 
     # -- checkpoints --------------------------------------------------------------------------------------
 
@@ -115,9 +126,10 @@ class DeltaTable:
             self._checkpoint(columns, partitions)
         except HoldfastError as error:
             logger.warning(
-                "cannot write a checkpoint of a table: %s", error.message,
+                "cannot write a checkpoint of a table: %s",
+                error.message,
                 extra={"action": "table_checkpoint_failed", "topic": self._topic},
-            )  # fmt: skip
+            )
 
     def _checkpoint(self, columns: Columns, partitions: Mapping[int, SettledFiles]) -> None:
         standing = self.standing
@@ -134,7 +146,7 @@ class DeltaTable:
         kept: list[Kept] = [
             topic_actions.protocol(columns),
             topic_actions.metadata(columns, self._topic, published.table, published.created_ms, keep),
-        ]  # fmt: skip
+        ]
         for text, cursor in published.cursors.items():
             partition = int(text)
             files = partitions.get(partition) or SettledFiles(self._store, self._log, self._topic, partition)
@@ -145,18 +157,28 @@ class DeltaTable:
         return kept
 
     def _tombstones(
-        self, partition: int, files: SettledFiles, now: Sequence[InEffect], cursor: Cursor, columns: Columns,
-        now_ms: int, keep_ms: int,
-    ) -> list[Remove]:  # fmt: skip
+        self,
+        partition: int,
+        files: SettledFiles,
+        now: Sequence[InEffect],
+        cursor: Cursor,
+        columns: Columns,
+        now_ms: int,
+        keep_ms: int,
+    ) -> list[Remove]:
         """Files that went from the table so lately that readers of an older version may still need them."""
         if not cursor.expired and not cursor.rewrites:
             return []
         since_us = (now_ms - keep_ms) * 1000
         rewrites = read_rewrites(self._store, self._log, self._topic, partition)[: cursor.rewrites]
         older = Cursor(
-            cursor.slot, cursor.number, cursor.settled, cursor.chain, self._expired_before(partition, since_us),
+            cursor.slot,
+            cursor.number,
+            cursor.settled,
+            cursor.chain,
+            self._expired_before(partition, since_us),
             sum(rewrite.rewritten_us < since_us for rewrite in rewrites),
-        )  # fmt: skip
+        )
         gone = difference(partition, files.shown(older), now, cursor, is_rewrite=False).removed
         return [topic_actions.remove(file, columns, now_ms, data_change=False) for file in gone]
 

@@ -58,18 +58,29 @@ def metadata(columns: Columns, topic: str, table: str, created_ms: int, delete_a
         "delta.enableExpiredLogCleanup": "false",
     }
     return Metadata(
-        table, topic, "a topic of a holdfast log; written by its owner alone", Provider(), columns.schema,
-        (columns.partition,), configuration, created_ms,
-    )  # fmt: skip
+        table,
+        topic,
+        "a topic of a holdfast log; written by its owner alone",
+        Provider(),
+        columns.schema,
+        (columns.partition,),
+        configuration,
+        created_ms,
+    )
 
 
 def add(file: InEffect, columns: Columns, *, data_change: bool) -> Add:
     """A file of the topic."""
     segment = file.segment
     return Add(
-        _path(segment), {columns.partition: str(segment.partition)}, segment.size, segment.sealed_us // 1000,
-        data_change, stats(segment, columns), _tags(segment),
-    )  # fmt: skip
+        _path(segment),
+        {columns.partition: str(segment.partition)},
+        segment.size,
+        segment.sealed_us // 1000,
+        data_change,
+        stats(segment, columns),
+        _tags(segment),
+    )
 
 
 def remove(file: InEffect, columns: Columns, now_ms: int, *, data_change: bool) -> Remove:

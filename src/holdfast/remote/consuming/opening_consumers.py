@@ -39,9 +39,11 @@ class ConsumerOpening:
                 raise Invalid("a time needs a time zone", hint="use datetime.now(UTC)")
             start = start.astimezone(UTC).isoformat()
         options = {
-            "start": start, "partitions": None if named is None else list(named), "on_expired": on_expired,
+            "start": start,
+            "partitions": None if named is None else list(named),
+            "on_expired": on_expired,
             "patience": seconds(patience, "patience"),
-        }  # fmt: skip
+        }
         timeout = self._journal.settings.ack_timeout_ms / 1000
         session = MemberSession(self._exchange, topic, check_name(name, "consumer"), options, timeout)
         items, place = _shape(topic in self._journal.schemas)

@@ -29,9 +29,12 @@ class RemoteFollower(Follower[Item]):
     """An endless iterator of records, for `for` and `async for`; made by `topic.follow()`."""
 
     def __init__(
-        self, journal: RemoteJournal, feed: MarksFeed, begin: Callable[[], dict[Partition, int]],
+        self,
+        journal: RemoteJournal,
+        feed: MarksFeed,
+        begin: Callable[[], dict[Partition, int]],
         read: Callable[[Partition, int, int], Iterator[Item]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`begin` says where to begin by what is known: what is wrong with the question is said at once.
 
         It is asked again when the first record is, by what the server says then.

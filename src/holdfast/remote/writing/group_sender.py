@@ -140,9 +140,12 @@ class GroupSender:
     def _question(self, items: Items) -> Question:
         number = str(self._sequence)
         headers = {
-            "Content-Type": MSGPACK, "Accept": MSGPACK, "Holdfast-Session": self._session, "Holdfast-Sequence": number,
+            "Content-Type": MSGPACK,
+            "Accept": MSGPACK,
+            "Holdfast-Session": self._session,
+            "Holdfast-Sequence": number,
             "Holdfast-Floor": number,
-        }  # fmt: skip
+        }
         return Question("POST", ("v1", "groups"), body=encode_group([item_of(item) for item in items]), headers=headers)
 
     def _fill_in(self, items: Items, answer: Answer) -> None:
@@ -180,8 +183,10 @@ class GroupSender:
         if why and not self._is_troubled:
             logger.warning(
                 "the server at %s does not take records: %s; they wait here and are sent again",
-                self._exchange.address, why, extra={"action": "server_away"},
-            )  # fmt: skip
+                self._exchange.address,
+                why,
+                extra={"action": "server_away"},
+            )
         elif not why and self._is_troubled:
             logger.info("the server at %s takes records again", self._exchange.address, extra={"action": "server_back"})
         self._is_troubled = bool(why)

@@ -123,25 +123,51 @@ class SegmentDocument(Document, frozen=True, kw_only=True, tag="segment", gc=Fal
         """The manifest object of a segment, in this slot."""
         head, facts = segment.head, segment.facts
         return cls(
-            log=head.log_id.hex(), topic=head.topic, partition=head.partition, slot=slot, number=head.number,
-            first=head.first, rows=facts.rows, size=facts.size, time_min=facts.time_min, time_max=facts.time_max,
-            sha256=facts.sha256.hex(), content=facts.content.hex(), footer=facts.footer.hex(),
-            previous=head.previous.hex(), chain=chain.hex(), schema=head.schema.hex(), key_id=facts.key_id,
-            epoch=head.epoch, sealed_us=sealed_us,
-        )  # fmt: skip
+            log=head.log_id.hex(),
+            topic=head.topic,
+            partition=head.partition,
+            slot=slot,
+            number=head.number,
+            first=head.first,
+            rows=facts.rows,
+            size=facts.size,
+            time_min=facts.time_min,
+            time_max=facts.time_max,
+            sha256=facts.sha256.hex(),
+            content=facts.content.hex(),
+            footer=facts.footer.hex(),
+            previous=head.previous.hex(),
+            chain=chain.hex(),
+            schema=head.schema.hex(),
+            key_id=facts.key_id,
+            epoch=head.epoch,
+            sealed_us=sealed_us,
+        )
 
     @property
     def segment(self) -> Segment:
         """The segment: what its file must say about itself, and what the manifest says about that file."""
         unhex = bytes.fromhex
         head = SegmentHead(
-            log_id=unhex(self.log), topic=self.topic, partition=self.partition, number=self.number, first=self.first,
-            epoch=self.epoch, schema=unhex(self.schema), previous=unhex(self.previous),
-        )  # fmt: skip
+            log_id=unhex(self.log),
+            topic=self.topic,
+            partition=self.partition,
+            number=self.number,
+            first=self.first,
+            epoch=self.epoch,
+            schema=unhex(self.schema),
+            previous=unhex(self.previous),
+        )
         facts = SegmentFacts(
-            rows=self.rows, size=self.size, time_min=self.time_min, time_max=self.time_max, sha256=unhex(self.sha256),
-            content=unhex(self.content), footer=unhex(self.footer), key_id=self.key_id,
-        )  # fmt: skip
+            rows=self.rows,
+            size=self.size,
+            time_min=self.time_min,
+            time_max=self.time_max,
+            sha256=unhex(self.sha256),
+            content=unhex(self.content),
+            footer=unhex(self.footer),
+            key_id=self.key_id,
+        )
         return Segment(head=head, facts=facts)
 
     @property
@@ -318,10 +344,21 @@ class LeaseDocument(Document, frozen=True, kw_only=True, tag="lease"):
 
 
 AnyDocument = (
-    LogDocument | EpochDocument | TopicDocument | SegmentDocument | StartDocument | FloorDocument | AdoptedDocument
+    LogDocument
+    | EpochDocument
+    | TopicDocument
+    | SegmentDocument
+    | StartDocument
+    | FloorDocument
+    | AdoptedDocument
     | FrontierDocument
-    | ExpiredDocument | RewriteDocument | IntentDocument | LeaseDocument | SinkTopicDocument | SinkBatchDocument
-)  # fmt: skip
+    | ExpiredDocument
+    | RewriteDocument
+    | IntentDocument
+    | LeaseDocument
+    | SinkTopicDocument
+    | SinkBatchDocument
+)
 
 ManifestDocument = SegmentDocument | StartDocument
 

@@ -98,9 +98,12 @@ def missing(found: Behind, store: Store, hint: str) -> Corrupt:
     """What to say about a partition that is behind."""
     return Corrupt(
         f"records that were settled are missing {found} store={store.url}",
-        path=layout.manifest_folder(found.topic, found.partition), topic=found.topic, partition=found.partition,
-        offset=found.there, hint=hint,
-    )  # fmt: skip
+        path=layout.manifest_folder(found.topic, found.partition),
+        topic=found.topic,
+        partition=found.partition,
+        offset=found.there,
+        hint=hint,
+    )
 
 
 def absent(hint: str) -> Corrupt:

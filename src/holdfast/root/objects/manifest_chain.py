@@ -50,9 +50,15 @@ def prove(
 
 
 def prove_following(
-    found: Sequence[ManifestDocument], log: str, topic: str, partition: int, start: int, link: Link, *,
+    found: Sequence[ManifestDocument],
+    log: str,
+    topic: str,
+    partition: int,
+    start: int,
+    link: Link,
+    *,
     values: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """The same for objects from slot `start` on, where all that is known of those before them is how they end."""
     number, end, chain = link
     for slot, document in enumerate(found, start):
@@ -118,7 +124,13 @@ def is_linked(document: SegmentDocument) -> bool:
         return True
     unhex = bytes.fromhex
     value = chain_link(
-        unhex(document.previous), unhex(document.log), document.topic, document.partition, document.number,
-        document.first, document.rows, unhex(document.content),
-    )  # fmt: skip
+        unhex(document.previous),
+        unhex(document.log),
+        document.topic,
+        document.partition,
+        document.number,
+        document.first,
+        document.rows,
+        unhex(document.content),
+    )
     return value.hex() == document.chain

@@ -35,8 +35,10 @@ def attach(key: str, data: bytes, signature: Signature) -> bytes:
     """An object with its signature."""
     if _is_json(key):
         return b'%b,"key_id":"%b","mac":"%b"}\n' % (
-            data.removesuffix(b"}\n"), signature.key_id.encode(), signature.mac.hex().encode()
-        )  # fmt: skip
+            data.removesuffix(b"}\n"),
+            signature.key_id.encode(),
+            signature.mac.hex().encode(),
+        )
     at = _place(key, data)
     return b"".join((data[:at], _block(signature), data[at:]))
 

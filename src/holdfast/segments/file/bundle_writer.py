@@ -115,9 +115,12 @@ class BundleWriter:
             return
         last = self._parts[-1].footer
         expected = msgspec.structs.replace(
-            last.head, number=last.head.number + 1, first=last.end, epoch=footer.head.epoch,
+            last.head,
+            number=last.head.number + 1,
+            first=last.end,
+            epoch=footer.head.epoch,
             previous=chain_value(last.head, last.rows, last.content),
-        )  # fmt: skip
+        )
         if footer.head != expected or footer.shape != last.shape:
             head = footer.head
             raise Invalid(

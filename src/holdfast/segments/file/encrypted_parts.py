@@ -40,9 +40,15 @@ class EncryptedParts:
     """The parts of one encrypted file. `schema` is that of the records; without `find_key` nothing is decrypted."""
 
     def __init__(
-        self, footer: Footer, pairs: dict[str, str], schema: pa.Schema, find_key: FindKey | None, corrupt: MakeCorrupt,
-        *, is_trusted: bool,
-    ) -> None:  # fmt: skip
+        self,
+        footer: Footer,
+        pairs: dict[str, str],
+        schema: pa.Schema,
+        find_key: FindKey | None,
+        corrupt: MakeCorrupt,
+        *,
+        is_trusted: bool,
+    ) -> None:
         self._footer, self._pairs, self._schema = footer, pairs, schema
         self._find_key, self._corrupt = find_key, corrupt
         self._footers = [part.footer for part in footer.parts] or [footer]

@@ -116,9 +116,15 @@ class Footer(msgspec.Struct, frozen=True):
     def facts(self, *, size: int, sha256: bytes, footer: bytes) -> SegmentFacts:
         """The facts of the segment, given those that a footer cannot know about its own file."""
         return SegmentFacts(
-            rows=self.rows, size=size, time_min=self.time_min, time_max=self.time_max, sha256=sha256,
-            content=self.content, footer=footer, key_id=self.encrypted_with.key_id if self.encrypted_with else "",
-        )  # fmt: skip
+            rows=self.rows,
+            size=size,
+            time_min=self.time_min,
+            time_max=self.time_max,
+            sha256=sha256,
+            content=self.content,
+            footer=footer,
+            key_id=self.encrypted_with.key_id if self.encrypted_with else "",
+        )
 
     def pairs(self) -> dict[str, str]:
         """All pairs but the mac."""
@@ -373,9 +379,7 @@ def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:
 
 def joined_groups(groups: Sequence[Group]) -> Group:
     """Some row groups as one."""
-    return Group(
-        sum(group.rows for group in groups), min(g.time_min for g in groups), max(g.time_max for g in groups)
-    )  # fmt: skip
+    return Group(sum(group.rows for group in groups), min(g.time_min for g in groups), max(g.time_max for g in groups))
 
 
 class _Pairs:

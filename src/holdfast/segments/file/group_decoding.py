@@ -153,6 +153,11 @@ def _chunk_of(column: Any) -> Chunk:
     if column.has_dictionary_page and column.dictionary_page_offset:
         start = min(start, column.dictionary_page_offset)
     return Chunk(
-        start, start + column.total_compressed_size, column.total_uncompressed_size, column.num_values, 0, 0,
+        start,
+        start + column.total_compressed_size,
+        column.total_uncompressed_size,
+        column.num_values,
+        0,
+        0,
         column.data_page_offset,
-    )  # fmt: skip
+    )

@@ -73,10 +73,18 @@ class SegmentReader:
     """
 
     def __init__(
-        self, path: Path | str, head: SegmentHead | None, facts: SegmentFacts | None, open_key: FindKey | None, *,
-        trusted: bool = False, source: Bytes | None = None, compare_blocks: bool = True,
-        row_group_bytes_max: int = ROW_GROUP_BYTES_MAX, keys_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path | str,
+        head: SegmentHead | None,
+        facts: SegmentFacts | None,
+        open_key: FindKey | None,
+        *,
+        trusted: bool = False,
+        source: Bytes | None = None,
+        compare_blocks: bool = True,
+        row_group_bytes_max: int = ROW_GROUP_BYTES_MAX,
+        keys_only: bool = False,
+    ) -> None:
         assert facts is not None or not trusted, "without facts there is nothing to trust"
         self.path = path
         self._head, self._facts = head, facts
@@ -175,9 +183,15 @@ class SegmentReader:
         `to_the_end` says that the caller will hardly stop early: typed rows are then decoded in larger steps.
         """
         wanted = Wanted(
-            max(start, self.head.first), min(end, self._footer.end), self._names(columns), since, until, reverse, share,
+            max(start, self.head.first),
+            min(end, self._footer.end),
+            self._names(columns),
+            since,
+            until,
+            reverse,
+            share,
             to_the_end,
-        )  # fmt: skip
+        )
         if wanted.start >= wanted.end:
             return iter(())
         return self._batches(wanted)

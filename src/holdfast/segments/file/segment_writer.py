@@ -49,9 +49,16 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, target: Path | OutputFile, head: SegmentHead, schema: pa.Schema, shape: FileShape,
-        key: SegmentKey | None, *, rewrite: str = "", key_column: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        target: Path | OutputFile,
+        head: SegmentHead,
+        schema: pa.Schema,
+        shape: FileShape,
+        key: SegmentKey | None,
+        *,
+        rewrite: str = "",
+        key_column: str | None = None,
+    ) -> None:
         if is_raw(schema) != (head.schema == NO_SCHEMA):
             raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
         self._head, self._rewrite = head, rewrite
@@ -164,9 +171,7 @@ class _PlainRows:
 
 def _about(group: Piece) -> Group:
     ranges = [time_range(part) for part in group]
-    return Group(
-        sum(part.num_rows for part in group), min(low for low, _ in ranges), max(high for _, high in ranges)
-    )  # fmt: skip
+    return Group(sum(part.num_rows for part in group), min(low for low, _ in ranges), max(high for _, high in ranges))
 
 
 class _EncryptedRows:

@@ -177,9 +177,13 @@ class Manifest:
         # What describes a long file is a document, which proves itself only in a log with keys.
         trusted = bool(row.stamp) or self._journal.signer is not None
         return SegmentReader(
-            self.path(partition, row), self.head(partition, row), row.facts, opener, trusted=trusted,
+            self.path(partition, row),
+            self.head(partition, row),
+            row.facts,
+            opener,
+            trusted=trusted,
             keys_only=keys_only,
-        )  # fmt: skip
+        )
 
     def _proved(self, partition: Partition, row: SegmentRow | None, what: str) -> SegmentRow:
         if row is None:

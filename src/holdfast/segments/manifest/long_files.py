@@ -141,6 +141,8 @@ def misfit(rewrite: RewriteDocument, offset: int | None) -> Corrupt:
     """A rewrite that is not about this manifest."""
     return Corrupt(
         "a rewrite does not fit the segments that it replaces",
-        path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number), topic=rewrite.topic,
-        partition=rewrite.partition, offset=offset,
-    )  # fmt: skip
+        path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number),
+        topic=rewrite.topic,
+        partition=rewrite.partition,
+        offset=offset,
+    )

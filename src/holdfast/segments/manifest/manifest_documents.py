@@ -25,11 +25,14 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
     policy = journal.policies.get(topic)
     schemas = journal.schemas.get(topic, ())
     return TopicDocument(
-        log=journal.log_id.hex(), topic=topic, version=version, partitions=len(partitions),
+        log=journal.log_id.hex(),
+        topic=topic,
+        version=version,
+        partitions=len(partitions),
         first_offset=first_offset(manifest, partitions[0]),
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
         retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
-    )  # fmt: skip
+    )
 
 
 def topic_state(journal: Journal, topic: str) -> tuple[int, bytes]:
@@ -47,14 +50,16 @@ def next_topic_document(
     return topic_document(journal, manifest, topic, newest + 1)
 
 
-def expired_document(
-    journal: Journal, partition: Partition, upto: int, first: int, expired_us: int
-) -> ExpiredDocument:  # fmt: skip
+def expired_document(journal: Journal, partition: Partition, upto: int, first: int, expired_us: int) -> ExpiredDocument:
     """Segments of a partition below a number are retired; it begins at this offset now."""
     return ExpiredDocument(
-        log=journal.log_id.hex(), topic=partition.topic, partition=partition.number, upto=upto, first=first,
+        log=journal.log_id.hex(),
+        topic=partition.topic,
+        partition=partition.number,
+        upto=upto,
+        first=first,
         expired_us=expired_us,
-    )  # fmt: skip
+    )
 
 
 def gone_document(journal: Journal, partition: Partition) -> ExpiredDocument:

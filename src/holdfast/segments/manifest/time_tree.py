@@ -77,13 +77,7 @@ def combine(own: tuple[int, int], children: Iterable[tuple[int, int]]) -> tuple[
 
 
 def overlapping(
-    first: int,
-    last: int,
-    since: int | None,
-    until: int | None,
-    fetch: Callable[[int], Node],
-    *,
-    reverse: bool = False,
+    first: int, last: int, since: int | None, until: int | None, fetch: Callable[[int], Node], *, reverse: bool = False
 ) -> Iterator[Node]:
     """The segments `first` to `last` whose times meet [since, until], both ends included, None an open end.
 

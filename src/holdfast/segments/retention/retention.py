@@ -157,9 +157,11 @@ class Retention:
         held = Held(self._size(partition), sealed.sealed_offset - sealed.first_offset)
         due = self._due_of(partition, held, policy)
         waiting = self._waits(partition) if due.removals else None
-        return due if waiting is None else retention_plan.waited(
-            due, self._due_of(partition, held, waiting.limit), waiting
-        )  # fmt: skip
+        return (
+            due
+            if waiting is None
+            else retention_plan.waited(due, self._due_of(partition, held, waiting.limit), waiting)
+        )
 
     def _due_of(self, partition: Partition, held: Held, policy: Policy) -> retention_plan.Planned:
         candidates = self._candidates(partition, 0)
@@ -218,9 +220,10 @@ class Retention:
                     self._tell_unread(partition, removed)
                     self._expire(partition, end)
             logger.info(
-                "retention removed %d segments", len(removed),
+                "retention removed %d segments",
+                len(removed),
                 extra={"action": "retention", "segments": len(removed), "bytes": sum(item.bytes for item in removed)},
-            )  # fmt: skip
+            )
 
     def _expire(self, partition: Partition, end: int) -> None:
         while (oldest := partition.sealed.first_segment) < end:
@@ -254,9 +257,13 @@ class Retention:
             records = max(ends) - max(waiting.floor, partition.sealed.first_offset)
             logger.warning(
                 "retention removes %d records that a consumer has not read: it waits no longer topic=%s partition=%d"
-                " consumers=%s", records, partition.topic, partition.number, ",".join(waiting.consumers),
+                " consumers=%s",
+                records,
+                partition.topic,
+                partition.number,
+                ",".join(waiting.consumers),
                 extra={"action": "retention_unread", "records": records, "topic": partition.topic},
-            )  # fmt: skip
+            )
 
     def _make_room(self, partition: Partition, oldest: int) -> None:
         """Free the space of the oldest file before the commit that expires it; its new name proves why."""
@@ -343,6 +350,11 @@ def _typed() -> Iterator[None]:
 
 def _removed(partition: Partition, row: SegmentRow, why: Reason) -> Removed:
     return Removed(
-        topic=partition.topic, partition=partition.number, number=row.number, first=row.first_offset, rows=row.rows,
-        bytes=row.size, why=why,
-    )  # fmt: skip
+        topic=partition.topic,
+        partition=partition.number,
+        number=row.number,
+        first=row.first_offset,
+        rows=row.rows,
+        bytes=row.size,
+        why=why,
+    )

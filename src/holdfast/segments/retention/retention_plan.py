@@ -141,9 +141,7 @@ class Held(NamedTuple):
         return cls(sum(segment.size for segment in candidates), sum(segment.rows for segment in candidates))
 
 
-def expire(
-    candidates: Iterable[SegmentRow], held: Held, policy: Policy, now_us: int, floor_offset: int
-) -> Planned:  # fmt: skip
+def expire(candidates: Iterable[SegmentRow], held: Held, policy: Policy, now_us: int, floor_offset: int) -> Planned:
     """What the policy removes from one partition, which holds so much.
 
     `candidates` are its live segments, oldest first, and are only looked at as far as they go; only segments that end

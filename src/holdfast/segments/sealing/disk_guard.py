@@ -93,8 +93,11 @@ class Guard:
         if filling:
             logger.warning(
                 "the disk fills up: appends are refused below free=%d, now free=%d; free space, or let retention remove"
-                " more", floor, free, extra={"action": "disk_filling", "free": free},
-            )  # fmt: skip
+                " more",
+                floor,
+                free,
+                extra={"action": "disk_filling", "free": free},
+            )
         else:
             logger.info("the disk has room again", extra={"action": "disk_roomy", "free": free})
 

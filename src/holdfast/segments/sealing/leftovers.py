@@ -74,8 +74,11 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
     if ours and head.first + rows > partition.durable:
         raise Corrupt(
             "the database is older than its segments: it does not know records that were sealed",
-            path=str(path), topic=partition.topic, partition=partition.number, offset=partition.durable,
+            path=str(path),
+            topic=partition.topic,
+            partition=partition.number,
+            offset=partition.durable,
             hint="put the newest durable.db back, or make a new one from the segments: holdfast rebuild",
-        )  # fmt: skip
+        )
     follows = (head.number, head.first, head.previous) == (sealed.segments, sealed.sealed_offset, sealed.chain)
     return ours and follows

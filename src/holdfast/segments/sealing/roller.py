@@ -283,16 +283,19 @@ class Roller:
         elif self._lateness.again(now):
             logger.warning(
                 "sealing is late by %.0f s: the roller has more to do than it gets done topic=%s partition=%d"
-                " (segments.idle_ratio, segments.seal_in; more memory or cores)", late, partition.topic,
+                " (segments.idle_ratio, segments.seal_in; more memory or cores)",
+                late,
+                partition.topic,
                 partition.number,
                 extra={"action": "seal_late", "topic": partition.topic, "partition": partition.number, "seconds": late},
-            )  # fmt: skip
+            )
 
     def _seal_told(self, partition: Partition) -> Sealed | None:
         about: dict[str, str | int] = {
-            "holdfast.topic": partition.topic, "holdfast.partition": partition.number,
+            "holdfast.topic": partition.topic,
+            "holdfast.partition": partition.number,
             "holdfast.offset": partition.sealed.sealed_offset,
-        }  # fmt: skip
+        }
         with spans.span(spans.SEAL, about) as span:
             sealed = self._sealer.seal(partition)
             if sealed is not None:
@@ -303,11 +306,20 @@ class Roller:
     def _note_sealed(self, partition: Partition, sealed: Sealed, seconds: float) -> None:
         self.counters.sealed(sealed.rows, sealed.size, seconds)
         logger.info(
-            "sealed %d records in %.3f s topic=%s partition=%d", sealed.rows, seconds, partition.topic,
+            "sealed %d records in %.3f s topic=%s partition=%d",
+            sealed.rows,
+            seconds,
+            partition.topic,
             partition.number,
-            extra={"action": "sealed", "topic": partition.topic, "partition": partition.number, "records": sealed.rows,
-                   "bytes": sealed.size, "seconds": seconds},
-        )  # fmt: skip
+            extra={
+                "action": "sealed",
+                "topic": partition.topic,
+                "partition": partition.number,
+                "records": sealed.rows,
+                "bytes": sealed.size,
+                "seconds": seconds,
+            },
+        )
 
     def _settle_requests(self) -> None:
         """Wake those whose partitions are sealed."""
@@ -328,10 +340,16 @@ class Roller:
         self.counters.last_error = error.message
         logger.log(
             logging.ERROR if self._failures.again(self._clock.monotonic()) else logging.DEBUG,
-            "could not seal, the records stay durable in the journal: %s", error.message,
-            extra={"action": "seal_failed", "topic": partition.topic, "partition": partition.number, "retry_s": pause,
-                   "failures": self._failures.count},
-        )  # fmt: skip
+            "could not seal, the records stay durable in the journal: %s",
+            error.message,
+            extra={
+                "action": "seal_failed",
+                "topic": partition.topic,
+                "partition": partition.number,
+                "retry_s": pause,
+                "failures": self._failures.count,
+            },
+        )
         with once(self._lock):
             waiting = [request for request in self._requests if partition in request.wanted]
             self._requests = [request for request in self._requests if request not in waiting]

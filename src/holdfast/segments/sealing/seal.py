@@ -176,9 +176,15 @@ class Sealer:
         page = min(_PAGE_ENTRIES, self._settings.rows_max)
         entries = _Span(reader.entries(sealed.sealed_offset, end, page_entries=page), self._settings)
         head = SegmentHead(
-            log_id=journal.log_id, topic=partition.topic, partition=partition.number, number=sealed.segments,
-            first=sealed.sealed_offset, epoch=journal.epoch, schema=entries.schema or NO_SCHEMA, previous=sealed.chain,
-        )  # fmt: skip
+            log_id=journal.log_id,
+            topic=partition.topic,
+            partition=partition.number,
+            number=sealed.segments,
+            first=sealed.sealed_offset,
+            epoch=journal.epoch,
+            schema=entries.schema or NO_SCHEMA,
+            previous=sealed.chain,
+        )
         key = journal.segment_key(self._clock.random_bytes(SALT_BYTES))
         columns = stored_columns(journal, partition, entries.schema)
         return _Plan(head, columns, key, key_column_of(journal, partition.topic)), entries
@@ -188,19 +194,19 @@ class Sealer:
 
         settings = self._settings
         return FileShape(
-            row_group_rows=settings.row_group_rows, row_group_bytes=settings.row_group_bytes,
-            block_rows=settings.block_rows, block_bytes=settings.block_bytes,
+            row_group_rows=settings.row_group_rows,
+            row_group_bytes=settings.row_group_bytes,
+            block_rows=settings.block_rows,
+            block_bytes=settings.block_bytes,
             compression_level=settings.compression_level,
-        )  # fmt: skip
+        )
 
     def _write_here(self, plan: _Plan, reader: Reader, entries: _Span, temporary: Path) -> SegmentFacts:
         from holdfast.segments.file.segment_writer import SegmentWriter
         from holdfast.segments.manifest.entry_batches import stored_batches
 
         schema, batches = stored_batches(plan.columns, reader, entries)
-        with SegmentWriter(
-            temporary, plan.head, schema, self._shape(), plan.key, key_column=plan.key_column
-        ) as writer:  # fmt: skip
+        with SegmentWriter(temporary, plan.head, schema, self._shape(), plan.key, key_column=plan.key_column) as writer:
             self._fill(writer, batches)
             return writer.finish()
 
@@ -232,11 +238,15 @@ class Sealer:
 
         key = plan.key
         return Begin(
-            head=plan.head, columns=b"" if plan.columns is None else plan.columns.serialize().to_pybytes(),
-            shape=self._shape(), key_column=plan.key_column, keyed=key is not None,
-            encrypted_with=None if key is None else key.encrypted_with, subkeys=None if key is None else key.subkeys(),
+            head=plan.head,
+            columns=b"" if plan.columns is None else plan.columns.serialize().to_pybytes(),
+            shape=self._shape(),
+            key_column=plan.key_column,
+            keyed=key is not None,
+            encrypted_with=None if key is None else key.encrypted_with,
+            subkeys=None if key is None else key.subkeys(),
             frame_bytes_max=self._journal.settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
-        )  # fmt: skip
+        )
 
     def _require_wanted(self) -> None:
         if self._cancelled():

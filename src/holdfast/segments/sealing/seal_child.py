@@ -159,9 +159,7 @@ def serve(channel: Channel) -> None:
             answer = _answer(begin, frame.descriptor, _Incoming(channel, begin))
         except _Abandoned:
             continue
-        channel.send(
-            frames.FAILED if isinstance(answer, Failed) else frames.DONE, msgspec.msgpack.encode(answer)
-        )  # fmt: skip
+        channel.send(frames.FAILED if isinstance(answer, Failed) else frames.DONE, msgspec.msgpack.encode(answer))
 
 
 def main() -> None:

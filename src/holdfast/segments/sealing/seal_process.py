@@ -95,8 +95,9 @@ class SealProcess:
             return False
         return self._start()
 
-    def write(self, begin: Begin, file: NewFile, entries: Entries, reader: Reader,
-              rest: Callable[[], None]) -> SegmentFacts | None:  # fmt: skip
+    def write(
+        self, begin: Begin, file: NewFile, entries: Entries, reader: Reader, rest: Callable[[], None]
+    ) -> SegmentFacts | None:
         """Have the child write the file; None if it failed. What the disk told the child is raised: OSError.
 
         `rest` is called between pieces of work. When this returns the file is complete and not yet durable.
@@ -208,9 +209,10 @@ class SealProcess:
         if reason not in self._refused:
             self._refused.add(reason)
             logger.warning(
-                "sealing in the thread, not in a process: %s", reason,
+                "sealing in the thread, not in a process: %s",
+                reason,
                 extra={"action": "seal_process_unavailable", "reason": reason},
-            )  # fmt: skip
+            )
 
     def _start(self) -> bool:
         reason = unable()
@@ -245,9 +247,10 @@ class SealProcess:
         self._resume = self._clock.monotonic() + self._pause
         self._counters.process_failures += 1
         logger.warning(
-            "the sealing process failed: %s", reason,
+            "the sealing process failed: %s",
+            reason,
             extra={"action": "seal_process_failed", "status": status, "retry_s": self._pause},
-        )  # fmt: skip
+        )
 
     def _drop(self) -> int | None:
         """Hang up, and see to it that the child ends."""
@@ -278,9 +281,13 @@ def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
     environment["PYTHONPATH"] = os.pathsep.join(entry for entry in path if os.pathsep not in entry)
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own module
         [sys.executable, "-P", "-m", _MODULE, str(descriptor), str(os.getpid())],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        pass_fds=(descriptor,), env=environment, process_group=0,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        env=environment,
+        process_group=0,
+    )
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float) -> None:

@@ -21,9 +21,12 @@ def repeats(kind: pa.DataType) -> bool:
     """Whether a type says where or how often a value stands, so that one value can stand for any number."""
     kind = arrow_types.storage(kind)
     if (
-        _is.is_dictionary(kind) or _is.is_run_end_encoded(kind) or _is.is_union(kind)
-        or _is.is_list_view(kind) or _is.is_large_list_view(kind)
-    ):  # fmt: skip
+        _is.is_dictionary(kind)
+        or _is.is_run_end_encoded(kind)
+        or _is.is_union(kind)
+        or _is.is_list_view(kind)
+        or _is.is_large_list_view(kind)
+    ):
         return True
     return any(repeats(child.type) for child in arrow_types.inner(kind))
 

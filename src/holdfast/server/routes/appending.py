@@ -142,9 +142,13 @@ class _Appending:
     async def _rows(self, topic: TypedTopic) -> Sequence[Receipt]:
         asked = self._asked
         return await topic.append_async(
-            self._given.items, time=asked.time, partition=self._partition, idempotency_key=asked.key,
-            timeout=asked.timeout, durability=asked.durability,
-        )  # fmt: skip
+            self._given.items,
+            time=asked.time,
+            partition=self._partition,
+            idempotency_key=asked.key,
+            timeout=asked.timeout,
+            durability=asked.durability,
+        )
 
     async def _records(self, topic: Topic) -> Sequence[Receipt]:
         asked, given = self._asked, self._given
@@ -182,18 +186,23 @@ class _Appending:
 
     async def _one(self, topic: Topic, record: Any, key: bytes | None) -> Receipt:
         return await topic.append_async(
-            **fields_of(record), partition=self._partition, idempotency_key=key, timeout=self._asked.timeout,
+            **fields_of(record),
+            partition=self._partition,
+            idempotency_key=key,
+            timeout=self._asked.timeout,
             durability=self._asked.durability,
-        )  # fmt: skip
+        )
 
     async def _produced(self) -> Sequence[Receipt]:
         """As number so-and-so of a producer."""
         asked, records = self._asked, self._given.items
         producer = self._served.log.producer(asked.producer or "")
         common: dict[str, Any] = {
-            "sequence": asked.sequence, "partition": self._partition, "timeout": asked.timeout,
+            "sequence": asked.sequence,
+            "partition": self._partition,
+            "timeout": asked.timeout,
             "durability": asked.durability,
-        }  # fmt: skip
+        }
         if isinstance(self._topic, TypedTopic):
             found = await producer.append_async(self._topic, records, time=asked.time, **common)
             return cast("Sequence[Receipt]", found)
@@ -210,9 +219,12 @@ def fields_of(record: Any) -> dict[str, Any]:
     from holdfast.model.record import NOW
 
     return {
-        "payload": record.payload, "key": record.key, "kind": record.kind, "headers": record.headers,
+        "payload": record.payload,
+        "key": record.key,
+        "kind": record.kind,
+        "headers": record.headers,
         "time": None if record.time == NOW else record.time,
-    }  # fmt: skip
+    }
 
 
 def answer_of(topic: str, receipts: Sequence[Receipt], *, is_one: bool) -> Answer:

@@ -23,8 +23,13 @@ from holdfast.server.routes.log_verbs import API_VERSION
 from holdfast.server.served import AnyKind, Served
 
 _LIMITS = (
-    "payload_bytes_max", "batch_records_max", "batch_bytes_max", "key_bytes_max", "headers_bytes_max", "partitions_max",
-)  # fmt: skip
+    "payload_bytes_max",
+    "batch_records_max",
+    "batch_bytes_max",
+    "key_bytes_max",
+    "headers_bytes_max",
+    "partitions_max",
+)
 _LOOK_AGAIN_S = 1.0
 """However far the news of another process are."""
 
@@ -80,10 +85,15 @@ async def client_info(request: ApiRequest, served: Served) -> Answer:
     shipping = journal.shipping_state
     return json_answer(
         ClientAnswer(
-            holdfast.__version__, API_VERSION, served.log.id, served.log.read_only, shipping.ships,
-            shipping.timeout * 1000, {**limits, "body_bytes_max": served.settings.body_bytes_max},
+            holdfast.__version__,
+            API_VERSION,
+            served.log.id,
+            served.log.read_only,
+            shipping.ships,
+            shipping.timeout * 1000,
+            {**limits, "body_bytes_max": served.settings.body_bytes_max},
         )
-    )  # fmt: skip
+    )
 
 
 class ProducersAnswer(msgspec.Struct, frozen=True):
@@ -134,11 +144,16 @@ def _state(topic: AnyKind) -> StateAnswer:
     parts = topic._partitions.parts
     marks = tuple(
         MarksAnswer(
-            one.appended, one.durable, one.sealed, one.shipped, one.settled, part.sealed.first_offset,
+            one.appended,
+            one.durable,
+            one.sealed,
+            one.shipped,
+            one.settled,
+            part.sealed.first_offset,
             part.sealed.segments,
         )
         for one, part in zip(topic.marks(), parts, strict=True)
-    )  # fmt: skip
+    )
     rows = topic._journal.schemas.get(topic.name, ())
     schemas = tuple(SchemaAnswer(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in rows)
     key = topic.key if isinstance(topic, TypedTopic) else None

@@ -15,11 +15,7 @@ from holdfast.server.api_answers import Answer, Headers
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.served import Served
 
-TYPES = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 """What a file is, by its name."""
 
 _PAGE = "console.html"

@@ -273,9 +273,13 @@ async def join(request: ApiRequest, served: Served) -> Answer:
 async def _made(request: ApiRequest, served: Served, asked: MemberBody) -> Member:
     topic, members = served.topic(request.params["topic"]), _members(served)
     make = partial(
-        topic.consumer, request.params["name"], start=_place(asked.start), partitions=asked.partitions,
-        on_expired=asked.on_expired, patience=min(asked.patience, WAIT_SECONDS_MAX),
-    )  # fmt: skip
+        topic.consumer,
+        request.params["name"],
+        start=_place(asked.start),
+        partitions=asked.partitions,
+        on_expired=asked.on_expired,
+        patience=min(asked.patience, WAIT_SECONDS_MAX),
+    )
     number = asked.member or served.clock.random_bytes(_ID_BYTES).hex()
     members.take_place(request.caller)
     try:

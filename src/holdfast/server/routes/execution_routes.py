@@ -94,9 +94,15 @@ async def start_execution(request: ApiRequest, served: Served) -> Answer:
     if asked.not_before is not None and asked.not_before.tzinfo is None:
         raise Invalid("not_before has a time zone", hint="2026-01-31T12:00:00Z")
     start = partial(
-        served.log.executions.start, asked.kind, *asked.args, id=asked.id, queue=asked.queue, priority=asked.priority,
-        not_before=asked.not_before, **asked.kwargs,
-    )  # fmt: skip
+        served.log.executions.start,
+        asked.kind,
+        *asked.args,
+        id=asked.id,
+        queue=asked.queue,
+        priority=asked.priority,
+        not_before=asked.not_before,
+        **asked.kwargs,
+    )
     return json_answer({"id": await served.read(start)}, 201)
 
 

@@ -105,9 +105,11 @@ def _check_known(request: ApiRequest, last: int) -> None:
     """What may have been written before is not written again by a log that has forgotten who sent it."""
     if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
         raise HttpRefusal(
-            409, "the log has forgotten what this client sent, which may have been written", kind="OutcomeUnknown",
+            409,
+            "the log has forgotten what this client sent, which may have been written",
+            kind="OutcomeUnknown",
             hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
-        )  # fmt: skip
+        )
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:

@@ -87,11 +87,14 @@ async def root(request: ApiRequest, served: Served) -> Answer:
     limits, caller = served.settings, request.caller
     return json_answer(
         RootAnswer(
-            holdfast.__version__, API_VERSION, served.log.id, served.log.read_only,
+            holdfast.__version__,
+            API_VERSION,
+            served.log.id,
+            served.log.read_only,
             LimitsAnswer(limits.body_bytes_max, limits.page_records_max, limits.page_bytes_max),
             TokenAnswer(caller.id, sorted(caller.scopes), caller.topics),
         )
-    )  # fmt: skip
+    )
 
 
 async def stats(request: ApiRequest, served: Served) -> Answer:

@@ -230,11 +230,17 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
     age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
     await served.do(
-        request.caller, partial(
-            served.log.set_retention, request.params["topic"], bytes_max=asked.bytes_max, age_max=age,
-            records_max=asked.records_max, wait_for=asked.wait_for, wait_limit=limit,
-        )
-    )  # fmt: skip
+        request.caller,
+        partial(
+            served.log.set_retention,
+            request.params["topic"],
+            bytes_max=asked.bytes_max,
+            age_max=age,
+            records_max=asked.records_max,
+            wait_for=asked.wait_for,
+            wait_limit=limit,
+        ),
+    )
     return Answer(b"{}", JSON)
 
 

@@ -347,9 +347,7 @@ class Host:
 
     # -- frames -------------------------------------------------------------------------------------------
 
-    def _handle(
-        self, connection: Connection, found: Header, head: memoryview, body: memoryview, keeps: bool
-    ) -> None:  # fmt: skip
+    def _handle(self, connection: Connection, found: Header, head: memoryview, body: memoryview, keeps: bool) -> None:
         if found.kind == GROUP:
             group, items = self._reader.read(head, body, keeps=keeps)
             self._take(connection, _Parked(group.sequence, group.floor, items))

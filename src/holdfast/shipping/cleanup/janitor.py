@@ -205,6 +205,5 @@ class Janitor:
         loop, log = asyncio.get_running_loop(), self._journal.log_id.hex()
         place = (log, partition.topic, partition.number)
         await self._asking.until_answered(
-            "write a checkpoint",
-            lambda: loop.run_in_executor(None, write_checkpoint, self._store, *place, slot),
+            "write a checkpoint", lambda: loop.run_in_executor(None, write_checkpoint, self._store, *place, slot)
         )

@@ -63,6 +63,7 @@ class RewriteCleanup:
         self._done[partition] = swept.rewrites
         if swept.files:
             logger.info(
-                "removed %d files that were compacted", swept.files,
+                "removed %d files that were compacted",
+                swept.files,
                 extra={"action": "rewrites_swept", "files": swept.files, "bytes": swept.bytes},
-            )  # fmt: skip
+            )

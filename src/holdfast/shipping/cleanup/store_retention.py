@@ -108,9 +108,10 @@ class StoreRetention:
         except AlreadyExists:
             pass
         logger.info(
-            "retired segments on the store below %d", document.upto,
+            "retired segments on the store below %d",
+            document.upto,
             extra={"action": "store_expired", "topic": document.topic, "partition": document.partition},
-        )  # fmt: skip
+        )
 
     def _remove(self, partition: Partition, leases: dict[tuple[str, int], int]) -> None:
         place, log = (partition.topic, partition.number), self._journal.log_id.hex()

@@ -186,9 +186,16 @@ class JournalSource:
         numbers = sorted({entry.key_epoch for entry in kept} - {0})
         epochs = tuple(TailKey.of(self._remembered.key_epoch(number)) for number in numbers)
         return Taken(
-            self._base + 1, upto, kept, epochs, ends, self._needs, sum(entry.count for entry in kept),
-            sum(len(entry.body) for entry in kept), self.commits.last_seq if self._needs else 0,
-        )  # fmt: skip
+            self._base + 1,
+            upto,
+            kept,
+            epochs,
+            ends,
+            self._needs,
+            sum(entry.count for entry in kept),
+            sum(len(entry.body) for entry in kept),
+            self.commits.last_seq if self._needs else 0,
+        )
 
 
 def first_batch(entries: Sequence[Entry], groups_max: int, bytes_max: int) -> tuple[int, bool]:

@@ -55,9 +55,15 @@ class FrontierLane:
     """Writes the frontiers of one claim. Belongs to the shipper's thread."""
 
     def __init__(
-        self, journal: Journal, store: RootStore, asking: Asking, put: Callable[[str, Body], Awaitable[None]],
-        fence: Fence, marks: ShippedMarks, counters: Counters,
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        store: RootStore,
+        asking: Asking,
+        put: Callable[[str, Body], Awaitable[None]],
+        fence: Fence,
+        marks: ShippedMarks,
+        counters: Counters,
+    ) -> None:
         self._journal = journal
         self._store = store
         self._asking = asking
@@ -130,9 +136,12 @@ class FrontierLane:
             if partition.shipment is not None and shipment_of(partition).settled_segments
         )
         return FrontierDocument(
-            log=self._journal.log_id.hex(), epoch=self._fence.epoch, number=self._number, seq=self._marks.shipped_seq,
+            log=self._journal.log_id.hex(),
+            epoch=self._fence.epoch,
+            number=self._number,
+            seq=self._marks.shipped_seq,
             settled=frontiers.said_by(settled),
-        )  # fmt: skip
+        )
 
     def _read(self) -> tuple[list[str], FrontierDocument | None]:
         """What stands there; one that is damaged, or that this log did not sign, is replaced."""

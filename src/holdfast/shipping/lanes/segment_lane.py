@@ -250,9 +250,10 @@ class SegmentLane:
                 self._missing.add(partition)
                 self.shipped.set()
                 raise StoreRefused(
-                    f"a segment's file is missing and cannot be shipped path={path}", cause="disk",
+                    f"a segment's file is missing and cannot be shipped path={path}",
+                    cause="disk",
                     hint="put it back (holdfast reconcile looks for it); shipping of its partition goes on then",
-                )  # fmt: skip
+                )
 
         await self._asking.until_answered(f"open {path.name}", look)
 
@@ -282,10 +283,19 @@ class SegmentLane:
                 self._marks.settle(partition, slot + 1, row.number + 1, row.end)
                 self._counters.segments += 1
                 logger.debug(
-                    "settled a segment topic=%s partition=%d segment=%d", partition.topic, partition.number, row.number,
-                    extra={"action": "settled", "topic": partition.topic, "partition": partition.number,
-                           "segment": row.number, "records": row.rows, "bytes": row.size},
-                )  # fmt: skip
+                    "settled a segment topic=%s partition=%d segment=%d",
+                    partition.topic,
+                    partition.number,
+                    row.number,
+                    extra={
+                        "action": "settled",
+                        "topic": partition.topic,
+                        "partition": partition.number,
+                        "segment": row.number,
+                        "records": row.rows,
+                        "bytes": row.size,
+                    },
+                )
                 self._acknowledged.popleft()
                 self.settled.set()
                 self.on_settled(partition, slot)
@@ -294,9 +304,11 @@ class SegmentLane:
 
 def _about(partition: Partition, row: SegmentRow) -> dict[str, str | int]:
     return {
-        "holdfast.topic": partition.topic, "holdfast.partition": partition.number, "holdfast.segment": row.number,
+        "holdfast.topic": partition.topic,
+        "holdfast.partition": partition.number,
+        "holdfast.segment": row.number,
         "holdfast.bytes": row.size,
-    }  # fmt: skip
+    }
 
 
 def _starts(partition: Partition) -> int:

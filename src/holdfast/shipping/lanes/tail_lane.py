@@ -272,9 +272,15 @@ class TailLane:
     def _body(self, place: int, taken: Taken, segments: tuple[SegmentDocument, ...] = ()) -> Body:
         loop = asyncio.get_running_loop()
         batch = CommitBatch(
-            self._log_id, self._fence.epoch, taken.first_seq, taken.last_seq, taken.keys, taken.entries,
-            self._marks.acknowledged_seq, segments,
-        )  # fmt: skip
+            self._log_id,
+            self._fence.epoch,
+            taken.first_seq,
+            taken.last_seq,
+            taken.keys,
+            taken.entries,
+            self._marks.acknowledged_seq,
+            segments,
+        )
         return Body.of(commit_batch.encode(batch))._replace(handed=lambda: _call(loop, self._hand, place))
 
     def _begin(self, place: int, taken: Taken) -> None:
@@ -401,10 +407,18 @@ class TailLane:
         self.on_shipped()
         self._tell("shipped", taken)
         logger.debug(
-            "shipped %d records first_seq=%d last_seq=%d", taken.records, taken.first_seq, taken.last_seq,
-            extra={"action": "shipped", "records": taken.records, "bytes": taken.size, "first_seq": taken.first_seq,
-                   "last_seq": taken.last_seq},
-        )  # fmt: skip
+            "shipped %d records first_seq=%d last_seq=%d",
+            taken.records,
+            taken.first_seq,
+            taken.last_seq,
+            extra={
+                "action": "shipped",
+                "records": taken.records,
+                "bytes": taken.size,
+                "first_seq": taken.first_seq,
+                "last_seq": taken.last_seq,
+            },
+        )
 
     def _tell(self, kind: str, taken: Taken) -> None:
         event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
@@ -417,9 +431,11 @@ async def _nothing_named(_needs: Mapping[Partition, int]) -> tuple[SegmentDocume
 
 def _about(taken: Taken) -> dict[str, int]:
     return {
-        "holdfast.records": taken.records, "holdfast.bytes": taken.size, "holdfast.first_seq": taken.first_seq,
+        "holdfast.records": taken.records,
+        "holdfast.bytes": taken.size,
+        "holdfast.first_seq": taken.first_seq,
         "holdfast.last_seq": taken.last_seq,
-    }  # fmt: skip
+    }
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], place: int) -> None:

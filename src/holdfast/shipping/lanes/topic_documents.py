@@ -29,9 +29,14 @@ class TopicDocuments:
     """Sees to it that the store knows the topics of one log."""
 
     def __init__(
-        self, journal: Journal, manifest: Manifest, store: Store, asking: Asking,
-        put: Callable[[str, Body], Awaitable[None]], remove_forged: Callable[[str, Corrupt], Awaitable[None]],
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        manifest: Manifest,
+        store: Store,
+        asking: Asking,
+        put: Callable[[str, Body], Awaitable[None]],
+        remove_forged: Callable[[str, Corrupt], Awaitable[None]],
+    ) -> None:
         self._journal = journal
         self._manifest = manifest
         self._store = store

@@ -37,9 +37,7 @@ class FileGone(Exception):
 class Requests:
     """Requests that are repeated until they are answered."""
 
-    def __init__(
-        self, settings: ShippingSettings, escalation: Escalation, counters: Counters, clock: Clock
-    ) -> None:  # fmt: skip
+    def __init__(self, settings: ShippingSettings, escalation: Escalation, counters: Counters, clock: Clock) -> None:
         self._settings = settings
         self._escalation = escalation
         self._counters = counters
@@ -84,9 +82,7 @@ class Requests:
 class Uploader:
     """Creates objects, each until it is there."""
 
-    def __init__(
-        self, remote: Remote, requests: Requests, fence: Fence, counters: Counters, store: RootStore
-    ) -> None:  # fmt: skip
+    def __init__(self, remote: Remote, requests: Requests, fence: Fence, counters: Counters, store: RootStore) -> None:
         self._remote = remote
         self._store = store
         self._requests = requests
@@ -120,8 +116,9 @@ class Uploader:
         await self._fence.check()  # a successor's object that was damaged since is not ours to remove
         logger.error(
             "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
-            forged.message, extra={"action": "forgery_removed", "path": key},
-        )  # fmt: skip
+            forged.message,
+            extra={"action": "forgery_removed", "path": key},
+        )
         await asyncio.get_running_loop().run_in_executor(None, self._store.delete, [key])
 
     async def _attempt(self, key: str, body: Body) -> bytes | None:

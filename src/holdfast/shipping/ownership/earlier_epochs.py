@@ -72,8 +72,7 @@ class EarlierEpochs:
                 await asyncio.sleep(_PAUSE_S * 2**look)
             self._counters.cost.add("list")
             inherited = await self._asking.until_answered(
-                "list the commit batches",
-                lambda: loop.run_in_executor(None, self._listed),
+                "list the commit batches", lambda: loop.run_in_executor(None, self._listed)
             )
             if inherited.frontier >= shipping.shipped_seq:
                 break

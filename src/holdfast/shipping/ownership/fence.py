@@ -77,9 +77,14 @@ class Fence:
     """The claim of one open log on its store's root."""
 
     def __init__(
-        self, claimant: Claimant, store: RootStore, remote: Reads, asking: Asking, clock: Clock,
+        self,
+        claimant: Claimant,
+        store: RootStore,
+        remote: Reads,
+        asking: Asking,
+        clock: Clock,
         claim_interval: float = inf,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._log_id = claimant.log_id
         self._owner = claimant.owner.hex()
         self._created_us = claimant.created_us
@@ -171,9 +176,10 @@ class Fence:
             raise self._another(whose)
         if self._remembered:
             logger.warning(
-                "log.json was missing on the store and was written again store=%s", self._store.url,
+                "log.json was missing on the store and was written again store=%s",
+                self._store.url,
                 extra={"action": "store_repaired", "path": layout.LOG},
-            )  # fmt: skip
+            )
 
     async def claim(self, purpose: Literal["open", "restore"], *, rebuild: bool = False) -> EpochDocument:
         """Take the next number; from now on nobody below it moves a mark.
@@ -200,9 +206,15 @@ class Fence:
 
     def _claim_of(self, epoch: int, purpose: Literal["open", "restore"], nonce: str) -> EpochDocument:
         return EpochDocument(
-            log=self._log_id.hex(), epoch=epoch, purpose=purpose, owner=self._owner, nonce=nonce,
-            claimed_us=self._clock.now_us(), host=socket.gethostname(), pid=os.getpid(),
-        )  # fmt: skip
+            log=self._log_id.hex(),
+            epoch=epoch,
+            purpose=purpose,
+            owner=self._owner,
+            nonce=nonce,
+            claimed_us=self._clock.now_us(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
 
     async def _fill_holes(self, claimed: set[int], epoch: int) -> None:
         """Claim numbers below ours that are missing: whoever has the one before must find that it was overtaken."""
@@ -214,9 +226,10 @@ class Fence:
             await self._create_or_read(layout.epoch_key(number), documents.encode(filler))
         if missing:
             logger.warning(
-                "%d claims were missing on the store and were filled in", len(missing),
+                "%d claims were missing on the store and were filled in",
+                len(missing),
                 extra={"action": "claims_filled", "claims": len(missing), "first": missing[0], "last": missing[-1]},
-            )  # fmt: skip
+            )
 
     async def require_own(self, *, rebuild: bool = False) -> None:
         """Raise Closed when somebody else has taken over, also before the claim; StoreForgot as `introduce` does."""
@@ -315,8 +328,7 @@ class Fence:
         now = asyncio.get_running_loop().time()
         key = layout.epoch_key(self.epoch)
         is_overtaken, own = await asyncio.gather(
-            self._is_overtaken(),
-            self._asking.until_answered("look for our claim", lambda: self._remote.read(key)),
+            self._is_overtaken(), self._asking.until_answered("look for our claim", lambda: self._remote.read(key))
         )
         if is_overtaken:
             raise self._overtaken()

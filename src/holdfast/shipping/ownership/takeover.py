@@ -116,10 +116,16 @@ class Takeover:
             if starts and (starts[-1].epoch, starts[-1].nonce) == (claim.epoch, claim.nonce):
                 return manifest  # an interrupted attempt put it there
             document = StartDocument(
-                log=claim.log, topic=manifest.topic, partition=manifest.partition, slot=len(manifest.documents),
-                epoch=claim.epoch, nonce=claim.nonce, number=len(manifest.segments), adopted_seq=seq,
+                log=claim.log,
+                topic=manifest.topic,
+                partition=manifest.partition,
+                slot=len(manifest.documents),
+                epoch=claim.epoch,
+                nonce=claim.nonce,
+                number=len(manifest.segments),
+                adopted_seq=seq,
                 first=first if manifest.settled is None else manifest.settled,
-            )  # fmt: skip
+            )
             key = layout.manifest_key(manifest.topic, manifest.partition, document.slot)
             if self._create(key, documents.encode(document)):
                 return manifest._replace(documents=(*manifest.documents, document))
@@ -165,9 +171,10 @@ class Takeover:
 
     def _overtaken(self, epoch: int) -> Closed:
         return Closed(
-            f"another restore has taken this log over store={self._store.url} epoch={epoch}", reason="fenced",
+            f"another restore has taken this log over store={self._store.url} epoch={epoch}",
+            reason="fenced",
             hint="it goes on there; to take it over from there, run this again",
-        )  # fmt: skip
+        )
 
     # -- objects ------------------------------------------------------------------------------------------
 

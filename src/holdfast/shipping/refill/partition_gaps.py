@@ -129,10 +129,17 @@ def examine(store: Store, manifest: Manifest, log: str, partition: Partition, *,
     files, behind = [row for row in missing if row.number < number], [row for row in missing if row.number >= number]
     outdated = min([*objects, slots]) if objects or not same else None
     return PartitionGaps(
-        partition=partition, shipment=marks, is_moved=not same, objects=objects, files=files, behind=len(behind),
-        slots_behind=max(0, shipment.settled_segments - number), lost=found.lost,
-        checkpoints=_checkpoints(store, partition, outdated), rewrites=found.rewrites,
-    )  # fmt: skip
+        partition=partition,
+        shipment=marks,
+        is_moved=not same,
+        objects=objects,
+        files=files,
+        behind=len(behind),
+        slots_behind=max(0, shipment.settled_segments - number),
+        lost=found.lost,
+        checkpoints=_checkpoints(store, partition, outdated),
+        rewrites=found.rewrites,
+    )
 
 
 def _checkpoints(store: Store, partition: Partition, first: int | None) -> list[str]:
@@ -171,9 +178,14 @@ def _fill(
 
 
 def _fill_held(
-    manifest: Manifest, log: str, partition: Partition, objects: dict[int, bytes], slots: int, number: int,
+    manifest: Manifest,
+    log: str,
+    partition: Partition,
+    objects: dict[int, bytes],
+    slots: int,
+    number: int,
     long: LongFiles,
-) -> tuple[int, int]:  # fmt: skip
+) -> tuple[int, int]:
     """Put back the objects of what is in long files, whose slots the rewrites know; where the objects end then.
 
     The segment lane does not ship it again: it knows segments by their own files.
@@ -194,9 +206,16 @@ def _fill_held(
 def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
     """What replaces a start that was lost: its place, and nothing about its owner; the same whoever writes it."""
     return StartDocument(
-        log=log, topic=partition.topic, partition=partition.number, slot=slot, epoch=0, nonce="", number=number,
-        first=_end_of(manifest, partition, number), adopted_seq=0,
-    )  # fmt: skip
+        log=log,
+        topic=partition.topic,
+        partition=partition.number,
+        slot=slot,
+        epoch=0,
+        nonce="",
+        number=number,
+        first=_end_of(manifest, partition, number),
+        adopted_seq=0,
+    )
 
 
 def _end_of(manifest: Manifest, partition: Partition, number: int) -> int:
@@ -257,8 +276,10 @@ def _by(store: Store, manifest: Manifest, partition: Partition, long: LongFiles)
     if max(awaited, default=-1) > last_lost:
         logger.error(
             "the store has lost files of compaction of %s/%d: holdfast reconcile DIR --remote --fix makes them again",
-            partition.topic, partition.number, extra={"action": "long_files_lost"},
-        )  # fmt: skip
+            partition.topic,
+            partition.number,
+            extra={"action": "long_files_lost"},
+        )
     # A retirement names all segments below a number: what is older than a lost one goes with it.
     lost = list(manifest.rows(partition, retired, last_lost + 1)) if last_lost >= retired else []
     return _Files(long, (), [row for row in here if _numbers_in(row, long)[-1] > last_lost], lost)
@@ -313,9 +334,12 @@ def _is_own(document: SegmentDocument, manifest: Manifest, partition: Partition)
 def _damaged(message: str, partition: Partition, slot: int) -> Corrupt:
     key = layout.manifest_key(partition.topic, partition.number, slot)
     return Corrupt(
-        message, path=key, topic=partition.topic, partition=partition.number,
+        message,
+        path=key,
+        topic=partition.topic,
+        partition=partition.number,
         hint="holdfast reconcile DIR --remote --deep --fix repairs it",
-    )  # fmt: skip
+    )
 
 
 def _behind(document: ManifestDocument) -> int:

@@ -139,12 +139,20 @@ class Refilling:
         segments = len(gap.files) + gap.behind
         logger.warning(
             "the store had lost %d manifest objects and %d segments of %s/%d; they are sent again, %d records are lost",
-            len(gap.objects), segments, partition.topic, partition.number, lost,
+            len(gap.objects),
+            segments,
+            partition.topic,
+            partition.number,
+            lost,
             extra={
-                "action": "store_refilled", "topic": partition.topic, "partition": partition.number,
-                "objects": len(gap.objects), "segments": segments, "records_lost": lost,
+                "action": "store_refilled",
+                "topic": partition.topic,
+                "partition": partition.number,
+                "objects": len(gap.objects),
+                "segments": segments,
+                "records_lost": lost,
             },
-        )  # fmt: skip
+        )
 
 
 def lost_spans(gaps: Iterable[PartitionGaps]) -> tuple[LostSpan, ...]:

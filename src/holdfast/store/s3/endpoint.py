@@ -134,9 +134,10 @@ class EndpointState:
             return _in_vain(found, asked)
         logger.warning(
             "the store redirects requests to %s, region %s; followed, since it belongs to what was configured",
-            found.place.host_header, found.region,
+            found.place.host_header,
+            found.region,
             extra={"action": "store_redirect", "host": found.place.host_header, "region": found.region},
-        )  # fmt: skip
+        )
         self._route = Route(found.place, found.region, at.offset_us)
         return moved
 
@@ -159,8 +160,10 @@ class EndpointState:
         behind = "behind" if offset_us > 0 else "ahead of"
         logger.warning(
             "this machine's clock is %.0f s %s the store's; requests are signed with the store's time: set the clock",
-            abs(offset_us) / 1e6, behind, extra={"action": "clock_skew", "seconds": round(offset_us / 1e6)},
-        )  # fmt: skip
+            abs(offset_us) / 1e6,
+            behind,
+            extra={"action": "clock_skew", "seconds": round(offset_us / 1e6)},
+        )
 
 
 def _skewed(offset_us: int) -> StoreUnavailable:

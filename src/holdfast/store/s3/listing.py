@@ -35,9 +35,7 @@ class Page(NamedTuple):
     """What the next page is asked for with; '' when this is the last one."""
 
 
-def query(
-    root: str, prefix: str, *, after: str | None, token: str, folders_only: bool
-) -> list[tuple[str, str]]:  # fmt: skip
+def query(root: str, prefix: str, *, after: str | None, token: str, folders_only: bool) -> list[tuple[str, str]]:
     """The question for one page; `root` is the prefix of the root itself, with its slash."""
     asked = [("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(PAGE_KEYS)), ("prefix", root + prefix)]
     if folders_only:

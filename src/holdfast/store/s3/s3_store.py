@@ -120,14 +120,20 @@ class S3Store:
 
     def remote(
         self, *, pool_size: int, request_timeout: float, connect_timeout: float, heartbeat: float
-    ) -> AsyncS3Store:  # fmt: skip
+    ) -> AsyncS3Store:
         """The same root for the running loop: with a pool of its own, and all that is known and counted in common."""
         live = self._live()
         return AsyncS3Store(
-            self._place, self._credentials, pool_size=pool_size, request_timeout=request_timeout,
-            connect_timeout=connect_timeout, heartbeat=heartbeat, clock=self._clock, endpoint_state=live.endpoint_state,
+            self._place,
+            self._credentials,
+            pool_size=pool_size,
+            request_timeout=request_timeout,
+            connect_timeout=connect_timeout,
+            heartbeat=heartbeat,
+            clock=self._clock,
+            endpoint_state=live.endpoint_state,
             beside=live.pool,
-        )  # fmt: skip
+        )
 
     def without_retries(self) -> S3Store:
         """The same root by the same connections, asked once for everything."""

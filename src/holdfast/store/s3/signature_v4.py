@@ -51,12 +51,7 @@ def sign(
     is added afterwards and not signed.
     """
     timestamp = _timestamp(now_us // 1_000_000)
-    signed = {
-        **headers,
-        "host": host,
-        "x-amz-content-sha256": payload_sha256_hex,
-        "x-amz-date": timestamp,
-    }
+    signed = {**headers, "host": host, "x-amz-content-sha256": payload_sha256_hex, "x-amz-date": timestamp}
     if credentials.token:
         signed["x-amz-security-token"] = credentials.token
     names = sorted(signed)

@@ -23,9 +23,13 @@ NOT_TEXT, NOT_JSON, NOT_FITTING = "not UTF-8", "not a JSON object", "does not fi
 
 
 def bronze(
-    name: str, *, schema: str | StructType | None = None, keep_payload: bool = False, called: str = "",
+    name: str,
+    *,
+    schema: str | StructType | None = None,
+    keep_payload: bool = False,
+    called: str = "",
     **options: str | int | bool,
-) -> Table:  # fmt: skip
+) -> Table:
     """The records of topic `name`: payloads as text, or as JSON objects with a schema ("id string, amount double").
 
     Rows of a typed topic are taken as they are. `keep_payload` keeps the bytes of all payloads, not only of those that

@@ -102,9 +102,21 @@ def deliveries(events: DataFrame) -> DataFrame:
     )
     took = F.unix_millis("delivered_at") - F.unix_millis("_origin")
     return here.join(of_message, list(_MESSAGE)).select(
-        *_PLACE, "sender_id", "lamport", "bytes", _state().alias("state"), "sent_at", "delivered_at", "acknowledged_at",
-        "given_up_at", took.alias("latency_ms"), "waited_ms", "waited_for", "lost", "_offset",
-    )  # fmt: skip
+        *_PLACE,
+        "sender_id",
+        "lamport",
+        "bytes",
+        _state().alias("state"),
+        "sent_at",
+        "delivered_at",
+        "acknowledged_at",
+        "given_up_at",
+        took.alias("latency_ms"),
+        "waited_ms",
+        "waited_for",
+        "lost",
+        "_offset",
+    )
 
 
 def _state() -> Column:

@@ -22,15 +22,37 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _US = pa.timestamp("us", tz="UTC")
-COLUMNS = pa.schema([
-    ("_partition", pa.int32()), ("_offset", pa.int64()), ("_time", _US), ("_entry", pa.int32()),
-    ("execution_id", pa.string()), ("seq", pa.int64()), ("kind", pa.string()), ("path", pa.string()),
-    ("effect", pa.string()), ("at", _US), ("started_at", _US), ("due_at", _US), ("attempt", pa.int32()),
-    ("is_error", pa.bool_()), ("detail", pa.string()), ("wait_id", pa.string()), ("bytes", pa.int64()),
-    ("execution_kind", pa.string()), ("status", pa.string()), ("queue", pa.string()), ("priority", pa.int32()),
-    ("created_at", _US), ("ended_at", _US), ("generation", pa.int32()), ("entries", pa.int64()),
-    ("parent_id", pa.string()), ("_problem", pa.string()),
-])  # fmt: skip
+COLUMNS = pa.schema(
+    [
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_time", _US),
+        ("_entry", pa.int32()),
+        ("execution_id", pa.string()),
+        ("seq", pa.int64()),
+        ("kind", pa.string()),
+        ("path", pa.string()),
+        ("effect", pa.string()),
+        ("at", _US),
+        ("started_at", _US),
+        ("due_at", _US),
+        ("attempt", pa.int32()),
+        ("is_error", pa.bool_()),
+        ("detail", pa.string()),
+        ("wait_id", pa.string()),
+        ("bytes", pa.int64()),
+        ("execution_kind", pa.string()),
+        ("status", pa.string()),
+        ("queue", pa.string()),
+        ("priority", pa.int32()),
+        ("created_at", _US),
+        ("ended_at", _US),
+        ("generation", pa.int32()),
+        ("entries", pa.int64()),
+        ("parent_id", pa.string()),
+        ("_problem", pa.string()),
+    ]
+)
 """Of the table `execution_events`."""
 
 _READ = ["partition", "offset", "timestamp", "key", "kind", "value"]
@@ -63,9 +85,14 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def rows_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of one record, given by its columns; its time in microseconds."""
     place = {
-        **_EMPTY, "_partition": record["partition"], "_offset": record["offset"], "_time": record["timestamp"],
-        "_entry": 0, "execution_id": (record["key"] or b"").decode("utf-8", "replace"), "at": record["timestamp"],
-    }  # fmt: skip
+        **_EMPTY,
+        "_partition": record["partition"],
+        "_offset": record["offset"],
+        "_time": record["timestamp"],
+        "_entry": 0,
+        "execution_id": (record["key"] or b"").decode("utf-8", "replace"),
+        "at": record["timestamp"],
+    }
     try:
         if record["kind"] == "pruned":
             yield {**place, "kind": "pruned"}
@@ -82,11 +109,22 @@ def rows_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _of_row(row: ExecutionRow) -> dict[str, Any]:
     """A change of status."""
     return {
-        "kind": "status", "execution_kind": row.kind, "status": row.status, "queue": row.queue or None,
-        "priority": row.priority, "created_at": row.created_us, "at": row.updated_us, "ended_at": row.ended_us or None,
-        "due_at": row.due_us or None, "generation": row.generation, "attempt": row.attempts, "entries": row.entries,
-        "bytes": row.size, "parent_id": str(UUID(bytes=row.parent)) if row.parent else None, "detail": row.note or None,
-    }  # fmt: skip
+        "kind": "status",
+        "execution_kind": row.kind,
+        "status": row.status,
+        "queue": row.queue or None,
+        "priority": row.priority,
+        "created_at": row.created_us,
+        "at": row.updated_us,
+        "ended_at": row.ended_us or None,
+        "due_at": row.due_us or None,
+        "generation": row.generation,
+        "attempt": row.attempts,
+        "entries": row.entries,
+        "bytes": row.size,
+        "parent_id": str(UUID(bytes=row.parent)) if row.parent else None,
+        "detail": row.note or None,
+    }
 
 
 def _of_entry(entry: Entry) -> dict[str, Any]:

@@ -38,9 +38,12 @@ def execution_events(source: str = "_executions", *, called: str = "execution_ev
     """Every entry of every execution's journal, and every change of status."""
 
     @table(
-        inputs=topic(source), kind=append(), name=called, description="What happened in executions, one by one.",
+        inputs=topic(source),
+        kind=append(),
+        name=called,
+        description="What happened in executions, one by one.",
         per_run=True,  # mapInArrow, whose function decodes records one by one: no plan shows that
-    )  # fmt: skip
+    )
     def made(records: DataFrame) -> DataFrame:
         return events(records)
 
@@ -62,9 +65,12 @@ def _of_touched(known: str, called: str, key: tuple[str, ...], made: object, des
 
     # Per run: what new events touch is computed again of all events, and is the newest row of its key.
     @table(
-        inputs=[known, whole(known)], kind=keyed(key, order_by="_offset"), name=called, description=description,
+        inputs=[known, whole(known)],
+        kind=keyed(key, order_by="_offset"),
+        name=called,
+        description=description,
         per_run=True,
-    )  # fmt: skip
+    )
     def computed(new: DataFrame, whole_of_it: DataFrame) -> DataFrame:
         touched = new.select("execution_id").distinct()
         return made(whole_of_it.join(touched, "execution_id", "left_semi"))  # type: ignore[operator, no-any-return]
@@ -80,36 +86,56 @@ def steps(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     known = _with_paths(_with_reuse(events))
-    found = known.where("path is not null").groupBy(*_STEP).agg(
-        F.coalesce(_what(), F.lit("step")).alias("what"),
-        F.max("effect").alias("effect"),
-        F.min("seq").alias("seq"),
-        F.min(F.coalesce("started_at", "at")).alias("started_at"),
-        _last(_is_end(), "at", "is_error").alias("end"),
-        F.max("due_at").alias("due_at"),
-        F.max("attempt").alias("attempts"),
-        _count("attempt_failed").alias("retries"),
-        _last(F.col("kind") == "attempt_failed", "detail").alias("tried"),
-        F.max(F.when(F.col("kind") == "heartbeat", F.col("at"))).alias("heartbeat_at"),
-        _last(F.col("kind") == "ambiguity_resolved", "detail").alias("resolved"),
-        F.max("bytes").alias("bytes"),
-    )  # fmt: skip
+    found = (
+        known.where("path is not null")
+        .groupBy(*_STEP)
+        .agg(
+            F.coalesce(_what(), F.lit("step")).alias("what"),
+            F.max("effect").alias("effect"),
+            F.min("seq").alias("seq"),
+            F.min(F.coalesce("started_at", "at")).alias("started_at"),
+            _last(_is_end(), "at", "is_error").alias("end"),
+            F.max("due_at").alias("due_at"),
+            F.max("attempt").alias("attempts"),
+            _count("attempt_failed").alias("retries"),
+            _last(F.col("kind") == "attempt_failed", "detail").alias("tried"),
+            F.max(F.when(F.col("kind") == "heartbeat", F.col("at"))).alias("heartbeat_at"),
+            _last(F.col("kind") == "ambiguity_resolved", "detail").alias("resolved"),
+            F.max("bytes").alias("bytes"),
+        )
+    )
     status = _last(F.col("kind") == "status", "status").getField("status")
     begun = known.groupBy(*_USE).agg(
-        F.min("at").alias("_begun"), F.max("_offset").alias("_offset"),
+        F.min("at").alias("_begun"),
+        F.max("_offset").alias("_offset"),
         F.coalesce(status.isin(*_ENDED), F.lit(False)).alias("_is_over"),
-    )  # fmt: skip
+    )
     ends = {"ended_at": F.col("end.at"), "is_error": F.col("end.is_error")}
     words = {"last_error": F.col("tried.detail"), "resolution": F.col("resolved.detail")}
-    return found.withColumns({**ends, **words}).join(begun, list(_USE)).select(
-        *_STEP,
-        F.regexp_extract("path", r"([^/#]*)(#\d+)?$", 1).alias("name"),
-        "what", "effect", "seq", _state().alias("state"), "started_at", "ended_at",
-        _millis("_begun", "started_at").alias("begins_ms"), _millis("started_at", "ended_at").alias("duration_ms"),
-        F.greatest(F.coalesce("attempts", F.lit(1)), F.col("retries")).alias("attempts"),
-        "retries", "last_error", "resolution", "heartbeat_at",
-        F.when(F.col("ended_at").isNull() & ~F.col("_is_over"), F.col("due_at")).alias("due_at"), "bytes", "_offset",
-    )  # fmt: skip
+    return (
+        found.withColumns({**ends, **words})
+        .join(begun, list(_USE))
+        .select(
+            *_STEP,
+            F.regexp_extract("path", r"([^/#]*)(#\d+)?$", 1).alias("name"),
+            "what",
+            "effect",
+            "seq",
+            _state().alias("state"),
+            "started_at",
+            "ended_at",
+            _millis("_begun", "started_at").alias("begins_ms"),
+            _millis("started_at", "ended_at").alias("duration_ms"),
+            F.greatest(F.coalesce("attempts", F.lit(1)), F.col("retries")).alias("attempts"),
+            "retries",
+            "last_error",
+            "resolution",
+            "heartbeat_at",
+            F.when(F.col("ended_at").isNull() & ~F.col("_is_over"), F.col("due_at")).alias("due_at"),
+            "bytes",
+            "_offset",
+        )
+    )
 
 
 def _with_reuse(events: DataFrame) -> DataFrame:
@@ -191,27 +217,53 @@ def runs(events: DataFrame) -> DataFrame:
         "execution_kind", "status", "queue", "priority", "created_at", "ended_at", "generation", "entries",
         "parent_id", "bytes", "detail",
     )  # fmt: skip
-    found = known.where("kind != 'pruned'").groupBy(*_USE).agg(
-        _last(F.col("kind") == "status", *told).alias("row"),
-        F.min(F.when(F.col("kind") == "opened", F.col("at"))).alias("started_at"),
-        F.max("at").alias("moved_at"),
-        _count("opened").alias("opened"),
-        _count("administered").alias("interventions"),
-        _count("ambiguity_resolved").alias("ambiguities"),
-    )  # fmt: skip
+    found = (
+        known.where("kind != 'pruned'")
+        .groupBy(*_USE)
+        .agg(
+            _last(F.col("kind") == "status", *told).alias("row"),
+            F.min(F.when(F.col("kind") == "opened", F.col("at"))).alias("started_at"),
+            F.max("at").alias("moved_at"),
+            _count("opened").alias("opened"),
+            _count("administered").alias("interventions"),
+            _count("ambiguity_resolved").alias("ambiguities"),
+        )
+    )
     found = found.select("*", "row.*").withColumnRenamed("detail", "note")
     pruned = known.groupBy(*_USE).agg(
         F.max(F.when(F.col("kind") == "pruned", F.col("_time"))).alias("pruned_at"), F.max("_offset").alias("_offset")
     )
-    return found.join(pruned, list(_USE)).join(_steps_of(events), list(_USE), "left").select(
-        *_USE, "execution_kind", "status", "queue", "priority", "generation", "created_at", "started_at", "ended_at",
-        _millis("created_at", "started_at").alias("queued_ms"), _millis("created_at", "ended_at").alias("duration_ms"),
-        "opened", *[F.coalesce(name, F.lit(0)).alias(name) for name in ("steps", "steps_failed", "retries")],
-        "ambiguities", "interventions", "entries", "bytes", "last_path", "moved_at",
-        # A timer that lost a race is armed for ever; who has ended waits for nothing.
-        *[F.when(~F.col("status").isin(*_ENDED), F.col(name)).alias(name) for name in ("waits_for", "due_at")],
-        "parent_id", "note", "pruned_at", "_offset",
-    )  # fmt: skip
+    return (
+        found.join(pruned, list(_USE))
+        .join(_steps_of(events), list(_USE), "left")
+        .select(
+            *_USE,
+            "execution_kind",
+            "status",
+            "queue",
+            "priority",
+            "generation",
+            "created_at",
+            "started_at",
+            "ended_at",
+            _millis("created_at", "started_at").alias("queued_ms"),
+            _millis("created_at", "ended_at").alias("duration_ms"),
+            "opened",
+            *[F.coalesce(name, F.lit(0)).alias(name) for name in ("steps", "steps_failed", "retries")],
+            "ambiguities",
+            "interventions",
+            "entries",
+            "bytes",
+            "last_path",
+            "moved_at",
+            # A timer that lost a race is armed for ever; who has ended waits for nothing.
+            *[F.when(~F.col("status").isin(*_ENDED), F.col(name)).alias(name) for name in ("waits_for", "due_at")],
+            "parent_id",
+            "note",
+            "pruned_at",
+            "_offset",
+        )
+    )
 
 
 def _steps_of(events: DataFrame) -> DataFrame:
@@ -219,14 +271,20 @@ def _steps_of(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     waiting = F.col("state") == "waiting"
-    return steps(events).groupBy(*_USE).agg(
-        F.count(F.when(F.col("what") == "step", 1)).alias("steps"),
-        F.count(F.when(F.col("state") == "failed", 1)).alias("steps_failed"),
-        F.sum("retries").alias("retries"),
-        F.max_by("path", F.struct("started_at", "seq")).alias("last_path"),
-        F.min_by(F.when(waiting, F.concat_ws(" ", "what", "path")), F.when(waiting, F.col("seq"))).alias("waits_for"),
-        F.min(F.when(waiting, F.col("due_at"))).alias("due_at"),
-    )  # fmt: skip
+    return (
+        steps(events)
+        .groupBy(*_USE)
+        .agg(
+            F.count(F.when(F.col("what") == "step", 1)).alias("steps"),
+            F.count(F.when(F.col("state") == "failed", 1)).alias("steps_failed"),
+            F.sum("retries").alias("retries"),
+            F.max_by("path", F.struct("started_at", "seq")).alias("last_path"),
+            F.min_by(F.when(waiting, F.concat_ws(" ", "what", "path")), F.when(waiting, F.col("seq"))).alias(
+                "waits_for"
+            ),
+            F.min(F.when(waiting, F.col("due_at"))).alias("due_at"),
+        )
+    )
 
 
 def stuck_executions(executions: DataFrame, idle: str = "1h", now: datetime | None = None) -> DataFrame:

@@ -152,9 +152,12 @@ def _repeat(pipeline: Pipeline, call: Call, output: Output, session: Callable[[]
     codes = [FINE]
     assert call.every is not None
     pipeline.run_every(
-        call.every, session, only=call.only, progress=_news(output.say),
+        call.every,
+        session,
+        only=call.only,
+        progress=_news(output.say),
         after=lambda report: codes.append(_show_run(report, call, output, is_one_of_many=True)),
-    )  # fmt: skip
+    )
     output.say("stopped")
     return codes[-1]
 
@@ -210,9 +213,15 @@ def _show_run(report: RunReport, call: Call, output: Output, *, is_one_of_many: 
 def _run_row(one: TableReport) -> tuple[object, ...]:
     known = one.outcome in ("written", "unchanged")
     return (
-        one.name, one.outcome, one.run if known else None, one.version if known else None, one.rows_in, one.rows_out,
-        one.lag if known else None, f"{one.seconds:.1f}",
-    )  # fmt: skip
+        one.name,
+        one.outcome,
+        one.run if known else None,
+        one.version if known else None,
+        one.rows_in,
+        one.rows_out,
+        one.lag if known else None,
+        f"{one.seconds:.1f}",
+    )
 
 
 def _code(report: RunReport) -> int:

@@ -90,9 +90,13 @@ def _of_table(report: RunReport, table: TableReport, parent: _Job) -> Iterator[J
 
 
 def _event(
-    kind: str, at_ms: int, job: _Job, run: Mapping[str, Json] | None = None, inputs: list[Json] | None = None,
+    kind: str,
+    at_ms: int,
+    job: _Job,
+    run: Mapping[str, Json] | None = None,
+    inputs: list[Json] | None = None,
     outputs: list[Json] | None = None,
-) -> Json:  # fmt: skip
+) -> Json:
     return {
         "eventType": kind,
         "eventTime": _time(at_ms),
@@ -115,7 +119,7 @@ def _input(one: InputReport) -> Json:
         facets["version"] = _facet("version", datasetVersion=str(one.end["version"]))
     position = _facet(
         "holdfast_position", source=one.source, begin=one.begin, end=one.end, lag=one.lag, isWhole=one.is_whole
-    )  # fmt: skip
+    )
     statistics = _facet("inputStatistics", rowCount=one.rows)
     return {**found, "facets": facets, "inputFacets": {"holdfast_position": position, "inputStatistics": statistics}}
 
@@ -129,7 +133,7 @@ def _output(table: TableReport) -> Json:
         facets["schema"] = _schema(table.columns)
     statistics = _facet(
         "outputStatistics", rowCount=table.rows_out, size=table.bytes_written, fileCount=table.files_added
-    )  # fmt: skip
+    )
     return {**_named(table.place), "facets": facets, "outputFacets": {"outputStatistics": statistics}}
 
 

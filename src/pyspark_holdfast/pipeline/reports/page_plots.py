@@ -57,7 +57,7 @@ def gathered(samples: Sequence[Sample], together: Callable[[Sequence[float]], fl
             any(one.is_bad for one in group),
         )
         for group in groups
-    ]  # fmt: skip
+    ]
 
 
 def bars(title: str, samples: Sequence[Sample], series: Sequence[Series], show: Callable[[float], str]) -> str:
@@ -80,9 +80,7 @@ def line(title: str, samples: Sequence[Sample], series: Series, show: Callable[[
     """One line, with what is below it."""
     highest = _highest(samples)
     step = _step(samples)
-    points = [
-        (_middle(index, step), _BOTTOM - _height(one.values[0], highest)) for index, one in enumerate(samples)
-    ]  # fmt: skip
+    points = [(_middle(index, step), _BOTTOM - _height(one.values[0], highest)) for index, one in enumerate(samples)]
     drawn = ""
     if points:
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -159,6 +159,11 @@ def _newer(a: TableNews | None, b: TableNews) -> TableNews:
     stood = max(a, b, key=lambda one: one.stood_ms)
     failures = [one.failure for one in (a, b) if one.failure is not None]
     return TableNews(
-        last.pipeline, last.at_ms, last.report, stood.stood_ms, stood.stood,
-        max(failures, key=lambda one: one.at_ms, default=None), max(a.written_ms, b.written_ms),
-    )  # fmt: skip
+        last.pipeline,
+        last.at_ms,
+        last.report,
+        stood.stood_ms,
+        stood.stood,
+        max(failures, key=lambda one: one.at_ms, default=None),
+        max(a.written_ms, b.written_ms),
+    )

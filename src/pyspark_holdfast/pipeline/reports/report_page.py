@@ -80,9 +80,10 @@ def _head(history: History, name: str, tables: Sequence[TableNews]) -> str:
     last = lines[-1]
     failing = [one for one in tables if one.is_failing]
     state = (
-        f'<span class="state failed">{counted(len(failing), "table")} could not be written</span>' if failing
+        f'<span class="state failed">{counted(len(failing), "table")} could not be written</span>'
+        if failing
         else '<span class="state written">All tables are written</span>'
-    )  # fmt: skip
+    )
     facts = {
         "Tables": whole(len(tables)),
         "Rows in tables": brief(sum(one.known.rows for one in tables)),
@@ -110,9 +111,11 @@ def _picture(tables: Sequence[TableNews]) -> str:
     own = {(one.pipeline, one.report.name) for one in tables}
     for news in tables:
         for one in news.inputs:
-            source = _key(news.pipeline, one.name) if (news.pipeline, one.name) in own and one.kind == "table" else (
-                f"{one.kind} {one.place} {one.name}"
-            )  # fmt: skip
+            source = (
+                _key(news.pipeline, one.name)
+                if (news.pipeline, one.name) in own and one.kind == "table"
+                else (f"{one.kind} {one.place} {one.name}")
+            )
             if not source.startswith("own "):
                 nodes.setdefault(source, Node(source, one.name, one.kind, "topic"))
             edges.append((source, _key(news.pipeline, news.report.name)))
@@ -254,15 +257,17 @@ def _plots(news: TableNews, points: Sequence[tuple[int, Point]]) -> str:
             bars(f"{name}, rows", gathered(rows, sum), [Series("in", "in"), Series("out", "out")], brief),
         )
         + _figure(
-            f"<span>{unit} left to read</span>", brief(last.lag),
+            f"<span>{unit} left to read</span>",
+            brief(last.lag),
             line(f"{name}, {unit} left to read", gathered(lags, max), Series("left", "lag"), brief),
         )
         + _figure(
-            "<span>duration</span>", duration(last.seconds),
+            "<span>duration</span>",
+            duration(last.seconds),
             line(f"{name}, duration", gathered(times, max), Series("took", "time"), duration),
         )
         + "</div>"
-    )  # fmt: skip
+    )
 
 
 def _figure(caption: str, value: str, drawn: str) -> str:
