@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -228,13 +229,18 @@ def test_reconciling_finds_a_frontier_that_is_not_what_it_should_be_and_has_it_w
     assert log.reconcile(remote=True).clean
 
 
-def test_marks_that_a_crash_left_behind_the_frontier_are_no_finding(open_shipped, root, monkeypatch):
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_marks_that_a_crash_left_behind_the_frontier_hide_no_loss_and_are_none(
+    open_shipped, root, monkeypatch, is_lost
+):
     with monkeypatch.context() as patch:
         patch.setattr(ShippedMarks, "note", lambda self: True)
         log = open_shipped(segments=TEN)
         settle(log, 30)
         log.close()
     assert said(root).settled == {"orders": {"0": 30}}
+    if is_lost:
+        root.store.delete([newest_manifest(root)])
 
     may_ship, run = threading.Event(), SegmentLane.run
 
@@ -247,9 +253,23 @@ def test_marks_that_a_crash_left_behind_the_frontier_are_no_finding(open_shipped
     log = open_shipped(segments=TEN)
     try:
         assert log.topic("orders").marks()[0].settled == 0
-        assert log.reconcile(remote=True).clean
+        found = log.reconcile(remote=True).findings
+        assert [(one.kind, one.name) for one in found] == ([("missing", layout.FRONTIERS)] if is_lost else [])
+        assert all("there=20 settled=30" in one.detail for one in found)
     finally:
         may_ship.set()
     log.ship(20)
     assert log.topic("orders").marks()[0].settled == 30
     assert log.reconcile(remote=True).clean
+
+
+def test_a_directory_that_was_rolled_back_is_found_by_whoever_only_looks(settled, open_shipped, keyring, tmp_path):
+    shutil.copytree(tmp_path / "log", tmp_path / "older")
+    log = open_shipped(segments=TEN, keyring=keyring)
+    settle(log, 10)
+    log.close()
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "older").rename(tmp_path / "log")
+    with holdfast.open(tmp_path / "log", store=settled.url, keyring=keyring, read_only=True) as looking:
+        found = looking.reconcile(remote=True).findings
+    assert [(one.kind, one.name) for one in found] == [("content_mismatch", layout.FRONTIERS)]

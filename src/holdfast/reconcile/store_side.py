@@ -27,6 +27,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.model.segment import NO_SCHEMA
+from holdfast.reconcile.classify import Kind
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.sink_topics import SinkTopics
@@ -34,9 +35,10 @@ from holdfast.reconcile.store_objects import Due, StoreObjects
 from holdfast.reconcile.store_partition import PartitionObjects
 from holdfast.reconcile.store_segments import StoreSegments
 from holdfast.reconcile.tail_check import TailCheck
+from holdfast.root import store_manifest
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument, TopicDocument
-from holdfast.root.objects.frontiers import behind, frontier_keys, newest_frontier
+from holdfast.root.objects.frontiers import Where, behind, frontier_keys, newest_frontier
 from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, topic_document
@@ -48,6 +50,7 @@ from holdfast.store.store_settings import StoreSettings
 
 _NO_FRONTIER = "there is no frontier: readers cannot notice that newest manifest objects are missing"
 _AHEAD = "the frontier says that more was settled than was ever sealed"
+_LOST = "newest manifest objects are missing: the store has less than the frontier says"
 _PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _UNCLAIMED = "the store could not be claimed: it does not answer"
 
@@ -128,27 +131,37 @@ class StoreSide:
         """What tells readers of lost manifest objects: it is there, whole, and says no more than is settled."""
         objects.count("files")
         wrong = self._wrong_frontier()
-        if wrong is None or (objects.work.fix and self._renew_frontier(objects)):
-            return
-        objects.find("missing" if wrong is _NO_FRONTIER else "content_mismatch", layout.FRONTIERS, wrong)
+        if wrong is not None and not (objects.work.fix and self._renew_frontier(objects, wrong[0])):
+            objects.find(wrong[0], layout.FRONTIERS, wrong[1])
 
-    def _wrong_frontier(self) -> str | None:
+    def _wrong_frontier(self) -> tuple[Kind, str] | None:
         try:
             frontier = newest_frontier(self.store, self._journal.log_id.hex())
+            # Afterwards: what a frontier says was sealed, and here, before it was written.
+            self._journal.refresh()
+            partitions = shipped_partitions(self._journal)
+            if frontier is None and any(p.shipment is not None and p.shipment.settled_segments for p in partitions):
+                return "missing", _NO_FRONTIER
+            sealed = {(partition.topic, partition.number): partition.sealed.sealed_offset for partition in partitions}
+            if behind(frontier, sealed):
+                return "content_mismatch", _AHEAD
+            # After a crash marks may be older than what the store had. Then only the store can say what it still has.
+            settled = {(partition.topic, partition.number): partition.settled for partition in partitions}
+            unsure = [(one.topic, one.partition) for one in behind(frontier, settled)]
+            lost = behind(frontier, settled | {where: self._settled_there(where) for where in unsure})
         except Corrupt as damage:
-            return damage.message
-        # Afterwards: what a frontier says was settled before it was written. A handle that only looks may be behind it.
-        self._journal.refresh()
-        partitions = shipped_partitions(self._journal)
-        # Not `settled`: after a crash that mark is older than what the store has, until the shipper has looked there.
-        sealed = {(partition.topic, partition.number): partition.sealed.sealed_offset for partition in partitions}
-        if frontier is None and any(p.shipment is not None and p.shipment.settled_segments for p in partitions):
-            return _NO_FRONTIER
-        return _AHEAD if self._journal.owned and behind(frontier, sealed) else None
+            return "content_mismatch", damage.message
+        return ("missing", f"{_LOST} {lost[0]}") if lost else None
 
-    def _renew_frontier(self, objects: StoreObjects) -> bool:
-        """Have the shipper write it anew, as it does under each claim."""
-        objects.remove(*frontier_keys(self.store))
+    def _settled_there(self, where: Where) -> int:
+        """Where the newest manifest object ends; 0 where none is left."""
+        newest = store_manifest.read_newest(self.store, self._journal.log_id.hex(), *where)
+        return 0 if newest is None else newest.end
+
+    def _renew_frontier(self, objects: StoreObjects, kind: Kind) -> bool:
+        """Have the shipper look at what is there, as it does under each claim, and write the frontier anew."""
+        if kind != "missing":  # else it is right, if it is there, and says what must come back
+            objects.remove(*frontier_keys(self.store))
         shipping = self._journal.shipping
         is_there = objects.resend(0 if shipping is None else shipping.shipped_seq)
         for pause in _PAUSES_S if is_there else ():
