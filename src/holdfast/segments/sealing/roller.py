@@ -265,10 +265,7 @@ class Roller:
         if sealed is not None:
             self._entry_bytes[partition] = sealed.entry_bytes
             self._note_sealed(partition, sealed, self._clock.monotonic() - began)
-        if not self._is_ripe(partition):
-            self._late.discard(partition)
-        elif partition.tail_records > tail:
-            self._late.add(partition)
+        self._note_growth(partition, tail)
         self._settle_requests()
         self._pace.rest()
         try:
@@ -293,6 +290,13 @@ class Roller:
                 partition.number,
                 extra={"action": "seal_late", "topic": partition.topic, "partition": partition.number, "seconds": late},
             )
+
+    def _note_growth(self, partition: Partition, tail: int) -> None:
+        """Remember whether a tail that had so many records grew while it was sealed."""
+        if not self._is_ripe(partition):
+            self._late.discard(partition)
+        elif partition.tail_records > tail:
+            self._late.add(partition)
 
     def _seal_told(self, partition: Partition) -> Sealed | None:
         about: dict[str, str | int] = {
