@@ -9,8 +9,6 @@ log whose roller is quiet, and beside a roller that does not come to rest, in th
 That the roller did not rest is shown, not assumed: told is the share of the time in which a seal was under way (the
 slices of the journal that it removes in between not counted), and whether it still lagged behind in the end.
 
-Sealing is in the thread, as it is unless told; beside it, large segments that a child process encodes.
-
 What p99 shows here is the processor, not the disk: with the roller busy the writer waits for a core (and for the
 interpreter's lock) 25 to 30 times as long as without, while its syncs hardly get longer. So p99 is to be read beside
 the number of cores, and on a machine that does nothing else.
@@ -70,7 +68,6 @@ class Setting:
     rows_max: int = material.QUIET["rows_max"]
     backlog: Path | None = None
     """A closed log with a long tail, to begin with."""
-    seal_in: str = "thread"
 
 
 def part(directory: Path, options: Options) -> Part:
@@ -88,9 +85,8 @@ def part(directory: Path, options: Options) -> Part:
             quiet = Setting(f"append{suffix}", keyring)
             small = Setting(f"append beside small seals{suffix}", keyring, SMALL_ROWS)
             large = Setting(f"append beside large seals{suffix}", keyring, large_rows, path)
-            child = Setting(f"append beside large seals in a process{suffix}", keyring, large_rows, path, "process")
-            settings += [quiet, small, large, child]
-            bars += [Bar(each.name, quiet.name, at_least) for each in (small, large, child)]
+            settings += [quiet, small, large]
+            bars += [Bar(each.name, quiet.name, at_least) for each in (small, large)]
         busy = {bar.subject: Busyness() for bar in bars}
         contestants = [
             Contestant(setting.name, partial(_append, directory / "log", setting, payloads, busy.get(setting.name)))
@@ -105,7 +101,7 @@ def _append(path: Path, setting: Setting, payloads: Sequence[bytes], busy: Busyn
     if setting.backlog is not None:
         shutil.copytree(setting.backlog, path)
     os.sync()  # or what the copy left dirty, and the sample before, would be written on this sample's time
-    with material.fresh(path, setting.keyring, rows_max=setting.rows_max, seal_in=setting.seal_in) as log:
+    with material.fresh(path, setting.keyring, rows_max=setting.rows_max) as log:
         began = time.perf_counter()
         topic = log.topic(TOPIC)
         appends = [partial(topic.submit, payload) for payload in payloads[:PRODUCERS]]

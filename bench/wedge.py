@@ -23,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ import holdfast
 from bench import measure
 from bench.measure import GRACE_SECONDS, PRODUCERS, Bar, Contestant, Measured, Options, Part, Sample
 from bench.rivals.server import Absent
+from bench.wedge_chart import CHART, Way, chart
 from holdfast import Settings
 
 PROCESSES = 8
@@ -125,13 +127,29 @@ def wedge(scratch: Path, options: Options) -> Part:
     finally:
         if server is not None:
             server.stop()
-    claims += [f"{name}: {tally}" for name, tally in _TALLIES]
+    claims += [
+        f"{name}: {count:,} rows, {files:,} files, {failed:,} failed tries" for name, count, files, failed in _TALLIES
+    ]
     bars = [Bar(HOLDFAST, POSTGRESQL, POSTGRESQL_AT_LEAST)] if server is not None else []
+    if server is not None and not options.quick:
+        _draw(measured, measure.machine(scratch))
     return Part("eight processes, single rows into one Delta table", measured, bars=bars, claims=claims)
 
 
-_TALLIES: list[tuple[str, str]] = []
-"""What a sample says beside its rate: files and failed tries."""
+_TALLIES: list[tuple[str, int, int, int]] = []
+"""What a sample says beside its rate: rows, files and failed tries."""
+
+
+def _draw(measured: Measured, facts: Mapping[str, object]) -> None:
+    """The README's chart, of this run: of each way the round whose rate is the middle one."""
+    ways = []
+    for name, samples in measured.samples.items():
+        middle = sorted(samples, key=lambda sample: sample.rate)[len(samples) // 2]
+        tallies = [tally[1:] for tally in _TALLIES if tally[0] == name]
+        _, files, failed = tallies[samples.index(middle)]
+        ways.append(Way(name, middle.rate, middle.p99_ms or 0.0, failed, files))
+    CHART.write_text(chart(ways, facts, datetime.now(UTC).date().isoformat()), encoding="utf-8")
+    print(f"drawn: {CHART}")
 
 
 class _Holdfast:
@@ -230,7 +248,7 @@ def _wedge_of(scratch: Path, way: Any, seconds: float) -> Sample:
             way.end()
         failed = sum(one["failed"] for one in told)
         files = sum(1 for found in table.rglob("*.parquet") if "_delta_log" not in found.parts)
-        _TALLIES.append((way.name, f"{count:,} rows, {files:,} files, {failed:,} failed tries"))
+        _TALLIES.append((way.name, count, files, failed))
         p50, p99 = (max(one[name] for one in told) for name in ("p50_ms", "p99_ms"))
         return Sample(way.name, count, taken, p50, p99, sum(one["cpu"] for one in told))
 

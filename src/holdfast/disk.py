@@ -337,10 +337,6 @@ class NewFile:
         self.size = 0
         self._descriptor = _create_anew(path, mode)
 
-    def fileno(self) -> int:
-        """The open file, to be lent to another process that writes it; `finish` syncs what that has written, too."""
-        return self._descriptor
-
     def write(self, content: bytes | memoryview) -> None:
         """Append bytes."""
         _write_all(self._descriptor, content)

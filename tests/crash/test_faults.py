@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Closed, OutcomeUnknown, Unavailable
-from holdfast.journal.sqlite.migrations import migrate
+from holdfast.journal.sqlite import migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.fault import Kind
@@ -29,12 +29,19 @@ def prepared(root: Path, notes: Notes) -> None:
     live(root / "log", notes, rounds=1)
 
 
+FIRST = migrations.migrations()
+LATER = [*FIRST, (len(FIRST) + 1, "CREATE TABLE later(id INTEGER PRIMARY KEY); INSERT INTO later VALUES (1)")]
+"""The schema as it is, and as it may be one day."""
+
+
 def old_version(root: Path, notes: Notes) -> None:
-    """A database of schema version 1, before it was ever opened by this version."""
+    """A database of today's schema, before it was ever opened by a version that knows a later one."""
     (root / "log").mkdir(parents=True)
     (root / "log" / "durable.db").touch()
     backend = SqliteBackend(root / "log" / "durable.db")
-    migrate(backend, upto=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(migrations, "migrations", lambda: FIRST)
+        migrations.migrate(backend)
     backend.close()
 
 
@@ -95,8 +102,10 @@ def fail(tmp_path: Path, scenario: str, kind: Kind, steps: Iterable[int], *, sti
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", ["create", "open", "migrate"])
-def test_every_step_of_opening_may_fail(tmp_path, scenario, kind, some):
+def test_every_step_of_opening_may_fail(tmp_path, scenario, kind, some, monkeypatch):
     """A fault at any step of creating, opening or upgrading is a typed error, and the next open is whole."""
+    if scenario == "migrate":
+        monkeypatch.setattr(migrations, "migrations", lambda: LATER)
     assert fail(tmp_path, scenario, kind, some(steps_of(tmp_path, scenario, kind), 8)) > 1
 
 

@@ -9,10 +9,9 @@ import pytest
 
 import holdfast
 from holdfast import Log, Settings
-from tests.crash.seal_process_victim import CHILD_KILLED
 from tests.crash.segment_victim import KEPT, KEYRING, RAW, SCHEMA, TYPED
 from tests.crash.segment_workload import Part, Place, Published, published, require_clean
-from tests.harness.kills import Victim, kill_after
+from tests.harness.kills import kill_after
 
 pytestmark = pytest.mark.crash
 
@@ -94,49 +93,6 @@ def test_kills_at_random_moments(tmp_path, seed, is_sampled):
     assert history.acked > 100
     assert history.sealed > 100
     assert is_sampled or history.expired > 0
-
-
-def kill_children(directory: Path, kills: int, seed: int) -> tuple[History, list[str]]:
-    """Kill victims, which kill their sealing processes all the time."""
-    rng, history, killed = random.Random(seed), History(), list[str]()
-    for cycle in range(kills):
-        victim = Victim("tests.crash.seal_process_victim", directory, cycle)
-        try:
-            victim.until_told(rng.randrange(1, 4), CHILD_KILLED)
-            victim.until(rng.randrange(10, 300))
-        finally:
-            lines = victim.kill()
-        killed += [line for line in lines if line.startswith(CHILD_KILLED)]
-        history.check(directory, acked_in([line for line in lines if not line.startswith(CHILD_KILLED)]))
-        assert not list(directory.rglob("*.tmp")), "a temporary file was left"
-    for line in killed:
-        assert not is_sealing(int(line.split()[1])), "a child outlived its parent"
-    return history, killed
-
-
-def is_sealing(pid: int) -> bool:
-    try:
-        return b"seal_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def test_kills_of_the_sealing_process(tmp_path, seed, is_sampled):
-    """It dies at random moments of its seals, and so does its parent."""
-    history, killed = kill_children(tmp_path / "log", 3 if is_sampled else 8, seed)
-    by_children = sum(int(line.split()[2]) > 0 for line in killed)
-    print(f"{history.acked} acknowledged, {history.sealed} sealed, {len(killed)} children killed, {by_children} of use")
-    assert history.sealed > 100
-    assert killed
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_hundreds_of_kills_of_the_sealing_process(tmp_path):
-    killed = 0
-    for part in range(20):
-        killed += len(kill_children(tmp_path / f"log{part}", 15, seed=part)[1])
-    print(f"{killed} children killed, and 300 parents")
 
 
 @pytest.mark.soak

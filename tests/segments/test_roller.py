@@ -16,6 +16,7 @@ import pytest
 from holdfast import Full, Unavailable, disk
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Trim
+from holdfast.segments.sealing.pace import Pace
 from holdfast.segments.sealing.seal import Sealer
 from holdfast.testing.manual_clock import ManualClock
 
@@ -354,6 +355,29 @@ def test_appends_are_acknowledged_while_a_seal_hangs(open_log, gate):
     assert len(list(topic.read())) == 110
     opened.set()
     assert topic.wait_sealed(100, 20).offset >= 100
+
+
+def test_the_roller_rests_less_while_a_tail_grows_faster_than_it_is_sealed(open_log, gate, monkeypatch):
+    entered, opened = gate
+    rests, rest = [], Pace.rest
+
+    def noted(self):
+        rests.append(self._idle_ratio())
+        rest(self)
+
+    monkeypatch.setattr(Pace, "rest", noted)
+    log = open_log(segments=sealing(rows_max=10))
+    topic = log.topic("t")
+    topic.append_batch([b"x"] * 10)
+    assert entered.wait(10)
+    for _ in range(4):
+        topic.append_batch([b"x"] * 10)
+    opened.set()
+    topic.wait_sealed(50, 20)
+    eventually(lambda: rests[-1] == 4)
+    assert rests[0] == 4
+    assert 1 in rests
+    assert 0 not in rests
 
 
 def test_trimming_goes_in_slices(open_log, monkeypatch):

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import msgspec
 from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -92,28 +91,12 @@ class Source(NamedTuple):
         return HKDF(algorithm=SHA256(), length=32, salt=self.salt, info=info).derive(self.master)
 
 
-class Subkeys(msgspec.Struct, frozen=True, array_like=True):
-    """Keys of one cipher that were derived already, for a process that is not to have the master key."""
-
-    scheme: str
-    domain: bytes
-    keys: dict[str, bytes]
-    """By use."""
-
-    def derive(self, use: str) -> bytes:
-        """The key for one use; one that was not handed over is empty, and every primitive refuses that."""
-        return self.keys.get(use, b"")
-
-    def __repr__(self) -> str:
-        return f"Subkeys({self.scheme!r}, {sorted(self.keys)})"  # never the keys
-
-
 class AesGcmCipher:
     """The cipher of one salt: of a key epoch, or of a segment."""
 
     name = "aes-256-gcm-salted"
 
-    def __init__(self, source: Source | Subkeys, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
+    def __init__(self, source: Source, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
         _check_domain(source)
         self._key = source.derive("1 aead")
         self._mac_key = source.derive("1 mac")
@@ -159,23 +142,16 @@ class AesGcmCipher:
         """Keyed BLAKE3."""
         return digests.keyed_stamp(self._mac_key, message)
 
-    def subkeys(self, *, only_decrypts: bool) -> Subkeys:
-        """This cipher for another process; one that only decrypts can neither encrypt nor make a mac there."""
-        keys = {"1 aead": self._key, "1 commitment": self.commitment}
-        if not only_decrypts:
-            keys |= {"1 mac": self._mac_key, "1 salt": self._salt_key, "1 body": self._body_key}
-        return Subkeys(self.name, self._domain, keys)
-
 
 AnyCipher = AesGcmCipher | PayloadCipher
 
 
-def encrypting_cipher(source: Source | Subkeys, random: Random) -> AesGcmCipher:
+def encrypting_cipher(source: Source, random: Random) -> AesGcmCipher:
     """A cipher for a salt that was never used."""
     return AesGcmCipher(source, encrypts=True, random=random)
 
 
-def decrypting_cipher(scheme: str, source: Source | Subkeys) -> AesGcmCipher:
+def decrypting_cipher(scheme: str, source: Source) -> AesGcmCipher:
     """The cipher of something that was stored under this scheme; it never encrypts again."""
     check_scheme(scheme)
     return AesGcmCipher(source, encrypts=False)
@@ -190,7 +166,7 @@ def check_scheme(scheme: str) -> None:
         )
 
 
-def _check_domain(source: Source | Subkeys) -> None:
+def _check_domain(source: Source) -> None:
     if len(source.domain) != len(JOURNAL):  # a nonce has 12 bytes
         raise Invalid(f"a nonce prefix has the wrong length bytes={len(source.domain)}", hint="give 4 bytes")
 

@@ -21,13 +21,11 @@ from holdfast.crypto import digests
 from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
-    AesGcmCipher,
     AnyCipher,
     NotAuthentic,
     PayloadCipher,
     Random,
     Source,
-    Subkeys,
     check_scheme,
     decrypting_cipher,
     encrypting_cipher,
@@ -83,15 +81,6 @@ class SegmentKey:
     def mac(self, message: bytes) -> bytes:
         """A 32-byte keyed hash."""
         return self._cipher.mac(message)
-
-    def subkeys(self) -> Subkeys | None:
-        """This key for another process that writes the file; None if it is of the user's own cipher."""
-        return self._cipher.subkeys(only_decrypts=False) if isinstance(self._cipher, AesGcmCipher) else None
-
-    @classmethod
-    def of_subkeys(cls, encrypted_with: EncryptedWith, subkeys: Subkeys) -> SegmentKey:
-        """The key that another process handed over, to encrypt one file."""
-        return cls(encrypted_with, encrypting_cipher(subkeys, SYSTEM_RANDOM))
 
 
 def encrypting_key(

@@ -24,7 +24,6 @@ from holdfast.crypto.cipher import (
     PayloadCipher,
     Random,
     Source,
-    Subkeys,
     decrypting_cipher,
     encrypting_cipher,
 )
@@ -178,11 +177,6 @@ class Vault:
         if cipher is None:
             cipher = self._ciphers[number] = self._admit(number)
         return cipher
-
-    def subkeys(self, number: int) -> Subkeys | None:
-        """What decrypts the bodies of an epoch in another process; None in a log without keys, or of users' ciphers."""
-        cipher = None if number == PLAIN else self.cipher(number)
-        return cipher.subkeys(only_decrypts=True) if isinstance(cipher, AesGcmCipher) else None
 
     def segment_key(self, salt: bytes) -> SegmentKey | None:
         """The key for one attempt to write a segment, under a fresh salt and the current key; None without keys."""

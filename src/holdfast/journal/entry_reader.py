@@ -8,39 +8,20 @@ nothing damaged is ever returned as good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from holdfast.crypto.cipher import NotAuthentic, Subkeys
+from holdfast.crypto.cipher import NotAuthentic
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt
 from holdfast.journal.backend import Backend
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
-from holdfast.model.entry import CODECS, KINDS, RAW, TYPED, Entry, Place, header_of, is_whole
+from holdfast.model.entry import CODECS, KINDS, RAW, TYPED, Entry, header_of, is_whole
 from holdfast.model.record_columns import BadFrame, Columns
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
 _LOOKS = 3
-
-Decrypt = Callable[[int, bytes, bytes], bytes]
-"""Key epoch, body and header in, body out; raises NotAuthentic."""
-
-
-class BadEntry(Exception):
-    """An entry is not what was written. The text says why; callers say where."""
-
-
-def proved_body(place: Place, entry: Entry, decrypt: Decrypt) -> bytes:
-    """The body of an entry, proved and opened; raises BadEntry."""
-    if not is_whole(place, entry):
-        raise BadEntry("an entry's digest does not match")
-    if entry.kind not in KINDS or entry.codec not in CODECS or (entry.kind == TYPED) != bool(entry.schema):
-        raise BadEntry(f"an entry is of an unknown kind={entry.kind} codec={entry.codec}")
-    try:
-        return decrypt(entry.key_epoch, entry.body, header_of(place, entry))
-    except NotAuthentic:
-        raise BadEntry("an entry is not authentic") from None
 
 
 class Reader:
@@ -76,14 +57,15 @@ class Reader:
 
     def body(self, entry: Entry) -> bytes:
         """The body of an entry, proved and opened."""
+        place = self._partition.place
+        if not is_whole(place, entry):
+            raise self._corrupt("an entry's digest does not match", entry.first)
+        if entry.kind not in KINDS or entry.codec not in CODECS or (entry.kind == TYPED) != bool(entry.schema):
+            raise self._corrupt(f"an entry is of an unknown kind={entry.kind} codec={entry.codec}", entry.first)
         try:
-            return proved_body(self._partition.place, entry, self._vault.decrypt)
-        except BadEntry as problem:
-            raise self._corrupt(str(problem), entry.first) from None
-
-    def subkeys(self, key_epoch: int) -> Subkeys | None:
-        """What decrypts the bodies of a key epoch in another process."""
-        return self._vault.subkeys(key_epoch)
+            return self._vault.decrypt(entry.key_epoch, entry.body, header_of(place, entry))
+        except NotAuthentic:
+            raise self._corrupt("an entry is not authentic", entry.first) from None
 
     def malformed(self, entry: Entry, reason: object) -> Corrupt:
         """What an entry is whose body is not what its header says."""

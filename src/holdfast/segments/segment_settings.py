@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from holdfast.errors import Invalid
@@ -45,19 +43,17 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Fewer where entries are large: about a mebibyte at a time.
     """
 
-    idle_ratio: float = 1
-    """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest."""
+    idle_ratio: float = 4
+    """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest.
 
-    seal_in: Literal["thread", "process"] = "thread"
-    """Where segments are encoded: `thread`, or `process`, a child that leaves the interpreter to the application."""
+    At most 1 where a tail grows faster than it is sealed.
+    """
 
     key_index_bytes_max: int = 64 * 2**20
     """Memory for indexes of keys that lookups have read, about 6 bytes for each key of a segment; 0 = keep none."""
 
     def __post_init__(self) -> None:
-        problems = _not_positive(
-            "segments", self, except_for=("seal_on_close", "idle_ratio", "seal_in", "key_index_bytes_max")
-        )
+        problems = _not_positive("segments", self, except_for=("seal_on_close", "idle_ratio", "key_index_bytes_max"))
         if self.key_index_bytes_max < 0:
             problems.append("segments.key_index_bytes_max must not be negative")
         if self.idle_ratio < 0:

@@ -24,11 +24,6 @@ class SegmentStats(msgspec.Struct, frozen=True):
     bytes_sealed_total: int
     """Bytes of segment files."""
     seal_seconds: Histogram
-    seal_in: str
-    """Where the last segment was encoded: `process`, or `thread`."""
-    seals_in_process_total: int
-    seal_process_failures_total: int
-    """Segments that a child process encoded (`segments.seal_in`), and how often it failed: then the thread sealed."""
     trimmed_entries_total: int
     expired_segments_total: int
     expired_bytes_total: int
@@ -46,8 +41,6 @@ class Counters:
 
     def __init__(self) -> None:
         self.seals = self.failures = self.rows = self.bytes = self.trimmed = 0
-        self.seal_in = "thread"
-        self.seals_in_process = self.process_failures = 0
         self.expired_segments = self.expired_bytes = 0
         self.durations = Timings(SLOW_BOUNDS)
         self.free_bytes: int | None = None

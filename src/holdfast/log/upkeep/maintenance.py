@@ -189,9 +189,6 @@ class Maintenance:
             rows_sealed_total=counters.rows,
             bytes_sealed_total=counters.bytes,
             seal_seconds=counters.durations.histogram(),
-            seal_in=counters.seal_in,
-            seals_in_process_total=counters.seals_in_process,
-            seal_process_failures_total=counters.process_failures,
             trimmed_entries_total=counters.trimmed,
             expired_segments_total=counters.expired_segments,
             expired_bytes_total=counters.expired_bytes,
@@ -252,8 +249,6 @@ class Maintenance:
 
     def forget(self) -> None:
         """In a forked child: the threads are the parent's."""
-        if self._roller is not None:
-            self._roller.forget()
         self._roller = self._retention = self._loop = self._compaction = None
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import Invalid
 from holdfast.model.segment import SegmentFacts
 from holdfast.process_lifetime import Threads
 from holdfast.segments.file.footer import Footer, Group
-from holdfast.segments.file.hashing_sink import HashingSink, OutputFile
+from holdfast.segments.file.hashing_sink import HashingSink
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX
 
 GROUPS_MAX = 50_000
@@ -28,14 +28,14 @@ GROUPS_MAX = 50_000
 
 
 class GroupFile:
-    """One new file, at a path or lent; `settings` are Parquet's."""
+    """One new file; `settings` are Parquet's."""
 
-    def __init__(self, target: Path | OutputFile, schema: pa.Schema, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, settings: dict[str, Any]) -> None:
         self.groups: list[Group] = []
         """The row groups so far."""
         self._helper = Threads(1, "holdfast-segment")
         try:
-            self._sink = HashingSink(target, self._helper)
+            self._sink = HashingSink(path, self._helper)
         except BaseException:
             self._helper.shutdown()
             raise

@@ -13,7 +13,6 @@ import hashlib
 from collections import deque
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 from blake3 import blake3
@@ -33,29 +32,13 @@ def hash_block(block: bytes | bytearray | memoryview) -> bytes:
     return blake3(block).digest(length=DIGEST_BYTES)
 
 
-class OutputFile(Protocol):
-    """A file that is written from its beginning: `disk.NewFile`, or one that another process lends us."""
-
-    size: int
-    """Bytes written so far."""
-
-    def write(self, content: bytes | memoryview) -> None:
-        """Append bytes."""
-
-    def finish(self) -> None:
-        """All is written: make it durable, if that is our business, and close it."""
-
-    def close(self) -> None:
-        """Close without a promise."""
-
-
 class HashingSink:
     """A new file for `pq.ParquetWriter`, hashed as it grows."""
 
     closed = False  # Arrow asks
 
-    def __init__(self, target: Path | OutputFile, helper: Executor) -> None:
-        self._file: OutputFile = disk.NewFile(target) if isinstance(target, Path) else target
+    def __init__(self, path: Path, helper: Executor) -> None:
+        self._file = disk.NewFile(path)
         self._helper = helper
         self._pending: deque[Future[None]] = deque()
         self._sha256 = hashlib.sha256()

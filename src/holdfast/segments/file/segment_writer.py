@@ -31,7 +31,7 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import Footer, Group, KeyPlace
 from holdfast.segments.file.group_file import GroupFile
-from holdfast.segments.file.hashing_sink import OutputFile, hash_block
+from holdfast.segments.file.hashing_sink import hash_block
 from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
 from holdfast.segments.keys import key_blob
 from holdfast.segments.keys.key_index import KeyIndexBuilder
@@ -42,15 +42,14 @@ __all__ = ["FileShape", "SegmentWriter", "parquet_settings"]
 class SegmentWriter:
     """Writes the batches of one segment, once.
 
-    `target` is the path of the temporary file, or the file itself where it is lent; `schema` RAW_SCHEMA or
-    `typed_schema(…)`. With a `key` the records are encrypted. `rewrite` is the nonce of the rewrite that the file is
-    for, if it takes the place of others. `key_column` is the column of a typed topic that holds the keys; raw records
-    have theirs in `key`.
+    `path` is that of the temporary file; `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are
+    encrypted. `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others. `key_column`
+    is the column of a typed topic that holds the keys; raw records have theirs in `key`.
     """
 
     def __init__(
         self,
-        target: Path | OutputFile,
+        path: Path,
         head: SegmentHead,
         schema: pa.Schema,
         shape: FileShape,
@@ -72,7 +71,7 @@ class SegmentWriter:
         settings = parquet_settings(
             self._schema, is_encrypted=key is not None, compression_level=shape.compression_level
         )
-        self._file = GroupFile(target, file_schema, settings)
+        self._file = GroupFile(path, file_schema, settings)
         self._keys = KeyIndexBuilder(self._file.beside)
         self._key_place: KeyPlace | None = None
 

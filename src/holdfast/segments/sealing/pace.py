@@ -1,8 +1,8 @@
 """The roller's pace: while records are being appended it rests between pieces of work, so that they have precedence.
 
 Sealing and appending share the interpreter, the disk and the database. Sealing has time, appends have none: after each
-piece of work the roller rests as long as the work took (times `segments.idle_ratio`), unless nothing was appended
-meanwhile, somebody waits for the seal, or the tail is on its way to its limit. Then it works without a rest.
+piece of work the roller rests `segments.idle_ratio` times as long as the work took, unless nothing was appended
+meanwhile. It rests less where sealing would fall behind by it; the roller says so.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ _REST_MAX_S = 0.1
 class Pace:
     """When to rest, and for how long."""
 
-    def __init__(self, journal: Journal, idle_ratio: float, clock: Clock, is_urgent: Callable[[], bool]) -> None:
+    def __init__(self, journal: Journal, idle_ratio: Callable[[], float], clock: Clock) -> None:
         self._journal = journal
         self._idle_ratio = idle_ratio
         self._clock = clock
-        self._is_urgent = is_urgent
         self._woken = Event()
         self.begin()
 
@@ -35,9 +34,10 @@ class Pace:
     def rest(self) -> None:
         """A piece of work is done; the next one begins after the rest."""
         worked = self._clock.monotonic() - self._since
-        if self._journal.committed_records != self._committed and not self._is_urgent():
+        ratio = self._idle_ratio()
+        if ratio and self._journal.committed_records != self._committed:
             self._woken.clear()
-            self._woken.wait(min(worked * self._idle_ratio, _REST_MAX_S))
+            self._woken.wait(min(worked * ratio, _REST_MAX_S))
         self.begin()
 
     def hurry(self) -> None:

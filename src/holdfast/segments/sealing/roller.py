@@ -38,6 +38,8 @@ _SLEEP_S = 3600.0
 _TRIM_DELAY_S = 1.0
 _LATE_S = 60.0
 """So late, and twice as late as records may become old, is worth a word."""
+_LATE_RATIO = 1.0
+"""At most so long a rest, in times the work, where a tail grows faster than it is sealed."""
 _TRIM_BYTES = 2**20
 """What a commit removes beside appends: they wait for it, half a millisecond for a mebibyte."""
 
@@ -71,7 +73,7 @@ class Roller:
         self._signal = journal.notify_when_due(settings.rows_max, settings.bytes_max)
         self._lock = RLock()
         self._requests: list[Request] = []
-        self._pace = Pace(journal, settings.idle_ratio, clock, self._is_urgent)
+        self._pace = Pace(journal, self._idle_ratio, clock)
         self._untrimmed: dict[Partition, float] = {}
         """Partitions with a few entries to be trimmed, and when to do it at the latest."""
         self._entry_bytes: dict[Partition, int] = {}
@@ -80,6 +82,8 @@ class Roller:
         """Partitions whose tails were there when the log was opened and have not been measured yet."""
         self._retry: dict[Partition, tuple[float, float]] = {}
         """When to try a partition again that failed, and how long the pause was."""
+        self._late: set[Partition] = set()
+        """Partitions whose tails grew while they were sealed."""
         self._failures, self._lateness = Burst(), Burst()
         self.sealing: frozenset[tuple[int, int]] = frozenset()
         """What is being written now: partition ids and segment numbers."""
@@ -88,7 +92,7 @@ class Roller:
         """Keeps the manifest objects in the log's own directory; None where they are on a store."""
         self.counters = Counters()
         self._stopping = self._cancel = False
-        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel, self.counters)
+        self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel)
         self._thread = Thread(target=self._work, name="holdfast-roller", daemon=True)
 
     def start(self) -> None:
@@ -103,11 +107,6 @@ class Roller:
         self._thread.join(timeout / 2)
         self._cancel = True
         self._thread.join(timeout / 2)
-        self._sealer.kill_process()  # which has ended, unless the thread is stuck
-
-    def forget(self) -> None:
-        """In a forked child: the thread is the parent's, and so is the process that it has."""
-        self._sealer.forget_process()
 
     @property
     def running(self) -> bool:
@@ -160,7 +159,6 @@ class Roller:
         except BaseException:
             logger.critical("the roller stopped because of a defect", extra={"action": "roller_died"}, exc_info=True)
         finally:
-            self._sealer.stop_process()
             self._release_all()
 
     def _measure_all(self) -> bool:
@@ -223,10 +221,11 @@ class Roller:
 
     def _due(self, partition: Partition) -> float:
         """When a tail is to be sealed that nobody asked for: by its size, by its age, not before a pause is over."""
-        settings = self._settings
-        ripe = partition.tail_records >= settings.rows_max or partition.tail_size >= settings.bytes_max
-        due = 0.0 if ripe else partition.tail_since + settings.age_max_ms / 1000
+        due = 0.0 if self._is_ripe(partition) else partition.tail_since + self._settings.age_max_ms / 1000
         return max(due, self._retry.get(partition, (0.0, 0.0))[0])
+
+    def _is_ripe(self, partition: Partition) -> bool:
+        return partition.tail_records >= self._settings.rows_max or partition.tail_size >= self._settings.bytes_max
 
     def _asked_for(self, partition: Partition) -> bool:
         sealed = partition.sealed.sealed_offset
@@ -237,6 +236,7 @@ class Roller:
         """One segment; False when that failed."""
         self._note_lateness(partition)
         began, until, before = self._clock.monotonic(), partition.durable, self._journal.committed_records
+        tail = partition.tail_records
         self._pace.begin()
         self.sealing = frozenset({(partition.id, partition.sealed.segments)})
         try:
@@ -265,6 +265,7 @@ class Roller:
         if sealed is not None:
             self._entry_bytes[partition] = sealed.entry_bytes
             self._note_sealed(partition, sealed, self._clock.monotonic() - began)
+        self._note_growth(partition, tail)
         self._settle_requests()
         self._pace.rest()
         try:
@@ -283,12 +284,19 @@ class Roller:
         elif self._lateness.again(now):
             logger.warning(
                 "sealing is late by %.0f s: the roller has more to do than it gets done topic=%s partition=%d"
-                " (segments.idle_ratio, segments.seal_in; more memory or cores)",
+                " (segments.idle_ratio; more memory or cores)",
                 late,
                 partition.topic,
                 partition.number,
                 extra={"action": "seal_late", "topic": partition.topic, "partition": partition.number, "seconds": late},
             )
+
+    def _note_growth(self, partition: Partition, tail: int) -> None:
+        """Remember whether a tail that had so many records grew while it was sealed."""
+        if not self._is_ripe(partition):
+            self._late.discard(partition)
+        elif partition.tail_records > tail:
+            self._late.add(partition)
 
     def _seal_told(self, partition: Partition) -> Sealed | None:
         about: dict[str, str | int] = {
@@ -328,6 +336,12 @@ class Roller:
             self._requests = [request for request in self._requests if request not in settled]
         for request in settled:
             request.signal.notify()
+
+    def _idle_ratio(self) -> float:
+        """How long to rest after a piece of work, in times what it took."""
+        if self._is_urgent():
+            return 0.0
+        return min(self._settings.idle_ratio, _LATE_RATIO) if self._late else self._settings.idle_ratio
 
     def _is_urgent(self) -> bool:
         return self._stopping or bool(self._requests) or self._journal.tail_is_long()

@@ -7,10 +7,6 @@ Until the commit the records are in the tail, from then on in the segment; a rea
 leaves at most a temporary file, or a finished one above the watermark: the next open removes both (`leftovers`).
 Every attempt writes a new file; a failed fsync is never repeated. Memory is bounded by a row group,
 however long the tail is.
-
-The file is encoded here, or by a child process (`seal_process`); all other steps are the same. The child writes into
-the file that was opened here, and the sync is made here, on that same open file: so an error of the disk that befell
-the child's writes is an error of this sync.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
-from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.journal.entry_reader import Reader
 from holdfast.journal.journal import Journal
@@ -31,12 +26,11 @@ from holdfast.journal.state.operations import Seal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.entry import Entry
-from holdfast.model.segment import NO_SCHEMA, Segment, SegmentFacts, SegmentHead
+from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.sealing.pace import Pace
 from holdfast.segments.sealing.read_ahead import read_ahead
 from holdfast.segments.segment_settings import SegmentSettings
-from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
 
 if TYPE_CHECKING:
@@ -44,8 +38,6 @@ if TYPE_CHECKING:
 
     from holdfast.segments.file.file_shape import FileShape
     from holdfast.segments.file.segment_writer import SegmentWriter
-    from holdfast.segments.sealing.seal_frames import Begin
-    from holdfast.segments.sealing.seal_process import SealProcess
 
 _WAIT_S = 60.0
 _BATCHES_AHEAD = 8
@@ -66,17 +58,6 @@ class Sealed(NamedTuple):
     """Stored bytes of an entry that went into it, on average."""
 
 
-class _Plan(NamedTuple):
-    """What is known of a segment before its first row is written."""
-
-    head: SegmentHead
-    columns: pa.Schema | None
-    """What typed entries hold; None for raw ones."""
-    key: SegmentKey | None
-    """Of this attempt."""
-    key_column: str | None
-
-
 class Sealer:
     """Seals partitions of one log; used by the roller's thread alone."""
 
@@ -88,7 +69,6 @@ class Sealer:
         clock: Clock,
         pace: Pace,
         cancelled: Callable[[], bool],
-        counters: Counters,
     ) -> None:
         self._journal = journal
         self._pace = pace
@@ -96,12 +76,6 @@ class Sealer:
         self._settings = settings
         self._clock = clock
         self._cancelled = cancelled
-        self._counters = counters
-        self._process: SealProcess | None = None
-        if settings.seal_in == "process":
-            from holdfast.segments.sealing.seal_process import SealProcess
-
-            self._process = SealProcess(clock, counters, self._require_wanted)
         self._folders: set[Path] = set()
         """Folders whose names are known to be durable."""
         self._debris: set[Path] = set()
@@ -157,18 +131,8 @@ class Sealer:
 
     def _write(self, partition: Partition, reader: Reader, end: int, temporary: Path) -> tuple[Segment, _Span]:
         """The file, made durable, and what went into it."""
-        plan, entries = self._plan(partition, reader, end)
-        facts = self._write_in_process(partition, plan, reader, entries, temporary)
-        self._counters.seal_in = "thread" if facts is None else "process"
-        if facts is None:
-            if entries.rows:  # some have gone to a child that failed: a new attempt, under a new key
-                plan, entries = self._plan(partition, reader, end)
-            facts = self._write_here(plan, reader, entries, temporary)
-        return Segment(head=plan.head, facts=facts), entries
-
-    def _plan(self, partition: Partition, reader: Reader, end: int) -> tuple[_Plan, _Span]:
-        """The next segment of a partition: what is known of it before it is written, and its entries."""
-        from holdfast.segments.manifest.entry_batches import stored_columns
+        from holdfast.segments.file.segment_writer import SegmentWriter
+        from holdfast.segments.manifest.entry_batches import stored_batches, stored_columns
         from holdfast.segments.manifest.schema_versions import key_column_of
 
         journal, sealed = self._journal, partition.sealed
@@ -187,7 +151,11 @@ class Sealer:
         )
         key = journal.segment_key(self._clock.random_bytes(SALT_BYTES))
         columns = stored_columns(journal, partition, entries.schema)
-        return _Plan(head, columns, key, key_column_of(journal, partition.topic)), entries
+        schema, batches = stored_batches(columns, reader, entries)
+        key_column = key_column_of(journal, partition.topic)
+        with SegmentWriter(temporary, head, schema, self._shape(), key, key_column=key_column) as writer:
+            self._fill(writer, batches)
+            return Segment(head=head, facts=writer.finish()), entries
 
     def _shape(self) -> FileShape:
         from holdfast.segments.file.file_shape import FileShape
@@ -200,72 +168,6 @@ class Sealer:
             block_bytes=settings.block_bytes,
             compression_level=settings.compression_level,
         )
-
-    def _write_here(self, plan: _Plan, reader: Reader, entries: _Span, temporary: Path) -> SegmentFacts:
-        from holdfast.segments.file.segment_writer import SegmentWriter
-        from holdfast.segments.manifest.entry_batches import stored_batches
-
-        schema, batches = stored_batches(plan.columns, reader, entries)
-        with SegmentWriter(temporary, plan.head, schema, self._shape(), plan.key, key_column=plan.key_column) as writer:
-            self._fill(writer, batches)
-            return writer.finish()
-
-    def _write_in_process(
-        self, partition: Partition, plan: _Plan, reader: Reader, entries: _Span, temporary: Path
-    ) -> SegmentFacts | None:
-        """The same by the child, if there is to be one; None if it did not: then it was said why."""
-        # A long tail is for the thread, which works at the application's own priority.
-        if self._process is None or self._journal.tail_is_long():
-            return None
-        if not self._process.takes(self._expected(partition), plan.key):
-            return None
-        file = disk.NewFile(temporary)
-        try:
-            facts = self._process.write(self._begin(plan), file, entries, reader, self._pace.rest)
-            if facts is not None:
-                file.finish()
-            return facts
-        finally:
-            file.close()
-
-    def _expected(self, partition: Partition) -> int:
-        """About how many stored bytes the next segment takes."""
-        records, size = max(1, partition.tail_records), partition.tail_size
-        return min(size * min(records, self._settings.rows_max) // records, self._settings.bytes_max)
-
-    def _begin(self, plan: _Plan) -> Begin:
-        from holdfast.segments.sealing.seal_frames import FRAME_OVERHEAD_BYTES, Begin
-
-        key = plan.key
-        return Begin(
-            head=plan.head,
-            columns=b"" if plan.columns is None else plan.columns.serialize().to_pybytes(),
-            shape=self._shape(),
-            key_column=plan.key_column,
-            keyed=key is not None,
-            encrypted_with=None if key is None else key.encrypted_with,
-            subkeys=None if key is None else key.subkeys(),
-            frame_bytes_max=self._journal.settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
-        )
-
-    def _require_wanted(self) -> None:
-        if self._cancelled():
-            raise Cancelled
-
-    def stop_process(self) -> None:
-        """The roller ends: so does the child."""
-        if self._process is not None:
-            self._process.stop()
-
-    def kill_process(self) -> None:
-        """The same, now and from any thread."""
-        if self._process is not None:
-            self._process.kill()
-
-    def forget_process(self) -> None:
-        """In a forked child: it is the parent's."""
-        if self._process is not None:
-            self._process.forget()
 
     def _fill(self, writer: SegmentWriter, batches: Iterator[pa.RecordBatch]) -> None:
         with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector
