@@ -16,6 +16,7 @@ from holdfast.channels.wire.message import raw, text
 
 pytestmark = pytest.mark.unit
 
+
 def signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value
 
