@@ -18,6 +18,7 @@ from holdfast.execution.journal.execution_id import derived_id
 from holdfast.execution.journal.folding import unfolded
 from holdfast.execution.journal.recorded import in_order
 from holdfast.testing import ManualClock
+from tests.executions.by_hand import append, finish, fold_now, opened, release
 from tests.harness.cuts import Cut, examine, record, without_syncs
 
 pytestmark = pytest.mark.crash
@@ -43,26 +44,24 @@ def lead(path: Path, promised: Promised) -> None:
     clock = ManualClock(seed=3)
     for opening in range(2):
         with holdfast.open(path, settings=SETTINGS, clock=clock) as log:
-            journal = log.executions.journal
             for execution in IDS:
-                journal.open_execution(execution, "cut")
+                opened(log, "cut", execution)
                 promised.acked.setdefault(execution, [])
             for number in range(4):
                 for execution in IDS:
                     name = f"{opening}-{number}"
-                    journal.append(execution, StepResult(name, name.encode().ljust(32), "idempotent", b"v", 1))
+                    append(log, execution, StepResult(name, name.encode().ljust(32), "idempotent", b"v", 1))
                     promised.acked[execution].append(name)
-            journal.fold(IDS[0])
+            fold_now(log, IDS[0])
             for execution in IDS:
-                journal.release(execution)
+                release(log, execution)
     with holdfast.open(path, settings=SETTINGS, clock=clock) as log:
-        journal = log.executions.journal
-        journal.open_execution(IDS[1], "cut")
-        journal.finalize(IDS[1], "completed")
+        opened(log, "cut", IDS[1])
+        finish(log, IDS[1], "completed")
         promised.ended.add(IDS[1])
         clock.advance(8 * 86_400)
         promised.pruning = True
-        assert journal.prune() == 1
+        assert log.executions.prune() == 1
 
 
 def look(copy: Path, promise: tuple[dict[UUID, list[str]], set[UUID], bool]) -> None:

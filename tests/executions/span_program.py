@@ -28,7 +28,6 @@ def main(directory: str, case: str) -> None:
             depths += [] if collected is None else [[name, depth] for name, depth in collected.depths(log.id)]
             if turn:
                 live.finish("completed", SECRET.encode()).result(10)  # type: ignore[union-attr]
-                log.executions.journal.read_execution_range(live.id)
                 log.executions.prune()
             is_plain = "write" not in vars(room.store)
         try:

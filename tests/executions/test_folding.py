@@ -10,8 +10,9 @@ import holdfast
 from holdfast import Full, Settings, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.entries import AttemptFailed, EffectIntent, Heartbeat, StepResult
-from tests.executions.test_execution_journal import journal_of, opened, steps
-from tests.executions.test_live_journal import begin, result, room_of
+from tests.executions.by_hand import append, entries, fold_now, opened, release, steps
+from tests.executions.test_live_journal import begin, result
+from tests.executions.waiting_room import room_of
 from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
@@ -25,17 +26,16 @@ def test_a_fold_keeps_results_and_leaves_out_what_no_longer_matters(open_log):
     """Intents and heartbeats of finished steps go; those of a step that is not finished, or failed, stay."""
     log = open_log()
     execution = opened(log)
-    journal = journal_of(log)
     guarded = "exactly_once_guarded"
     for path in ("a", "b"):
-        journal.append(execution, EffectIntent(path, b"k" * 32, guarded, 1))
-        journal.append(execution, AttemptFailed(path, 1, "OSError", 1, 2))
-        journal.append(execution, Heartbeat(path, b"half", 3))
-    journal.append(execution, result("a", b"A"))
-    before = journal.read_execution(execution)
-    assert journal.fold(execution) == len(before)
+        append(log, execution, EffectIntent(path, b"k" * 32, guarded, 1))
+        append(log, execution, AttemptFailed(path, 1, "OSError", 1, 2))
+        append(log, execution, Heartbeat(path, b"half", 3))
+    append(log, execution, result("a", b"A"))
+    before = entries(log, execution)
+    assert fold_now(log, execution) == len(before)
     assert blocks(log, execution) == 1
-    found = [one.entry for one in journal.read_execution(execution)]
+    found = entries(log, execution)
     assert [(type(entry).__name__, entry.path) for entry in found] == [
         ("AttemptFailed", "a"),
         ("EffectIntent", "b"),
@@ -43,8 +43,8 @@ def test_a_fold_keeps_results_and_leaves_out_what_no_longer_matters(open_log):
         ("Heartbeat", "b"),
         ("StepResult", "a"),
     ]
-    assert journal.append(execution, result("b")) == len(before)  # numbers go on
-    journal.release(execution)
+    append(log, execution, result("b"))
+    release(log, execution)
     log.close()
     again = open_log()
     live = begin(again, execution)
@@ -63,9 +63,9 @@ def test_an_error_that_was_taken_back_stays_so(open_log):
         for entry in (error, AttemptFailed("a", 1, "OSError", 1, 2), result("a", b"value")):
             live.store.write(live.journal, entry).result()
             if folds:
-                journal_of(log).fold(execution)
-        journal_of(log).fold(execution)
-    journal_of(log).release(execution)
+                fold_now(log, execution)
+        fold_now(log, execution)
+    release(log, execution)
     again = begin(log, execution)
     assert again.look("a").result.payload == b"value"
 
@@ -74,14 +74,13 @@ def test_folding_twice_folds_what_came_since(open_log):
     """A second fold leaves the first one alone."""
     log = open_log()
     execution = opened(log)
-    journal = journal_of(log)
     for number in range(10):
-        journal.append(execution, result(str(number)))
-    assert journal.fold(execution) == 11
-    assert journal.fold(execution) == 0
+        append(log, execution, result(str(number)))
+    assert fold_now(log, execution) == 11
+    assert fold_now(log, execution) == 0
     for number in range(10, 20):
-        journal.append(execution, result(str(number)))
-    assert journal.fold(execution) == 10
+        append(log, execution, result(str(number)))
+    assert fold_now(log, execution) == 10
     assert blocks(log, execution) == 2
     assert steps(log, execution) == [str(number) for number in range(20)]
 
@@ -90,12 +89,11 @@ def test_a_fold_that_fails_changes_nothing(open_log, monkeypatch):
     """One commit: the old blocks are there, or the folded one."""
     log = open_log()
     execution = opened(log)
-    journal = journal_of(log)
     for number in range(5):
-        journal.append(execution, result(str(number)))
+        append(log, execution, result(str(number)))
     refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
     with pytest.raises(Unavailable):
-        journal.fold(execution)
+        fold_now(log, execution)
     assert steps(log, execution) == [str(number) for number in range(5)]
     assert blocks(log, execution) == 6
 
@@ -104,26 +102,25 @@ def test_entries_that_arrive_during_a_fold_are_kept(open_log):
     """Exactly what was read is replaced, not what lies between."""
     log = open_log()
     execution = opened(log)
-    journal = journal_of(log)
     stop = threading.Event()
     written: list[str] = []
 
     def write() -> None:
         while not stop.is_set():
             path = str(len(written))
-            journal.append(execution, result(path))
+            append(log, execution, result(path))
             written.append(path)
 
     writer = threading.Thread(target=write)
     writer.start()
     while len(written) < 20:
         pass
-    folded = sum(journal.fold(execution) for _ in range(20))
+    folded = sum(fold_now(log, execution) for _ in range(20))
     stop.set()
     writer.join()
     assert folded
     assert steps(log, execution) == written
-    journal.release(execution)
+    release(log, execution)
     log.close()
     assert steps(open_log(), execution) == written
 
@@ -165,7 +162,7 @@ def test_a_fold_has_every_result(open_log):
     log = open_log()
     execution = opened(log)
     for number in range(30):
-        journal_of(log).append(execution, result(str(number), bytes([number]) * 1000))
-    journal_of(log).fold(execution)
-    found = [one.entry for one in journal_of(log).read_execution(execution) if isinstance(one.entry, StepResult)]
+        append(log, execution, result(str(number), bytes([number]) * 1000))
+    fold_now(log, execution)
+    found = [entry for entry in entries(log, execution) if isinstance(entry, StepResult)]
     assert [entry.payload for entry in found] == [bytes([number]) * 1000 for number in range(30)]

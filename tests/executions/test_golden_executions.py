@@ -25,6 +25,7 @@ from holdfast.execution.journal.entries import (
 )
 from holdfast.execution.journal.execution_id import derived_id
 from holdfast.execution.steps.claim_check import fetched
+from tests.executions.by_hand import append, live_of, opened
 from tests.golden.make_executions import EVERY, HERE, LARGE, RING, SETTINGS, stored
 from tests.unit.test_golden import document, examples
 
@@ -41,11 +42,12 @@ def test_old_logs_are_read_and_gone_on_with(tmp_path: Path, name: str) -> None:
     with holdfast.open(tmp_path / "log", settings=SETTINGS, keyring=ring) as log:
         assert stored(log) == EXPECTED[name]
         execution = derived_id("golden", "whole")
-        assert log.executions.journal.open_execution(execution, "import") is True
-        live = log._executions.room().live.get(execution)
+        opened(log, "import", execution)
+        live = live_of(log, execution)
+        assert live.resumed
         reference = live.look("large").result.reference
         assert fetched(log._journal, execution, "large", reference) == LARGE
-        assert log.executions.journal.append(execution, StepResult("new", b"n" * 32, "idempotent", b"", 1)) > 0
+        append(log, execution, StepResult("new", b"n" * 32, "idempotent", b"", 1))
 
 
 def test_every_kind_of_entry_is_written_as_it_was() -> None:

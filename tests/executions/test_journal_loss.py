@@ -10,7 +10,8 @@ import pytest
 from holdfast import Closed, Invalid, Unavailable
 from holdfast.execution.journal.entries import SignalSent
 from holdfast.execution.journal.journal_loss import checked_policy
-from tests.executions.test_live_journal import begin, paths, result, room_of
+from tests.executions.test_live_journal import begin, paths, result
+from tests.executions.waiting_room import room_of
 from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk

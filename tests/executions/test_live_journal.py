@@ -10,19 +10,15 @@ import pytest
 
 from holdfast import Full, Invalid, Log, Unavailable
 from holdfast.errors import ExecutionCanceled, ExecutionHeld
-from holdfast.execution.execution_room import ExecutionRoom
 from holdfast.execution.journal.entries import Entry, StepResult
 from holdfast.execution.journal.execution_id import fresh_id
 from holdfast.execution.journal.live_execution import LiveExecution, Suspended
 from holdfast.execution.journal.recorded import in_order
+from tests.executions.waiting_room import room_of
 from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
-
-
-def room_of(log: Log) -> ExecutionRoom:
-    return log._executions.room()
 
 
 def begin(log: Log, execution: UUID | None = None, kind: str = "import") -> LiveExecution:

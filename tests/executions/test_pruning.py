@@ -16,8 +16,9 @@ from holdfast.execution.journal.commit_parts import DATA_PREFIX
 from holdfast.execution.steps.claim_check import put_aside
 from holdfast.journal.journal import Journal
 from holdfast.testing import ManualClock
-from tests.executions.test_execution_journal import journal_of, opened, steps
-from tests.executions.test_live_journal import begin, result, room_of
+from tests.executions.by_hand import append, entries, finish, live_of, opened, steps
+from tests.executions.test_live_journal import begin, result
+from tests.executions.waiting_room import room_of
 from tests.failing_commits import refuse_next_commit
 
 pytestmark = pytest.mark.disk
@@ -43,8 +44,8 @@ def wait_for_first_look(log: Log) -> None:
 
 def ended(log: Log, status: str = "completed") -> UUID:
     execution = opened(log)
-    journal_of(log).append(execution, result("a"))
-    journal_of(log).finalize(execution, status)
+    append(log, execution, result("a"))
+    finish(log, execution, status)
     return execution
 
 
@@ -55,16 +56,16 @@ def test_status_and_age_decide(tmp_path):
         completed, failed = ended(log), ended(log, "failed")
         canceled, running = ended(log, "canceled"), opened(log)
         clock.advance(6.9 * 86_400)
-        assert journal_of(log).prune() == 0
+        assert log.executions.prune() == 0
         clock.advance(0.2 * 86_400)
-        assert journal_of(log).prune(dry_run=True) == 1
-        assert journal_of(log).prune() == 1
+        assert log.executions.prune(dry_run=True) == 1
+        assert log.executions.prune() == 1
         assert completed not in room_of(log).store.rows
         clock.advance(23 * 86_400)
-        assert journal_of(log).prune() == 2
+        assert log.executions.prune() == 2
         assert set(room_of(log).store.rows) == {running}
         for gone in (completed, failed, canceled):
-            assert journal_of(log).read_execution(gone) == []
+            assert entries(log, gone) == []
     with open_with(tmp_path, clock) as log:
         assert set(room_of(log).store.rows) == {running}
         assert [name for name in log._journal.spaces.names() if "execution/" in name] == [f"execution/{running}"]
@@ -76,10 +77,11 @@ def test_an_id_that_was_pruned_begins_afresh(tmp_path):
     with open_with(tmp_path, clock) as log:
         execution = ended(log)
         clock.advance(8 * 86_400)
-        journal_of(log).prune()
-        assert journal_of(log).open_execution(execution, "another kind") is False
+        log.executions.prune()
+        opened(log, "another kind", execution)
+        assert not live_of(log, execution).resumed
         assert steps(log, execution) == []
-        journal_of(log).append(execution, result("new"))
+        append(log, execution, result("new"))
         assert steps(log, execution) == ["new"]
 
 
@@ -91,10 +93,10 @@ def test_a_removal_that_fails_removes_nothing(tmp_path, monkeypatch):
         clock.advance(8 * 86_400)
         refuse_next_commit(log, monkeypatch, Unavailable("the disk is full"))
         with pytest.raises(Unavailable):
-            journal_of(log).prune()
+            log.executions.prune()
         assert execution in room_of(log).store.rows
         assert steps(log, execution) == ["a"]
-        assert journal_of(log).prune() == 1
+        assert log.executions.prune() == 1
 
 
 def test_values_that_are_kept_by_reference_go_with_it(tmp_path):
@@ -108,7 +110,7 @@ def test_values_that_are_kept_by_reference_go_with_it(tmp_path):
         room_of(log).live.release(live)
         assert log._journal.spaces.known(DATA_PREFIX)
         clock.advance(8 * 86_400)
-        assert journal_of(log).prune() == 1
+        assert log.executions.prune() == 1
         assert [name for name in log._journal.spaces.names() if str(live.id) in name] == []
 
 
@@ -127,7 +129,7 @@ def test_commits_of_a_removal_are_bounded(tmp_path, monkeypatch):
             return transact(self, operations, records=records, **more)
 
         monkeypatch.setattr(Journal, "transact", counted)
-        assert journal_of(log).prune() == 25
+        assert log.executions.prune() == 25
         assert sizes == [10, 10, 5]
 
 
@@ -157,14 +159,15 @@ def test_prune_and_reopen_race_and_nothing_is_lost(tmp_path):
             execution = ended(log)
             clock.advance(8 * 86_400)
             pruned: list[int] = []
-            thread = threading.Thread(target=lambda pruned=pruned: pruned.append(journal_of(log).prune()))
+            thread = threading.Thread(target=lambda pruned=pruned: pruned.append(log.executions.prune()))
             thread.start()
-            resumed = journal_of(log).open_execution(execution, "import")
+            opened(log, execution=execution)
+            resumed = live_of(log, execution).resumed
             thread.join()
             assert pruned == [0 if resumed else 1]
             assert steps(log, execution) == (["a"] if resumed else [])
             assert room_of(log).store.rows[execution].status == "running"
-            journal_of(log).append(execution, result("b"))
+            append(log, execution, result("b"))
 
 
 def test_executions_max_holds(tmp_path):
@@ -177,7 +180,7 @@ def test_executions_max_holds(tmp_path):
         with pytest.raises(Full, match="none of them has ended") as caught:
             opened(log)
         assert "executions_max" in caught.value.hint
-        journal_of(log).finalize(running[0], "completed")
+        finish(log, running[0], "completed")
         opened(log)
         assert running[0] not in room_of(log).store.rows
     with open_with(tmp_path, executions_max=30) as log:
@@ -191,7 +194,7 @@ def test_journal_bytes_max_holds(tmp_path):
 
         def fill() -> None:
             for number in range(100):
-                journal_of(log).append(execution, result(str(number), bytes(100_000)))
+                append(log, execution, result(str(number), bytes(100_000)))
 
         with pytest.raises(Unavailable, match="none of them has ended"):
             fill()
@@ -199,9 +202,9 @@ def test_journal_bytes_max_holds(tmp_path):
         assert 2**20 <= room_of(log).store.rows.bytes_total < 1.2 * 2**20
         with pytest.raises(Full):
             opened(log)
-        journal_of(log).finalize(execution, "failed")
+        finish(log, execution, "failed")
         other = opened(log)
-        journal_of(log).append(other, result("a", bytes(500_000)))
+        append(log, other, result("a", bytes(500_000)))
         assert execution not in room_of(log).store.rows
         assert room_of(log).store.rows.bytes_total < 2**20
 
@@ -226,11 +229,11 @@ def test_what_somebody_changes_by_hand_is_not_pruned(tmp_path):
         clock.advance(8 * 86_400)
         chosen = room_of(log).pruning.prunable()
         with room_of(log).live.hold(execution):
-            assert journal_of(log).prune() == 0
+            assert log.executions.prune() == 0
             assert room_of(log).pruning._remove(chosen) == (0, None)  # nor if it was chosen just before
             with pytest.raises(ExecutionHeld):
                 opened(log, execution=execution)
-        assert journal_of(log).prune() == 1
+        assert log.executions.prune() == 1
 
 
 def test_limits_that_cannot_hold_are_refused():

@@ -19,9 +19,10 @@ from holdfast.journal.journal import Run
 from holdfast.journal.space_access import SpaceAccess
 from holdfast.log.topics.topic import Topic
 from holdfast.model.record_columns import Columns
-from tests.executions.test_execution_journal import journal_of, opened, steps
-from tests.executions.test_live_journal import begin, result, room_of
+from tests.executions.by_hand import append, entries, finish, fold_now, opened, release, steps
+from tests.executions.test_live_journal import begin, result
 from tests.executions.test_tampered_journals import QUIET
+from tests.executions.waiting_room import room_of
 
 pytestmark = pytest.mark.disk
 
@@ -30,20 +31,19 @@ def populated(log: Log) -> dict[str, UUID]:
     """Executions in all states: running, ended, canceled, folded, rewound, pruned."""
     names = ("running", "completed", "canceled", "folded", "rewound", "pruned")
     ids = {name: opened(log) for name in names}
-    journal = journal_of(log)
     for name, execution in ids.items():
         for number in range(4):
-            journal.append(execution, result(f"{name}-{number}"))
+            append(log, execution, result(f"{name}-{number}"))
     live = room_of(log).live.get(ids["running"])
     _, operations, size = put_aside(log._journal, live.id, "large", bytes(3_000_000))
     live.store.write(live.journal, result("large"), operations, size=size).result()
-    journal.finalize(ids["completed"], "completed")
-    journal.finalize(ids["canceled"], "canceled")
-    journal.fold(ids["folded"])
-    journal.append(ids["folded"], result("behind"))
-    journal.release(ids["rewound"])
+    finish(log, ids["completed"], "completed")
+    finish(log, ids["canceled"], "canceled")
+    fold_now(log, ids["folded"])
+    append(log, ids["folded"], result("behind"))
+    release(log, ids["rewound"])
     log.executions.rewind(ids["rewound"], before="rewound-2")
-    journal.finalize(ids["pruned"], "completed")
+    finish(log, ids["pruned"], "completed")
     row = room_of(log).store.rows[ids["pruned"]]
     room_of(log).pruning._remove([row])[1].result()
     return ids
@@ -52,10 +52,7 @@ def populated(log: Log) -> dict[str, UUID]:
 def state(log: Log) -> dict[str, object]:
     """All that is kept of executions."""
     rows = room_of(log).store.rows.copy()
-    return {
-        str(execution): (row, [one.entry for one in journal_of(log).read_execution(execution)])
-        for execution, row in sorted(rows.items())
-    }
+    return {str(execution): (row, entries(log, execution)) for execution, row in sorted(rows.items())}
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -128,13 +125,13 @@ def test_a_journal_that_is_not_complete_is_refused(tmp_path):
     with holdfast.open(tmp_path / "log", settings=settings) as log:
         execution = opened(log)
         for number in range(20):
-            journal_of(log).append(execution, result(str(number)))
+            append(log, execution, result(str(number)))
         log.seal()
         log.set_retention("_executions", records_max=5)
         log.retain()
         room_of(log).live.get(execution).finish("failed").result()
         other = opened(log)
-        journal_of(log).append(other, result("a"))
+        append(log, other, result("a"))
     with holdfast.open(tmp_path / "log", settings=settings) as log:  # as if it had been rebuilt
         for name in log._journal.spaces.names():
             log._journal.spaces.change(name, drop=True, timeout=5).result()
@@ -200,7 +197,7 @@ def test_a_log_that_is_whole_is_not_rebuilt(tmp_path, monkeypatch):
     """Also when all its executions were pruned: its index is there, and empty."""
     with holdfast.open(tmp_path / "log", settings=QUIET) as log:
         execution = opened(log)
-        journal_of(log).finalize(execution, "completed")
+        finish(log, execution, "completed")
         room_of(log).pruning._remove([room_of(log).store.rows[execution]])[1].result()
     monkeypatch.setattr(rebuilding, "rebuild", lambda *_: pytest.fail("it was rebuilt"))
     with holdfast.open(tmp_path / "log", settings=QUIET) as log:
@@ -215,7 +212,7 @@ def test_the_topic_has_limits_of_its_own(tmp_path: Path):
     with holdfast.open(tmp_path / "log", settings=settings) as log:
         execution = opened(log)
         for number in range(20):
-            journal_of(log).append(execution, result(str(number), bytes(200)))
+            append(log, execution, result(str(number), bytes(200)))
         log.seal()
         log.retain()
         assert len(list(log.topic("_executions").read())) < 10

@@ -159,7 +159,7 @@ def test_divergence_is_found_before_anything_runs_and_names_both(log: Log) -> No
         lambda ctx: ctx.step("fetch", other, "tuesday"),
         lambda ctx: ctx.step("fetch", other, "monday", effect="idempotent"),
         lambda ctx: ctx.step("fetch", other, "monday", fingerprint=1),
-        lambda ctx: ctx.begin_step("fetch"),
+        lambda ctx: ctx.step("fetch", other),
     ]
     for ask in asked:
         with pytest.raises(Diverged) as caught, log.execution("import", id=execution) as ctx:
@@ -702,7 +702,7 @@ def test_the_number_of_steps_is_bounded(open_log: Callable[..., Log]) -> None:
             ctx.step("a", Calls(1))
     with pytest.raises(Full, match="10 steps"), log.execution("e") as ctx:
         for _ in range(100):
-            ctx.begin_step("a")
+            ctx.promise("a")
 
 
 def test_a_long_execution_is_folded_and_replayed_all_the_same(open_log: Callable[..., Log]) -> None:
@@ -735,48 +735,6 @@ def test_how_a_block_ends_is_recorded(log: Log) -> None:
         raise Die
     show = log.executions.show
     assert [show(one.id).summary.status for one in (done, failed, killed)] == ["completed", "failed", "running"]
-
-
-# -- split steps ---------------------------------------------------------------------------------------------------
-
-
-def test_a_step_may_be_begun_here_and_completed_there(log: Log) -> None:
-    execution = uuid4()
-    begun = 0
-    for run in range(3):
-        with log.execution("e", id=execution) as ctx:
-            step = ctx.begin_step("upload", "file-1", **{**GUARDED, "on_ambiguous": "rerun"})
-            assert step.is_done == (run == 2)
-            if not step.is_done:
-                begun += 1
-                if run == 1:
-                    assert ctx.complete_step(step, (1, 2)) == [1, 2]
-            else:
-                assert step.value == [1, 2]
-    assert begun == 2
-    with log.execution("e") as ctx:
-        step = ctx.begin_step("upload")
-        with pytest.raises(ConnectionError):
-            ctx.fail_step(step, ConnectionError("down"))
-
-
-def test_run_step_replaces_a_function_by_its_result(log: Log) -> None:
-    execution, runs = uuid4(), []
-    for _ in range(2):
-        with log.execution("e", id=execution) as ctx:
-
-            @ctx.run_step
-            def total() -> int:
-                runs.append(1)
-                return 5
-
-            @ctx.run_step("charge it", **GUARDED)
-            def charged() -> int:
-                runs.append(2)
-                return total * 2  # type: ignore[no-any-return]
-
-            assert (total, charged) == (5, 10)
-    assert runs == [1, 2]
 
 
 # -- with the journal's failure ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from holdfast.execution.journal.commit_parts import PREFIX
 from holdfast.execution.journal.entries import EffectIntent
 from holdfast.execution.steps.claim_check import put_aside
 from holdfast.testing import ManualClock
-from tests.executions.test_execution_journal import journal_of, opened, steps
+from tests.executions.by_hand import append, entries, fold_now, opened, release, steps
 from tests.executions.test_live_journal import result
 
 pytestmark = pytest.mark.disk
@@ -48,14 +48,14 @@ def made(request, tmp_path_factory) -> tuple[Path, Keyring | None, list[UUID]]:
     with open_at(path / "log", keyring) as log:
         ids = [opened(log), opened(log)]
         for execution in ids:
-            journal_of(log).append(execution, EffectIntent("pay", b"k" * 32, "exactly_once_guarded", 1))
+            append(log, execution, EffectIntent("pay", b"k" * 32, "exactly_once_guarded", 1))
             for name in ("a", "b"):
-                journal_of(log).append(execution, result(name, SECRET))
+                append(log, execution, result(name, SECRET))
     shutil.copytree(path / "log", path / "older")
     with open_at(path / "log", keyring) as log:
         for execution in ids:
             opened(log, execution=execution)
-            journal_of(log).append(execution, result("c", SECRET))
+            append(log, execution, result("c", SECRET))
     return path, keyring, ids
 
 
@@ -173,11 +173,11 @@ def test_key_rotation_goes_on_with_what_is_open(tmp_path, keyring):
     newer = Keyring({"newer": bytes(range(32)), **keyring._keys})
     with open_at(tmp_path / "log", keyring) as log:
         execution = opened(log)
-        journal_of(log).append(execution, result("before"))
+        append(log, execution, result("before"))
         log.rotate_key(newer)
-        journal_of(log).append(execution, result("after"))
-        journal_of(log).fold(execution)
-        journal_of(log).append(execution, result("last"))
+        append(log, execution, result("after"))
+        fold_now(log, execution)
+        append(log, execution, result("last"))
     with open_at(tmp_path / "log", newer) as log:
         assert opened(log, execution=execution) == execution
         assert steps(log, execution) == ["before", "after", "last"]
@@ -197,11 +197,11 @@ def test_a_newer_kind_of_entry_fails_closed(tmp_path):
     """An entry that this version does not know stops the execution, not the log."""
     with open_at(tmp_path / "log", None) as log:
         execution, other = opened(log), opened(log)
-        journal_of(log).release(execution)
+        release(log, execution)
         body = msgspec.msgpack.encode([1, execution.bytes, 1, [[99, "a", b"?"]]])
         item = (b"b" + (1).to_bytes(8, "big") + (1).to_bytes(4, "big"), 1, body)
         log._journal.spaces.change(PREFIX + str(execution), [item], timeout=5).result()
         with pytest.raises(UnsupportedEntryKind) as caught:
-            journal_of(log).read_execution(execution)
+            entries(log, execution)
         assert "newer" in caught.value.hint
-        journal_of(log).append(other, result("a"))
+        append(log, other, result("a"))

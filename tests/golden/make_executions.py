@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from tests.executions.by_hand import append, finish, fold_now, opened
 
 import holdfast
 from holdfast import Keyring, Log, Settings
@@ -95,16 +96,15 @@ def make_log(path: Path, keyring: Keyring | None) -> None:
 
 
 def _ended(log: Log, name: str, paths: tuple[str, ...], *, fold: bool) -> Any:
-    journal = log.executions.journal
     execution = derived_id("golden", name)
-    journal.open_execution(execution, name)
+    opened(log, name, execution)
     for path in paths:
-        journal.append(execution, EffectIntent(path, KEY, GUARDED, 1))
-        journal.append(execution, StepResult(path, KEY, "idempotent", path.encode(), 2))
+        append(log, execution, EffectIntent(path, KEY, GUARDED, 1))
+        append(log, execution, StepResult(path, KEY, "idempotent", path.encode(), 2))
     if fold:
-        journal.fold(execution)
-        journal.append(execution, StepResult("behind", KEY, "idempotent", b"", 3))
-    journal.finalize(execution, "completed")
+        fold_now(log, execution)
+        append(log, execution, StepResult("behind", KEY, "idempotent", b"", 3))
+    finish(log, execution, "completed")
     return execution
 
 

@@ -155,6 +155,16 @@ def test_each_store_loads_its_own_client_and_no_other(url: str, loaded: list[str
     assert done.stdout.strip() == str(loaded)
 
 
+@pytest.mark.parametrize(("url", "extra"), [("gs://bucket/x", "gcs"), ("az://container/x", "azure")])
+def test_without_its_client_a_cloud_names_its_extra(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("holdfast.store.cloud")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(Invalid, match=extra) as caught:
+        opened(url)
+    assert f"holdfast-log[{extra}]" in caught.value.hint
+
+
 # -- addresses of buckets ---------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ from holdfast.errors import Closed
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal import rebuilding
-from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
 from holdfast.execution.journal.pruning import Pruning
@@ -59,8 +58,7 @@ class ExecutionRoom:
         self.live = LiveExecutions(self.store)
         self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
         self.store.make_room = self.pruning.make_room
-        self.execution_journal = ExecutionJournal(self.store, self.live, self.pruning)
-        self.spans = ExecutionSpans(self.store, self.live, self.execution_journal, self.pruning)
+        self.spans = ExecutionSpans(self.store, self.live, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)
         self.workers: set[Worker] = set()
         """Those that work now."""

@@ -3,7 +3,7 @@
 Nothing of it is in the journal's own code: verbs of a store are replaced by ones that make a span, when an execution is
 opened and there is somebody to tell. Until then, and without OpenTelemetry for ever, the verbs are the plain ones.
 
-Names are those of the original: `durable.backend.open`, `durable.journal.append`, `.read`, `.read_segment`,
+Their names: `durable.backend.open`, `durable.journal.append`, `.read`, `.read_segment`,
 `.finalize`, `.prune`. A span of `append` lasts from the hand-over until the entries are durable.
 """
 
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.journal.pruning import Pruning
@@ -32,9 +31,7 @@ Verb = Callable[..., Any]
 class ExecutionSpans:
     """Makes spans of what one log does with its executions, once there is a provider."""
 
-    def __init__(
-        self, store: ExecutionStore, live: LiveExecutions, executions: ExecutionJournal, pruning: Pruning
-    ) -> None:
+    def __init__(self, store: ExecutionStore, live: LiveExecutions, pruning: Pruning) -> None:
         self._store = store
         self._open_spans = spans.OpenSpans()
         self._tracer: Tracer | None = None
@@ -42,8 +39,6 @@ class ExecutionSpans:
             return
         _replace(live, "open", self._opened)
         _replace(live, "open_async", self._opened_async)
-        _replace(executions, "read_execution", partial(self._counted, "read", "step_count"))
-        _replace(executions, "read_execution_range", partial(self._counted, "read_segment", "count"))
         _replace(pruning, "prune", self._pruned)
 
     def forget(self) -> None:
@@ -81,19 +76,6 @@ class ExecutionSpans:
             live: LiveExecution = await verb(execution, kind, **options)
             span.set_attribute("is_resume", live.resumed)
             return live
-
-    def _counted(
-        self, name: str, counts: str, verb: Verb, execution: ExecutionId | str, *given: Any, **options: Any
-    ) -> Sequence[object]:
-        """A verb that reads entries."""
-        tracer = self._tell()
-        if tracer is None:
-            return verb(execution, *given, **options)  # type: ignore[no-any-return]
-        about = {"execution_id": str(execution)[:64]}
-        with spans.spanning(tracer, f"durable.journal.{name}", about) as span:
-            entries: Sequence[object] = verb(execution, *given, **options)
-            span.set_attribute(counts, len(entries))
-            return entries
 
     def _pruned(self, verb: Verb) -> int:
         tracer = self._tell()

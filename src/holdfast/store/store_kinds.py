@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.clock import Clock
+from holdfast.errors import Invalid
 from holdfast.store.address import parse_url
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
@@ -31,8 +32,11 @@ def open_store(url: str, settings: StoreSettings, clock: Clock) -> Store:
         from holdfast.store.s3.s3_store import S3Store
 
         return S3Store(address, settings, clock)
-    from holdfast.store.cloud import ObjectStore
-
+    try:
+        from holdfast.store.cloud import ObjectStore
+    except ImportError as error:
+        extra = "gcs" if address.scheme == "gs" else "azure"
+        raise Invalid(f"this store needs the extra {extra!r}", hint=f"pip install 'holdfast-log[{extra}]'") from error
     return ObjectStore(address.url, settings)
 
 

@@ -118,7 +118,7 @@ class PlainFilter:
         if self.name == "rfc":
             units = hashing.javascript_units(item)
             return [abs(hashing.murmur3_32_units(part)) for part in (units, [*units, 32, 98])]
-        numbers = [hashing.python_farmhash64(raw(item) + end) for end in (b"", b" b")]
+        numbers = [hashing.farmhash64(raw(item) + end) for end in (b"", b" b")]
         return [abs(number - 2**64 if number >= 2**63 else number) for number in numbers]
 
     def words(self):

@@ -38,17 +38,6 @@ _ROW_GROWTH = 2**20
 """A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
 
 
-class Placed:
-    """Entries whose number in the journal somebody wants to know."""
-
-    __slots__ = ("entries", "first")
-
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
-        self.entries = entries
-        self.first = -1
-        """The number of the first one, once they are durable."""
-
-
 class Reshaped(NamedTuple):
     """Blocks that take the place of others."""
 
@@ -64,7 +53,7 @@ class Anew(NamedTuple):
     """Everything before goes; what is handed over with it takes its place."""
 
 
-Part = Entry | ExecutionRow | Placed | Reshaped | Anew | list[Operation]
+Part = Entry | ExecutionRow | Reshaped | Anew | list[Operation]
 """What can be handed over."""
 
 
@@ -119,9 +108,6 @@ class Parts:
         match part:
             case ExecutionRow():
                 self.row = part
-            case Placed():
-                part.first = self._live.next_entry + len(self._entries)
-                self._entries += part.entries
             case Reshaped():
                 self._reshape(part)
             case Anew():
@@ -203,8 +189,6 @@ def weight(part: Part) -> int:
         return _ENTRY_BYTES + len(part.path) + len(part.payload) + len(part.reference)
     if isinstance(part, list):  # its bytes are given apart
         return 0
-    if isinstance(part, Placed):
-        return sum(map(weight, part.entries))
     if isinstance(part, Reshaped):
         return sum(len(body) for _, _, body in part.puts)
     size = sum(len(getattr(part, name, b"")) for name in ("path", "payload", "input", "error", "note", "detail"))

@@ -37,7 +37,6 @@ from holdfast.execution.journal.commit_parts import (
     LiveJournal,
     Part,
     Parts,
-    Placed,
     Reshaped,
     weight,
 )
@@ -239,8 +238,6 @@ class ExecutionStore:
         return ticket
 
     def _checked_size(self, part: Part) -> int:
-        if isinstance(part, Placed):
-            return sum(map(self._checked_size, part.entries))
         size = weight(part)
         if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
             return size

@@ -105,50 +105,6 @@ class AsyncContext(AnyContext):
             await self._write(Write((entry,), False, beside))
         return value
 
-    @overload
-    def run_step(self, fn: Callable[[], Awaitable[Result]], /) -> Coroutine[Any, Any, Result]: ...
-    @overload
-    def run_step(self, fn: Callable[[], Result], /) -> Coroutine[Any, Any, Result]: ...
-    @overload
-    def run_step(self, name: str, /, **options: Any) -> Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]: ...
-    def run_step(self, fn: Callable[[], Any] | str, /, **options: Any) -> Any:
-        """Replace a function by what its step gives, to be awaited.
-
-        @ctx.run_step
-        async def total():
-            return await fetch(order)
-
-        print(await total)
-        """
-        if isinstance(fn, str):
-            name = fn
-            return lambda fn: self.step(name, fn, **options)
-        return self.step(getattr(fn, "__name__", ""), fn, **options)
-
-    def begin_step(
-        self,
-        name: str,
-        /,
-        *args: Any,
-        effect: Effect = "at_least_once",
-        on_ambiguous: OnAmbiguous | None = None,
-        effect_kind: EffectKind | None = None,
-        returns: Any = UNSET,
-        skipped: Any = None,
-    ) -> Coroutine[Any, Any, StepHandle]:
-        """The first half of a step whose end comes by another way; `complete_step` is the other."""
-        options = step_options(effect, on_ambiguous, effect_kind, 0, BACKOFF_S, None)
-        step = self._run.ask_split(self._where(), name, args, options, returns, skipped)
-        return self._drive(step_protocol.begin(self._run, step), step)
-
-    async def complete_step(self, step: StepHandle, value: Any = None) -> Any:
-        """The second half: what the step gave, as later runs will get it."""
-        return await self._drive(step_protocol.complete(self._run, step, value), step)
-
-    async def fail_step(self, step: StepHandle, error: Exception) -> Any:
-        """The second half of a step that failed: raises the error as later runs will."""
-        return await self._drive(step_protocol.give_up(self._run, step, error), step)
-
     def transaction(
         self,
         name: str,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import datetime
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from holdfast.errors import Invalid
 from holdfast.execution.journal.entries import Effect, OnAmbiguous
@@ -97,53 +97,6 @@ class Context(AnyContext):
         else:
             run.write(entry, acked=False, beside=beside)
         return value
-
-    @overload
-    def run_step(self, fn: Callable[[], Result], /) -> Result: ...
-    @overload
-    def run_step(self, name: str, /, **options: Any) -> Callable[[Callable[[], Result]], Result]: ...
-    def run_step(self, fn: Callable[[], Any] | str, /, **options: Any) -> Any:
-        """Replace a function by its result: it is a step with the function's name, or the name given.
-
-        @ctx.run_step
-        def total():
-            return fetch(order)
-
-        @ctx.run_step("charge", effect="exactly_once_guarded", on_ambiguous="fail")
-        def charged():
-            return charge(order)
-        """
-        if isinstance(fn, str):
-            name = fn
-            return lambda fn: self.step(name, fn, **options)
-        return self.step(getattr(fn, "__name__", ""), fn, **options)
-
-    def begin_step(
-        self,
-        name: str,
-        /,
-        *args: Any,
-        effect: Effect = "at_least_once",
-        on_ambiguous: OnAmbiguous | None = None,
-        effect_kind: EffectKind | None = None,
-        returns: Any = UNSET,
-        skipped: Any = None,
-    ) -> StepHandle:
-        """The first half of a step whose end comes by another way, a callback perhaps; `complete_step` is the other.
-
-        `args` are compared on later runs. If the step is done already, the handle has its `value` and `is_done`.
-        """
-        options = step_options(effect, on_ambiguous, effect_kind, 0, BACKOFF_S, None)
-        step = self._run.ask_split(self._where(), name, args, options, returns, skipped)
-        return self._drive(step_protocol.begin(self._run, step))  # type: ignore[no-any-return]
-
-    def complete_step(self, step: StepHandle, value: Any = None) -> Any:
-        """The second half: what the step gave, as later runs will get it; from any thread."""
-        return self._drive(step_protocol.complete(self._run, step, value))
-
-    def fail_step(self, step: StepHandle, error: Exception) -> Any:
-        """The second half of a step that failed: raises the error as later runs will."""
-        return self._drive(step_protocol.give_up(self._run, step, error))
 
     def transaction(
         self,

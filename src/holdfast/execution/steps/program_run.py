@@ -23,7 +23,7 @@ from holdfast.execution.steps.step_decision import RUN, Decision, decide
 from holdfast.execution.steps.step_errors import decode_error, encode_error, type_name
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import DEFAULT, StepOptions
-from holdfast.execution.steps.step_values import PLAIN, Codec, codec_of, fingerprint, function_of, given_fingerprint
+from holdfast.execution.steps.step_values import Codec, codec_of, fingerprint, function_of, given_fingerprint
 from holdfast.execution.waits.wait import Waiters
 from holdfast.journal.journal import Journal, Operation
 from holdfast.journal.queue.ticket import UnitTicket
@@ -109,15 +109,6 @@ class ProgramRun:
         operation = fingerprint(args, kwargs, path) if given is UNSET else given_fingerprint(given, path)
         key = self._key(path, options, operation)
         return StepHandle(self, path, key, options, codec, function.is_async, skipped)
-
-    def ask_split(
-        self, parent: str, name: str, args: tuple[Any, ...], options: StepOptions, returns: Any, skipped: Any
-    ) -> StepHandle:
-        """A step whose beginning and end are apart; it has no function."""
-        codec = PLAIN if returns is UNSET else codec_of(returns)
-        path = self.place(name, parent)
-        key = self._key(path, options, fingerprint(args, {}, path))
-        return StepHandle(self, path, key, options, codec, False, skipped)
 
     def ask_value(self, parent: str, name: str, codec: Codec) -> StepHandle:
         """A value that is made once and then remembered."""

@@ -38,10 +38,6 @@ class StepHandle(msgspec.Struct, gc=False, eq=False):
     """When it should be over, by the log's monotonic clock."""
     last_heartbeat: Any = None
     """What an earlier attempt said last."""
-    is_done: bool = False
-    """Of a step that was begun with `begin_step`: whether its result is known."""
-    value: Any = None
-    """Its result, then."""
 
     def __repr__(self) -> str:
         return f"StepHandle({self.path!r}, attempt={self.attempt})"

@@ -83,41 +83,6 @@ def perform_decided(run: ProgramRun, step: StepHandle, decision: Decision) -> Pr
     return (yield from _attempts(run, step))
 
 
-def begin(run: ProgramRun, step: StepHandle) -> Protocol:
-    """The first half of a step whose end is somewhere else."""
-    decision = run.decide(step)
-    step.started_us = run.clock.now_us()
-    known = NOTHING
-    if decision is not RUN:
-        known = yield from _before(run, step, decision)
-    elif step.options.is_guarded:
-        yield from _settled(run, run.intent(step))
-    if known is not NOTHING:
-        step.is_done, step.value = True, known
-    elif run.has_loose_values:
-        yield from _settled(run)
-    return step
-
-
-def complete(run: ProgramRun, step: StepHandle, value: Any) -> Protocol:
-    """The second half: what it gave."""
-    if not step.is_done:
-        entry, step.value, beside = run.finished(step, value)
-        yield Write((entry,), step.options.is_guarded, beside)
-        step.is_done = True
-    return step.value
-
-
-def give_up(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
-    """The second half: what went wrong."""
-    if not step.is_done:
-        entry, again = run.raised(step, error)
-        yield Write((entry,), step.options.is_guarded)
-        step.is_done = True
-        raise again
-    return step.value
-
-
 def _before(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
     """What earlier runs left: the step's value, or NOTHING if it is to be run."""
     if type(decision) is Replay:

@@ -17,7 +17,6 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
-from holdfast.execution.journal.execution_journal import ExecutionJournal
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
 from holdfast.execution.journal.pruning import is_over
@@ -94,11 +93,6 @@ class Executions:
         blocks, _ = store.load(found)
         return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
 
-    @property
-    def journal(self) -> ExecutionJournal:
-        """The journal's own verbs, for adapters that record steps of their own: append, read, fold, finalize."""
-        return self._room().execution_journal
-
     def prune(self, *, dry_run: bool = False) -> int:
         """Remove executions that ended long enough ago, as the settings say; how many there are.
 
@@ -108,7 +102,7 @@ class Executions:
             store = self._stored()
             now = store.trusted_time.now_us()
             return sum(is_over(row, store.settings, now) for row in store.rows.copy().values())
-        return self.journal.prune() if self._ask is None else int(self._ask("prune", {}))
+        return self._room().pruning.prune() if self._ask is None else int(self._ask("prune", {}))
 
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
