@@ -20,8 +20,9 @@ from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, F
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Encoded
+from holdfast.owner import wire
 from holdfast.owner.group_frames import GroupHead, PackedGroup
-from holdfast.sharing import socket_place, wire
+from holdfast.sharing import socket_place
 from holdfast.sharing.frame_reader import FrameReader, send
 from holdfast.sharing.hosting import host
 from holdfast.sharing.membership import settings_digests
