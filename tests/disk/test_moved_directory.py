@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,37 @@ def test_two_logs_that_had_one_path_do_not_mix(tmp_path: Path) -> None:
         after.topic("t").append_batch(block)
     assert payloads(old) == [b"after", *block]
     assert payloads(new) == stored
+
+
+@pytest.mark.parametrize("late", ["frontier", "all"])
+def test_what_is_published_late_does_not_come_to_the_old_place(tmp_path: Path, late: str) -> None:
+    """Another log may have it, whose frontier would go; and what was sealed before looks as if it were withdrawn."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    with holdfast.open(old) as log:
+        log.topic("t").append(b"first")
+        log.seal("t")
+    log = holdfast.open(old)
+    if late == "frontier":
+        log.topic("t").append(b"second")
+        log.seal("t")
+    os.rename(old, new)
+    with holdfast.open(old) as after:
+        after.topic("t").append(b"after")
+        after.seal("t")
+    held = files(old)
+    roller: Any = log._maintenance._roller  # type: ignore[attr-defined]
+    roller.publishing._frontier = None
+    roller.publishing.check(inf)
+    roller.publishing.finish()
+    assert files(old) == held
+    shutil.rmtree(old)
+    roller.publishing.check(inf)
+    end(log)
+    assert not old.exists()
+
+
+def files(path: Path) -> dict[Path, bytes]:
+    return {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
 
 
 def test_closing_a_moved_log_removes_nothing_of_the_one_in_its_place(tmp_path: Path) -> None:

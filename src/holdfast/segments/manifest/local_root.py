@@ -8,7 +8,8 @@ ships to another store publishes only there. What it published here before is wi
 there is.
 
 Documents of a log with keys are signed. Where `log.json` is damaged or somebody else's, everything is published again;
-`log.json`, by which readers choose, comes last.
+`log.json`, by which readers choose, comes last. Nothing is written or removed once the log's directory is elsewhere:
+another log may have its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from math import inf
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
+from holdfast.errors import Closed, Corrupt, HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
@@ -80,18 +81,20 @@ class Publishing:
         for partition in late:
             try:
                 self.publish(partition)
-            except Unavailable:
+            except (Unavailable, Closed):
                 return now + _RETRY_S
         try:
             self._finish_renewal()
             return now + (_SLEEP_S if self.say_settled(now) else _FRONTIER_S)
-        except OSError:
+        except (OSError, Closed):
             return now + _RETRY_S
 
     def finish(self) -> None:
         """At the end: the frontier is exact, if the disk works."""
         try:
             self.say_settled()
+        except Closed:
+            pass  # it is elsewhere, and whoever closes the log is told
         except OSError as error:
             logger.warning("the frontier cannot be written: %s", error, extra={"action": "frontier_late"})
 
@@ -229,6 +232,7 @@ class Publishing:
             return None
 
     def _write(self, key: str, data: bytes) -> None:
+        self._journal.require_place()
         path, data = self._place(key), self._trust.signed(key, Body.of(data)).read()
         if path.parent not in self._folders:
             disk.make_directory(path.parent, root=self._root)
