@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
     from holdfast.sharing.opening import open_log as open
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 _HOMES = {
     "Closed": "errors",
