@@ -44,8 +44,8 @@ SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PATIENCE, SPARK_PATIENCE = 240, 400
 """Seconds for the examples of a page; for those of a page that starts Spark."""
-TWICE = ("README.md", "docs/quickstart.md")
-"""What a newcomer tries first, and again: in the same folder."""
+FIRST = [ROOT / "README.md", ROOT / "docs/quickstart.md"]
+"""What a newcomer tries first, in this order, in the same folder, and again."""
 
 
 def name_of(page: Path) -> str:
@@ -65,31 +65,50 @@ def s3_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         }
 
 
+def code_of(page: Path) -> str:
+    """All Python of a page, in order."""
+    return "\n".join(BLOCK.findall(page.read_text()))
+
+
 def example(page: Path):
     """A page whose blocks are run; one that starts Spark takes longer, and runs with Spark's own tests."""
-    starts_spark = "pyspark" in "".join(BLOCK.findall(page.read_text()))
+    starts_spark = "pyspark" in code_of(page)
     marks = [pytest.mark.spark, pytest.mark.timeout(SPARK_PATIENCE + 20)] if starts_spark else []
     return pytest.param(page, marks=marks, id=name_of(page))
 
 
-@pytest.mark.parametrize("page", [example(page) for page in PAGES if BLOCK.search(page.read_text())])
+@pytest.mark.parametrize("page", [example(page) for page in PAGES if page not in FIRST and code_of(page)])
 def test_examples_run(page, tmp_path, request):
-    """A page's Python blocks run, in order, in an empty directory, without a warning; what is tried first, twice."""
+    """A page's Python blocks run, in order, in an empty directory, without a warning."""
     blocks = BLOCK.findall(page.read_text())
     tests = [block for block in blocks if block.startswith("def test_")]
     script = "\n".join(block for block in blocks if block not in tests)
-    (tmp_path / "example.py").write_text(script)
-    run = [sys.executable, "-W", "error", "example.py"]
     env = request.getfixturevalue("s3_environment") if "s3://" in script else None
-    patience = SPARK_PATIENCE if "pyspark" in script else PATIENCE
-    for _ in range(2 if name_of(page) in TWICE else 1):
-        done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=patience, check=False, env=env)
-        assert done.returncode == 0, done.stderr
+    run_script(script, tmp_path, SPARK_PATIENCE if "pyspark" in script else PATIENCE, env)
     if tests:
         (tmp_path / "test_example.py").write_text("\n".join(tests))
         run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"]
         done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(2 * SPARK_PATIENCE)
+def test_a_newcomer_runs_the_readme_then_the_quickstart_and_both_again(tmp_path):
+    """Every block of both runs, one after the other in one folder, twice; nothing is said but what they print."""
+    for _ in range(2):
+        for page in FIRST:
+            said = run_script(code_of(page), tmp_path, SPARK_PATIENCE)
+            assert "holdfast: warning" not in said
+
+
+def run_script(script: str, folder: Path, patience: float, env: dict[str, str] | None = None) -> str:
+    """Run it there, without a warning of Python's; what it says on stderr."""
+    (folder / "example.py").write_text(script)
+    run = [sys.executable, "-W", "error", "example.py"]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=patience, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def test_settings_in_the_documents_are_settings():
@@ -100,9 +119,9 @@ def test_settings_in_the_documents_are_settings():
         assert Settings.from_mapping(tomllib.loads(block)), name_of(page)
 
 
-def test_the_readmes_command_line_runs(tmp_path):
-    """The `holdfast` lines of the README work as they stand there."""
-    lines = [line for block in SHELL.findall((ROOT / "README.md").read_text()) for line in block.splitlines()]
+def test_the_quickstarts_command_line_runs(tmp_path):
+    """The `holdfast` lines of the quickstart work as they stand there."""
+    lines = [line for block in SHELL.findall(FIRST[1].read_text()) for line in block.splitlines()]
     commands = [line.partition("#")[0] for line in lines if line.startswith("holdfast ")]
     assert len(commands) >= 7
     program = shutil.which("holdfast", path=str(Path(sys.executable).parent))
@@ -119,16 +138,27 @@ def test_the_readmes_command_line_runs(tmp_path):
         assert done.returncode == 0, command + done.stderr
 
 
-def test_the_readme_is_short_and_in_order():
-    """The README has under 200 lines and says what it is, what it is not, the commands, code, durability, links."""
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < 200
+def test_the_readme_is_read_in_a_minute():
+    """At most 700 words and 120 lines, code within 60 words, and each part in its place."""
+    text = FIRST[0].read_text()
+    assert len(text.split()) <= 700
+    assert len(text.splitlines()) <= 120
+    assert len(text.partition("```python")[0].split()) <= 60
     order = [
-        "# holdfast", "## What it is not", "script/demo", "## Twelve lines", "## The same with S3", "## In Spark",
-        "## Durability", "## More",
+        "# holdfast", "pip install", "images/pipe.svg", "import holdfast", "images/wedge.svg", "import pyspark_holdfast", "## And",
+        "## What survives what", "## What it is not", "script/demo", "## More",
     ]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
+
+
+def test_every_feature_of_the_readme_is_linked_to_its_proof():
+    """Each line leads to a test or to the page of what was measured, beside its how-to."""
+    part = FIRST[0].read_text().partition("\n## And\n")[2].partition("\n## ")[0]
+    features = re.findall(r"^\* .+$", part, re.MULTILINE)
+    assert len(features) == 4
+    for line in features:
+        assert re.search(r"\]\((tests/|bench/|docs/operations\.md#speed)", line), line
 
 
 def test_every_link_leads_somewhere():
