@@ -145,8 +145,8 @@ def test_the_readme_is_read_in_a_minute():
     assert len(text.splitlines()) <= 120
     assert len(text.partition("```python")[0].split()) <= 60
     order = [
-        "# holdfast", "pip install", "images/pipe.svg", "import holdfast", "images/wedge.svg", "import pyspark_holdfast", "## And",
-        "## What survives what", "## What it is not", "script/demo", "## More",
+        "# holdfast", "pip install", "images/pipe.svg", "import holdfast", "images/wedge.svg",
+        "import pyspark_holdfast", "## And", "## What survives what", "## What it is not", "script/demo", "## More",
     ]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)

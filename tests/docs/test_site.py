@@ -1,4 +1,4 @@
-"""The site has every page once, and every link of a page finds its place: what `script/docs` demands, without mkdocs."""
+"""The site has every page once, and every link finds its place: what `script/docs` demands, without mkdocs."""
 
 from __future__ import annotations
 
