@@ -168,7 +168,7 @@ def test_a_migration_reaches_the_channels_of_a_log(tmp_path):
             alice.ensure_channel(ROOM)
         with pytest.raises(Corrupt, match="version=99"):
             log.kept_channel("alice", ROOM)
-        migrations = {99: lambda data: b"\x08\x02" + data[2:]}
+        migrations = {99: lambda data: b"\x08\x01" + data[2:]}
         assert log.kept_channel("alice", ROOM, migrations=migrations).meta.lamport == 77
         with log.channels("alice", migrations=migrations) as alice:
             alice.ensure_channel(ROOM)

@@ -364,7 +364,7 @@ def test_a_snapshot_of_another_version_is_read_with_a_migration(open_log):
     log = open_log()
     journal = log._journal
     journal.spaces.change(f"channel/alice/{ROOM}", [(b"m", 0, b"\x08\x63\x10\x07")], timeout=5).result()
-    backend = LogPersistence(journal, "alice", migrations={99: lambda data: b"\x08\x02" + data[2:]})
+    backend = LogPersistence(journal, "alice", migrations={99: lambda data: b"\x08\x01" + data[2:]})
     assert backend.load_channel(ROOM).meta == ChannelMeta(7)
 
 

@@ -194,7 +194,7 @@ def test_what_was_trimmed_before_it_was_shipped_comes_back_with_its_commits(
     assert [log.marks(topic)[0].settled for topic in sealed] == [7] * len(sealed)
     log.close()
     assert {1, 9} <= check(make_root, states, tmp_path)
-    assert sum(batch.format == commit_batch.WITH_SEGMENTS for batch in made(states)) > 0
+    assert any(batch.segments for batch in made(states))
 
 
 def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp_path, faults: Faults, monkeypatch):
