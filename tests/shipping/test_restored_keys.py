@@ -14,8 +14,7 @@ from blake3 import blake3
 import holdfast
 from holdfast import Corrupt, Invalid, Log, Receipt, Settings
 from holdfast.results import RestoreReport
-from holdfast.root.objects import commit_batch, documents, key_object
-from holdfast.root.objects.commit_batch import CommitBatch
+from holdfast.root.objects import documents, key_object
 from holdfast.root.objects.documents import ExpiredDocument
 from holdfast.shipping.lanes import key_cover
 from holdfast.store import layout
@@ -312,30 +311,13 @@ def test_keys_that_cannot_be_read_stop_it_before_the_claim(open_shipped, bring, 
     assert (report.records, report.keys) == (4, 0)
 
 
-def test_batches_of_format_1_bring_no_keys_and_that_is_said(open_shipped, bring, root):
-    log = open_shipped()
-    once(log, range(4))
-    log.close()
-    for key in root.keys(layout.TAIL):
-        if layout.parse_batch_key(key) is not None:
-            batch = commit_batch.decode(root.store.get(key), key)
-            root.replace(key, commit_batch.encode(_as_format_1(batch)))
-    report = bring()
-    assert (report.records, report.keys) == (4, 0)
-    assert any("format 1" in told for told in report.not_proved)
-
-
-def _as_format_1(batch: CommitBatch) -> CommitBatch:
-    return batch._replace(format=1, acked=0, entries=tuple(entry._replace(idempotency=b"") for entry in batch.entries))
-
-
 def test_a_forged_key_of_the_directory_is_not_shipped(open_shipped, root, lines):
     """A row that its stamp does not vouch for gets no new stamp by way of the store."""
     log = open_shipped()
     once(log, range(2))
     log.close()
     connection = apsw.Connection(str(log.path / "durable.db"))
-    connection.execute("INSERT INTO idempotency VALUES (3, ?, 1, 0, 3, 0, ?, zeroblob(16))", (b"h" * 16, b"s" * 32))
+    connection.execute("INSERT INTO idempotency VALUES (3, ?, 1, 0, 3, x'', 0, ?)", (b"h" * 16, b"s" * 32))
     connection.close()
     again = open_shipped()
     again.topic("orders").append(b"x", durability="shipped")

@@ -394,8 +394,7 @@ class _Restore:
             return
         if seen.behind:
             raise missing(seen.behind[0], self._store, _LOST_HINT)
-        has_settled = any(manifest.segments for manifest in seen.manifests.values())
-        if seen.frontier is None and has_settled and self._store.trust.is_authentic:
+        if seen.frontier is None and seen.topics:  # it was there before the first topic
             raise absent(_LOST_HINT)
 
     def _require_acknowledged(self, seen: Seen) -> None:
