@@ -106,6 +106,15 @@ def test_a_restore_that_accepts_the_loss_reports_it_and_the_next_one_is_not_stop
     assert (again.records, again.lost_settled) == (25, ())
 
 
+def test_a_restore_speaks_above_owners_whose_claims_are_lost(settled, bring, keyring):
+    """Else what they said outranks what it says: readers would be refused for a loss that was accepted, for ever."""
+    settled.store.delete([*settled.keys(layout.EPOCHS), newest_manifest(settled)])
+    before = said(settled).epoch
+    assert bring(accept_loss=True).records == 20
+    assert said(settled).epoch == before + 1
+    assert holdfast.read(settled.url, "orders", keyring=keyring, include_tail=True).count() == 20
+
+
 def test_a_reader_is_told_and_may_insist(settled, keyring):
     settled.store.delete([newest_manifest(settled)])
     for tail in (False, True):

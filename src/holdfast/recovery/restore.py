@@ -208,7 +208,7 @@ class _Restore:
         seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)
-        claim = takeover.claim()
+        claim = takeover.claim(above=0 if seen.frontier is None else seen.frontier.epoch)
         self._own = claim.epoch
         return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
 
