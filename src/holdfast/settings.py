@@ -216,7 +216,10 @@ def _merged(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_variables(environ: Mapping[str, str], settings: Settings, references: Iterable[str | None]) -> None:
-    """Raise Invalid for variables that begin as settings do and are none, nor named by a reference; capitals count."""
+    """Raise Invalid for variables that begin as settings do and are none, nor named by a reference; capitals count.
+
+    So are empty ones: what should have filled in the keyring or the store was missing.
+    """
     named = [*references, *(value for name in _sections() for value in astuple(getattr(settings, name)))]
     prefixes = tuple(value.removeprefix("env:") for value in named if isinstance(value, str) and value[:4] == "env:")
     known = [f"{name}__{field}".upper() for name, section in _sections().items() for field in section.__struct_fields__]
@@ -228,6 +231,8 @@ def _check_variables(environ: Mapping[str, str], settings: Settings, references:
         and not rest.startswith(_OF_TESTS)
         and not name.startswith(prefixes)
     ]
+    settable = (_FILE_VARIABLE, *(_PREFIX + name for name in known))
+    problems += [f"{name} is empty" for name in settable if environ.get(name) == ""]
     if problems:
         hint = "correct or unset them; a variable of your own takes a name that does not begin with HOLDFAST_"
         raise Invalid("; ".join(problems), hint=hint)

@@ -342,6 +342,8 @@ def test_rotation_in_place(open_log, keyring, tmp_path):
     assert [r.payload for r in topic.read()] == [b"old", b"new"]
     with pytest.raises(Invalid, match="lacks the present key"):
         log.rotate_key(Keyring.generate("k9"))
+    with pytest.raises(Invalid, match="key 'k2' is another one"):
+        log.rotate_key(Keyring.generate("k2"))
     topic.append(b"still k2", partition=0)
     log.close()
     log = open_log(keyring=newer)

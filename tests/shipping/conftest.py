@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 import holdfast
-from holdfast import Log, Settings
+from holdfast import Log, NotFound, Settings
 from holdfast.clock import Clock, SystemClock
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
@@ -52,7 +53,13 @@ class Root:
 
     def objects(self) -> dict[str, bytes]:
         """All but frontiers, which a log writes, and replaces, when it comes to it."""
-        return {key: self.store.get(key) for key in self.keys() if not key.startswith(layout.FRONTIERS)}
+        return {key: data for key, data in self.everything().items() if not key.startswith(layout.FRONTIERS)}
+
+    def everything(self) -> dict[str, bytes]:
+        """What a copy of the store has; taken again where an object goes meanwhile, which has a successor then."""
+        while True:
+            with suppress(NotFound):
+                return {key: self.store.get(key) for key in self.keys()}
 
     def replace(self, key: str, data: bytes) -> None:
         """Put other bytes under a key, as whoever can write to a bucket does."""

@@ -106,6 +106,15 @@ def test_a_restore_that_accepts_the_loss_reports_it_and_the_next_one_is_not_stop
     assert (again.records, again.lost_settled) == (25, ())
 
 
+def test_a_restore_speaks_above_owners_whose_claims_are_lost(settled, bring, keyring):
+    """Else what they said outranks what it says: readers would be refused for a loss that was accepted, for ever."""
+    settled.store.delete([*settled.keys(layout.EPOCHS), newest_manifest(settled)])
+    before = said(settled).epoch
+    assert bring(accept_loss=True).records == 20
+    assert said(settled).epoch == before + 1
+    assert holdfast.read(settled.url, "orders", keyring=keyring, include_tail=True).count() == 20
+
+
 def test_a_reader_is_told_and_may_insist(settled, keyring):
     settled.store.delete([newest_manifest(settled)])
     for tail in (False, True):
@@ -191,19 +200,20 @@ def test_a_log_s_own_directory_says_so_too(own, open_log, keyring):
     assert len(list((own / "segments" / layout.FRONTIERS).rglob("*.json"))) == 1
 
 
-def test_in_a_log_with_keys_a_missing_frontier_is_missed(settled, bring, keyring):
-    """Whoever can remove it can remove the newest manifest object, too: what is left is not taken for all."""
-    settled.store.delete([*settled.keys(layout.FRONTIERS), newest_manifest(settled)])
-    if keyring is None:
-        assert holdfast.read(settled.url, "orders").count() == 20
-        assert any("there is no frontier" in told for told in bring().not_proved)
-        return
+@pytest.mark.parametrize("left", [20, 0])
+def test_a_missing_frontier_is_missed(settled, bring, keyring, left):
+    """Whatever removed it may have removed manifest objects, all of them too: what is left is not taken for all."""
+    manifests = settled.keys(layout.manifest_folder("orders", 0))
+    settled.store.delete([*settled.keys(layout.FRONTIERS), *manifests[left // 10 :]])
     before = settled.objects()
     for look in (partial(holdfast.read, settled.url, "orders", keyring=keyring), bring, partial(bring, copy=True)):
         with pytest.raises(Corrupt, match="there is no frontier"):
             look()
     assert settled.objects() == before
-    assert bring(accept_loss=True).records == 20
+    assert holdfast.read(settled.url, "orders", keyring=keyring, fail_on_data_loss=False).count() == left
+    report = bring(accept_loss=True)
+    assert report.records == left
+    assert any("there is no frontier" in told for told in report.not_proved)
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "forged"])

@@ -180,6 +180,33 @@ def test_what_a_lease_needs_is_not_removed_while_it_holds(open_quiet, root, swee
     assert root.segments("orders") == [3]
 
 
+@pytest.mark.parametrize(
+    "shipping",
+    [
+        {"store_age_max_ms": 30 * DAY_S * 1000, "delete_after_ms": 0},
+        {"store_bytes_max": 1, "delete_after_ms": DAY_S * 1000},
+        {"store_bytes_max": 1, "delete_after_ms": 0},
+    ],
+    ids=["age", "delay", "lease"],
+)
+def test_a_clock_that_is_wrong_for_a_moment_removes_nothing_from_the_store(open_quiet, root, sweep, shipping):
+    """No segment is too old for it, no delay over, and no lease has run out."""
+    clock = ManualClock()
+    log = open_with_clock(open_quiet, clock, **shipping)
+    if not shipping["delete_after_ms"]:
+        lease(root, log, 1, clock.now_us() + 10 * 86_400 * 10**6, {"orders": {"0": 0}})
+    fill(log, "orders", 3)
+    log.ship(20)
+    clock.advance(1)
+    sweep(log)
+    clock.jump(400 * DAY_S)
+    for _ in range(2):
+        clock.advance(3_601)
+        sweep(log)
+    assert root.segments("orders") == [0, 1, 2]
+    assert len(expiries(root)) == (1 if "store_bytes_max" in shipping else 0)
+
+
 def test_retirement_goes_on_after_a_restart(open_quiet, root, sweep):
     clock = ManualClock()
     log = open_with_clock(open_quiet, clock, store_bytes_max=1, delete_after_ms=DAY_S * 1000)

@@ -116,6 +116,15 @@ def test_the_owner_removes_what_was_replaced_once_readers_had_their_time(kept, r
     assert kept.reconcile(remote=True, deep=True).clean
 
 
+def test_a_clock_that_is_wrong_for_a_moment_gives_readers_no_less_time(kept, root, clock, sweep):
+    Compactor(root.store).rewrite((0, 3), now_us=clock.now_us())
+    sweep(kept)
+    clock.jump(400 * DAY_S)
+    clock.advance(3_601)
+    sweep(kept)
+    assert root.segments("orders") == [0, 0, 1, 2, 3]
+
+
 def test_a_lease_keeps_what_was_replaced(kept, root, clock, sweep):
     until = clock.now_us() + 3 * int(DAY_S) * 10**6
     lease = LeaseDocument(log=kept.id, reader="spark", until_us=until, needs={"orders": {"0": 1}})

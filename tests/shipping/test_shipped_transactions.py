@@ -55,7 +55,7 @@ def states(root: Root, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, bytes]
     def noted(act: Any, *given: Any) -> None:
         with lock:
             act(*given)
-            found.append(root.objects())
+            found.append(root.everything())
 
     monkeypatch.setattr("tests.shipping.conftest.FlakyStore", Noted)
     return found
@@ -210,7 +210,7 @@ def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp
     gate = faults.hold("_manifest/")
     faults.back()
     commit(log, 5, durability="shipped")
-    left, other = copied(make_root, root.objects()), copied(make_root, root.objects())
+    left, other = copied(make_root, root.everything()), copied(make_root, root.everything())
     gate.open()
     log.close()
     holdfast.restore(other.url, tmp_path / "other", settings=Settings.from_mapping({}))
@@ -229,7 +229,7 @@ def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp
         commit(log, 6, durability="shipped")
         log.seal()
         log.ship()
-    for again in restored(make_root, left.objects(), tmp_path / "again"):
+    for again in restored(make_root, left.everything(), tmp_path / "again"):
         assert list(numbers(again).values()) == [list(range(7))] * 3
 
 

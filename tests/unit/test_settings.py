@@ -164,6 +164,16 @@ def test_a_variable_that_is_no_setting_is_refused_at_open(tmp_path, monkeypatch,
             holdfast.read(tmp_path / "root", "t")
 
 
+@pytest.mark.parametrize("name", ["HOLDFAST_CRYPTO__KEYRING", "HOLDFAST_STORE__URL", "HOLDFAST_CONFIG"])
+def test_an_empty_variable_does_not_turn_anything_off(tmp_path, monkeypatch, name):
+    """`HOLDFAST_CRYPTO__KEYRING=${RING}` where nobody has set RING: the log would be in the clear."""
+    monkeypatch.setenv(name, "")
+    for settings in (None, {"journal": {}}):
+        with pytest.raises(Invalid, match=f"{name} is empty"):
+            holdfast.open(tmp_path / "log", settings=settings)
+    assert not list(tmp_path.iterdir())
+
+
 def test_variables_that_are_used_elsewhere_are_no_settings(tmp_path, monkeypatch):
     """The command line's, those of the tests, and whatever a reference names."""
     for name in ("HOLDFAST_DEBUG", "HOLDFAST_SEED", "HOLDFAST_TEST_X", "HOLDFAST_TOKEN", "HOLDFAST_S3_KEY_ID"):

@@ -163,6 +163,7 @@ class Keyring:
                 f"the new keyring lacks the present key {present.current!r}",
                 hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
             )
+        self.joined(present)
 
     def joined(self, other: Keyring) -> Keyring:
         """This keyring with the keys of another one behind its own; Invalid where one name stands for two keys."""

@@ -254,16 +254,13 @@ class SettledRoot:
             end = limit((one.topic, one.partition))
             if one.topic in names and (end == LATEST or end > one.there):
                 self.lost(missing(one, self.store, _LOST_HINT))
-        own = [topic for topic in topics if not isinstance(topic, SinkTopicDocument)]
-        if frontier is None and any(
-            found[one.topic, n] > one.first_offset for one in own for n in range(one.partitions)
-        ):
+        if frontier is None and not all(isinstance(topic, SinkTopicDocument) for topic in topics):
             self._require_frontier()
         return found
 
     def _require_frontier(self) -> None:
-        """In a log with keys one is there before anything is settled: somebody has removed it."""
-        if self.store.trust.is_authentic and self.frontier() is None:
+        """A log writes one before its first topic: if it is not there by now, it was removed."""
+        if self.frontier() is None:
             self.lost(absent(_LOST_HINT))
 
     def frontier(self) -> FrontierDocument | None:

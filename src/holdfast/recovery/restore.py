@@ -208,7 +208,7 @@ class _Restore:
         seen = self._gather(attempt.owner)
         if self._options.copy:
             return self._make(seen, attempt, 0)
-        claim = takeover.claim()
+        claim = takeover.claim(above=0 if seen.frontier is None else seen.frontier.epoch)
         self._own = claim.epoch
         return self._make(self._take_over(takeover, claim), attempt, claim.epoch, takeover)
 
@@ -394,8 +394,7 @@ class _Restore:
             return
         if seen.behind:
             raise missing(seen.behind[0], self._store, _LOST_HINT)
-        has_settled = any(manifest.segments for manifest in seen.manifests.values())
-        if seen.frontier is None and has_settled and self._store.trust.is_authentic:
+        if seen.frontier is None and seen.topics:  # it was there before the first topic
             raise absent(_LOST_HINT)
 
     def _require_acknowledged(self, seen: Seen) -> None:

@@ -127,7 +127,7 @@ def not_proved(rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, damaged: 
 def _beyond(seen: Seen) -> Iterable[str]:
     """What may have been lost at the end of partitions."""
     yield from (f"records that were settled are missing {one}: the loss was accepted" for one in seen.behind)
-    if seen.frontier is None and any(manifest.segments for manifest in seen.manifests.values()):
+    if seen.frontier is None and seen.topics:
         yield "there is no frontier: newest manifest objects that are missing cannot be noticed"
     for (topic, partition), files in sorted(seen.files_beyond.items()):
         yield (

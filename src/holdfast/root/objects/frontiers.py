@@ -107,7 +107,7 @@ def missing(found: Behind, store: Store, hint: str) -> Corrupt:
 
 
 def absent(hint: str) -> Corrupt:
-    """What to say where a log with keys has settled something, and there is no frontier: somebody has removed it."""
+    """What to say where a log has topics and no frontier: it wrote one before them, and somebody has removed it."""
     return Corrupt("there is no frontier: nobody can tell what is missing", path=layout.FRONTIERS, hint=hint)
 
 

@@ -56,14 +56,17 @@ class Takeover:
         self._owner = owner
         self._clock = clock
 
-    def claim(self) -> EpochDocument:
-        """Claim the epoch; one that an interrupted attempt claimed is still ours if nobody has claimed since."""
+    def claim(self, above: int = 0) -> EpochDocument:
+        """Claim the epoch; one that an interrupted attempt claimed is still ours if nobody has claimed since.
+
+        `above` is an epoch that there certainly was, also where its claim is lost.
+        """
         current = self.current()
         if current is not None:
             return current
         # In a thread of its own: whoever calls may be running an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
-            return thread.submit(lambda: asyncio.run(self._claim_anew())).result()
+            return thread.submit(lambda: asyncio.run(self._claim_anew(above))).result()
 
     def current(self) -> EpochDocument | None:
         """The claim that an interrupted attempt of this directory made, if nobody has claimed since."""
@@ -160,10 +163,10 @@ class Takeover:
             raise Corrupt("a claim belongs elsewhere", path=key)
         return claim
 
-    async def _claim_anew(self) -> EpochDocument:
+    async def _claim_anew(self, above: int) -> EpochDocument:
         remote = StoreRemote(self._store, 2)
         try:
-            claimant = Claimant(bytes.fromhex(self._log.log), self._log.created_us, self._owner)
+            claimant = Claimant(bytes.fromhex(self._log.log), self._log.created_us, self._owner, above)
             fence = Fence(claimant, self._store, remote, _Retrying(), self._clock)
             return await fence.claim("restore")
         finally:
