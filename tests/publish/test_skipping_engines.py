@@ -12,6 +12,7 @@ import deltalake
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from tests import poison
@@ -145,3 +146,14 @@ def test_no_bound_excludes_a_row_that_a_plain_list_would_give(
     for one in [Condition("x", ">", (9.5,)), Condition("s.y", ">", (1.8e307,)), *some(asked, 25)]:
         if not has_its_own_mind(engine, one):
             assert sorted(answer(one)) == one.ids(ROWS), one
+
+
+def test_the_dataset_of_deltalake_gives_what_arrow_finds_in_memory(table: Path) -> None:
+    """Bounds that a file does not have are none: deltalake would take them for null, and skip the file."""
+    found, memory = deltalake.DeltaTable(table).to_pyarrow_dataset(), ds.dataset(poison.TABLE)
+    for name in set(COLUMNS.names) & set(poison.KINDS):
+        for value in poison.KINDS[name].values:
+            literal = pa.scalar(value, poison.KINDS[name].arrow)
+            for asked in (ds.field(name) == literal, ds.field(name) >= literal, ~(ds.field(name) > literal)):
+                ids = [one.to_table(columns=["id"], filter=asked)["id"].to_pylist() for one in (found, memory)]
+                assert sorted(ids[0]) == sorted(ids[1]), asked

@@ -70,6 +70,17 @@ def floating(schema: pa.Schema) -> dict[str, FloatBounds]:
     return {column.name: FloatBounds() for column in some if _is.is_floating(column.type) and "." not in column.name}
 
 
+def bounded_everywhere(schema: pa.Schema) -> list[str]:
+    """The columns that have bounds in every file with a value of them, but for years that have no four digits."""
+    return [
+        column.name
+        for column in list(schema)[:COLUMNS_MAX]
+        if "." not in column.name
+        and not (_is.is_floating(column.type) or _is.is_string(column.type))
+        and _bound(column.type) is not None
+    ]
+
+
 def stats_text(metadata: pq.FileMetaData, schema: pa.Schema, floats: Mapping[str, FloatBounds]) -> str:
     """The statistics of a file that was just written; `floats` are what its floating columns have."""
     least: dict[str, Any] = {}

@@ -29,6 +29,7 @@ from holdfast.store.port import Store
 from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
+from holdfast.tables.file_stats import bounded_everywhere
 from holdfast.tables.log_reading import LogReading
 from holdfast.tables.table_cleaning import Cleaning, CleanReport
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
@@ -163,9 +164,8 @@ class TableLog:
         self._require_next(before, change.run)
         now_ms = self._clock.now_us() // 1000
         schema = self._schema(before, change)
-        text = table_schema.delta_text(schema)
-        metadata = self._metadata(before, change, text, now_ms)
-        protocol = protocol_of(text)
+        metadata = self._metadata(before, change, schema, now_ms)
+        protocol = protocol_of(metadata.schema_string)
         digest = metadata_digest(protocol, metadata)
         removed, files = _files_after(before, change)
         state = before.state.plus(change.added, removed)
@@ -213,16 +213,17 @@ class TableLog:
         is_new = before.schema is None or (change.run.kind == "snapshot" and not _left(before, change))
         return now if is_new or before.schema is None else table_schema.grown(before.schema, now)
 
-    def _metadata(self, before: TableSnapshot, change: TableChange, text: str, now_ms: int) -> Metadata:
+    def _metadata(self, before: TableSnapshot, change: TableChange, schema: pa.Schema, now_ms: int) -> Metadata:
         is_new = before.version < 0 or before.schema is None
         table = actions.table_id(self._clock.random_bytes(16)) if is_new else before.table_id
         configuration = {**_CONFIGURATION, **before.configuration, **change.configuration}
+        configuration[actions.STATS_COLUMNS] = actions.stats_columns(bounded_everywhere(schema))
         return Metadata(
             table,
             self._name,
             f"a table of the pipeline {change.run.pipeline}; written by it alone",
             Provider(),
-            text,
+            table_schema.delta_text(schema),
             (),
             configuration,
             now_ms if is_new else before.created_ms,

@@ -16,6 +16,12 @@ import msgspec
 ENGINE = "holdfast"
 LOCAL_TIMES = "timestampNtz"
 """The feature that a table with times without a zone needs."""
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+"""The setting that names columns by whose bounds files are skipped.
+
+Without it `deltalake` (1.6) takes a bound that a file does not have for null, compares with that, and skips the file:
+`DeltaTable(…).to_pyarrow_table(filters=…)` would lose rows. So it names columns that have bounds in every file.
+"""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
@@ -102,6 +108,15 @@ def moment(time_us: int, zone: str = "Z") -> str | None:
     if not _YEARS_US[0] <= time_us <= _YEARS_US[1]:
         return None
     return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%f").rjust(26, "0") + zone
+
+
+def stats_columns(names: Iterable[str]) -> str:
+    """The value of `STATS_COLUMNS`.
+
+    >>> stats_columns(["id", "new `id`"])
+    '`id`,`new ``id```'
+    """
+    return ",".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def table_id(random: bytes) -> str:

@@ -10,7 +10,19 @@ from typing import Any
 
 import msgspec
 
-from holdfast.publish.delta.actions import ENGINE, LOCAL_TIMES, Add, Metadata, Protocol, Provider, Remove, Txn, moment
+from holdfast.publish.delta.actions import (
+    ENGINE,
+    LOCAL_TIMES,
+    STATS_COLUMNS,
+    Add,
+    Metadata,
+    Protocol,
+    Provider,
+    Remove,
+    Txn,
+    moment,
+    stats_columns,
+)
 from holdfast.publish.delta.column_types import Columns
 from holdfast.publish.table_change import Cursor
 from holdfast.root.objects.documents import SegmentDocument
@@ -56,6 +68,7 @@ def metadata(columns: Columns, topic: str, table: str, created_ms: int, delete_a
     configuration = {
         "delta.deletedFileRetentionDuration": f"interval {-(-delete_after_ms // 1000)} seconds",
         "delta.enableExpiredLogCleanup": "false",
+        STATS_COLUMNS: stats_columns([columns.offset, columns.time]),
     }
     return Metadata(
         table,
