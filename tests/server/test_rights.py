@@ -26,6 +26,7 @@ from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
+from holdfast.server.routes import space_routes
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import make
 from tests.server.rights_matrix import TABLE, matrix, running, tokens_for
@@ -407,6 +408,27 @@ def test_one_tokens_long_work_leaves_room_for_others(tmp_path: Path, monkeypatch
             may_end.set()
             assert sorted(one.result()[0] for one in asked) == [200, 200, 429, 429, 429]
             assert other.result()[0] == 200
+
+
+def test_a_large_transaction_keeps_nobody_waiting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken apart beside the event loop, which answers others meanwhile."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    add = space_routes._add
+
+    def adding(*arguments: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        add(*arguments)
+
+    monkeypatch.setattr(space_routes, "_add", adding)
+    operations = [{"append": "orders", "record": {"payload": "x" * 100}}] * 1_000
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(place.client("web").ask, "POST", "/v1/transactions", {"operations": operations})
+        assert begun.wait(10)
+        assert place.client("boss").ask("GET", "/v1")[0] == 200
+        may_go_on.set()
+        status, body = asked.result()
+    assert (status, len(json.loads(body)["receipts"])) == (200, 1_000)
 
 
 def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) -> None:
