@@ -127,7 +127,7 @@ def _add(transaction: Transaction, operation: Operation, served: Served) -> None
     if operation.put is not None:
         transaction.put(operation.put, key, decoded(operation.body or "", operation.body_encoding))
     else:
-        transaction.delete(operation.delete, key)
+        transaction.delete(operation.delete or "", key)
 
 
 async def spaces(request: ApiRequest, served: Served) -> Answer:
