@@ -26,7 +26,7 @@ from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
-from holdfast.server.routes import space_routes
+from holdfast.server.routes import reading_records, space_routes
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import make
 from tests.server.rights_matrix import TABLE, matrix, running, tokens_for
@@ -429,6 +429,29 @@ def test_a_large_transaction_keeps_nobody_waiting(place: Place, monkeypatch: pyt
         may_go_on.set()
         status, body = asked.result()
     assert (status, len(json.loads(body)["receipts"])) == (200, 1_000)
+
+
+def test_one_tokens_large_reads_leave_threads_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+    page, under_way = reading_records.page, []
+
+    def reading(topic: Any, *arguments: Any) -> Any:
+        if topic.name == "orders":
+            under_way.append(not may_end.is_set())
+            begun.release()
+            assert may_end.wait(10)
+        return page(topic, *arguments)
+
+    monkeypatch.setattr(reading_records, "page", reading)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(place.client("web").ask, "GET", "/v1/topics/orders/records") for _ in range(16)]
+        assert all(begun.acquire(timeout=10) for _ in range(4))
+        try:
+            assert place.client("looker").ask("GET", "/v1/topics/secret/records")[0] == 200
+        finally:
+            may_end.set()
+        assert [one.result()[0] for one in asked] == [200] * 16
+    assert sum(under_way) == 4
 
 
 def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) -> None:

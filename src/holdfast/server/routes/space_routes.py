@@ -71,14 +71,16 @@ async def transact(request: ApiRequest, served: Served) -> Answer:
         raise Refusal(415, "a transaction is JSON", hint="send Content-Type: application/json")
     content = await request.body()
     is_large = len(content) > _LARGE_BYTES
-    asked = await served.read(partial(_asked, content, request)) if is_large else _asked(content, request)
+    asked = (
+        await served.read(partial(_asked, content, request), request.caller) if is_large else _asked(content, request)
+    )
     transaction = served.log.transaction(timeout=asked.timeout, durability=asked.durability)
     async with transaction:
         if is_large:
-            await served.read(partial(_add_all, transaction, asked, served))
+            await served.read(partial(_add_all, transaction, asked, served), request.caller)
         else:
             _add_all(transaction, asked, served)
-    receipts = await served.read(lambda: transaction.receipts) if is_large else transaction.receipts
+    receipts = await served.read(lambda: transaction.receipts, request.caller) if is_large else transaction.receipts
     return json_answer(TransactionAnswer(receipts))
 
 
