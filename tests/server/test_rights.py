@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -317,6 +320,31 @@ def test_no_path_of_this_machine_is_told() -> None:
     assert "/home" not in told.message + told.hint
     hint = body_of(holdfast.Invalid("x", hint="PUT /v1/topics/NAME, or see /docs"), "1").hint
     assert hint == "PUT /v1/topics/NAME, or see /docs"
+
+
+def test_no_answer_names_a_path_of_this_machine(tmp_path: Path) -> None:
+    """Not where the error of an item, of an execution or of the last attempt stands in an answer that is fine."""
+    settings = {"store": {"url": (tmp_path / "root").as_uri()}, "disk": {"free_bytes_min": "1000TiB"}}
+    for place in _placed(tmp_path, settings):
+        shutil.rmtree(tmp_path / "log" / "segments", ignore_errors=True)
+        started = {
+            "id": str(UUID(int=1)),
+            "kind": "k",
+            "queue": "q",
+            "priority": 0,
+            "due_us": 0,
+            "input": b"\x92\x90\x80",
+        }
+        asked = msgspec.msgpack.encode([bytes(16), "start", started])
+        every = place.client("all")
+        told = [
+            every.group(records("orders", b"x")),
+            every.ask("POST", "/v1/client/executions", asked, content_type="application/msgpack"),
+            *(every.ask("POST", f"/v1/{verb}", {}) for verb in ("compact", "reconcile", "seal")),
+            every.ask("GET", "/v1/stats"),
+        ]
+        assert b"nearly full" in told[0][1]
+        assert [answer for answer in told if str(tmp_path).encode() in answer[1]] == []
 
 
 def test_a_trailer_is_no_header(place: Place) -> None:

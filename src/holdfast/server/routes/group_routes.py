@@ -30,7 +30,7 @@ from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
 from holdfast.server.http_errors import Refusal as HttpRefusal
-from holdfast.server.http_errors import body_of, headers_of, status_of
+from holdfast.server.http_errors import body_of, headers_of, status_of, without_places
 from holdfast.server.routes.consumer_routes import Member, gone, held_members
 from holdfast.server.served import Served
 
@@ -164,4 +164,5 @@ def _run(run: StoredRun, partitions: object) -> RunOutcome:
 
 
 def _told(refusal: Refusal) -> ErrorBody:
-    return ErrorBody(refusal.kind, refusal.message, refusal.hint, dict(refusal.fields))
+    fields = {name: value for name, value in refusal.fields.items() if name != "path"}
+    return ErrorBody(refusal.kind, without_places(refusal.message), without_places(refusal.hint), fields)
