@@ -139,8 +139,10 @@ async def spaces(request: ApiRequest, served: Served) -> Answer:
 
 async def space_items(request: ApiRequest, served: Served) -> Answer:
     """All items of a space."""
-    found = await served.read(served.log.space(request.params["space"]).items)
-    return json_answer({"items": [_item(key, body) for key, body in found]})
+    space = served.log.space(request.params["space"])
+    return await served.read(
+        lambda: json_answer({"items": [_item(key, body) for key, body in space.items()]}), request.caller
+    )
 
 
 async def space_item(request: ApiRequest, served: Served) -> Answer:
