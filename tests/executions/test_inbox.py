@@ -342,6 +342,7 @@ def test_a_folder_that_others_may_write_to_or_that_is_none_is_not_used(tmp_path,
     else:
         folder.rename(tmp_path / "aside")
         folder.write_bytes(b"")
+        assert not Folder.of(tmp_path / "log", MOST).has_messages()
     with open_log(tmp_path / "log") as log:
         room_of(log).inbox.tick()
         wait_until(lambda: "inbox is not used" in caplog.text)

@@ -157,23 +157,26 @@ def checked(document: dict[str, Any]) -> bytes:
 def _values(chance: Random, objects: Objects, key: str) -> Mutation:
     document = json.loads(objects[key])
     name = chance.choice([name for name in document if name != "check"])
-    document[name] = _other(chance, document[name])
+    document[name] = other_value(chance, document[name])
     return Mutation("", f"value {name}={str(document[name])[:40]!r}", key, {key: checked(document)})
 
 
-def _other(chance: Random, value: Any) -> Any:
+def other_value(chance: Random, value: Any) -> Any:
+    """Another value in place of this one: of its type, or of another one; of a mapping one item is changed."""
     if chance.random() < 0.1:
         return chance.choice((None, True, "", [], {}, 1.5, "x" * 100_000, [[]] * 1000))
     if isinstance(value, bool) or value is None:
         return chance.choice((True, 0, {"bytes_max": -1, "age_max_us": 2**70, "records_max": 1}))
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return chance.choice((value + 1, value - 1, *EXTREMES))
     if isinstance(value, str):
         return _other_text(chance, value)
+    if isinstance(value, bytes):
+        return flipped(chance, value)
     if isinstance(value, list):
-        return [_other(chance, item) for item in value] if value else [{}]
+        return [other_value(chance, item) for item in value] if value else [{}]
     name = chance.choice(list(value) or ["new"])
-    return {**value, name: _other(chance, value.get(name, 0))}
+    return {**value, name: other_value(chance, value.get(name, 0))}
 
 
 def _other_text(chance: Random, value: str) -> str:

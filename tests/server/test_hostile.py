@@ -9,9 +9,18 @@ import resource
 import socket
 import struct
 import time
+from uuid import UUID
 
+import msgspec
+import pyarrow as pa
 import pytest
 
+from holdfast import errors
+from holdfast.model import frame
+from holdfast.model.record_columns import Columns
+from holdfast.remote.wire.group_message import RecordsRun, SpaceChange, Unit, encode_group
+from holdfast.server.api_answers import ARROW
+from tests.hostile.mutations import flipped, other_value
 from tests.server.conftest import PATIENCE, Server, serving
 
 pytestmark = pytest.mark.disk
@@ -152,6 +161,8 @@ def test_an_endless_path_is_refused(hasty):
         HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
         HEAD + b"transfer-encoding: gzip\r\n\r\n",
         HEAD + b'transfer-encoding: gzip, chunked\r\n\r\n10\r\n{"payload": "x"}\r\n0\r\n\r\n',
+        HEAD.replace(b"1.1", b"1.0") + b'transfer-encoding: chunked\r\n\r\n10\r\n{"payload": "x"}\r\n0\r\n\r\n',
+        HEAD.replace(b"1.1", b"2.0") + b'content-length: 16\r\n\r\n{"payload": "x"}',
         HEAD + b'holdfast-key: a\r\nholdfast-key: b\r\ncontent-length: 16\r\n\r\n{"payload": "x"}',
         b"GET http://evil.example/v1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         HEAD + b"holdfast-key: \xff\xfe\r\ncontent-length: 2\r\n\r\n{}",
@@ -228,6 +239,96 @@ def test_fuzzed_requests(hasty, seed):
         except ConnectionError:
             continue
         assert not answer.startswith(b"HTTP/1.1 500"), bytes(request)
+
+
+def test_fuzzed_bodies(serve, tmp_path, seed):
+    """Of every kind: an answer or a typed refusal; what was taken is read as it was, before and after sealing."""
+    chance, server = random.Random(seed), serve(tmp_path / "log")
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    made = server.ask("PUT", "/v1/topics/rows", schema.serialize().to_pybytes(), {"content-type": ARROW})
+    assert made.status in (200, 201)
+    for number in range(300):
+        method, path, kind, body = chance.choice(bodies(schema, number))
+        headers = {"content-type": kind, "holdfast-session": f"{number:032x}"}
+        headers |= {"holdfast-sequence": "1", "holdfast-floor": "1"} if path == "/v1/groups" else {}
+        sent = changed(chance, kind, body)
+        reply = server.ask(method, path, sent, headers)
+        is_refused = 400 <= reply.status < 500 and reply.kind in errors.__dict__
+        assert is_refused or reply.status in (200, 201), (sent, reply)
+    before = {name: stored(server, name) for name in ("raw", "rows")}
+    assert server.post("/v1/seal").status == 200
+    assert {name: stored(server, name) for name in before} == before
+    assert all(table.num_rows for table in before.values())
+
+
+def changed(chance: random.Random, kind: str, body: bytes) -> bytes:
+    """Other values, where it can be taken apart; else other bytes; now and then as it is."""
+    codec = {"application/json": msgspec.json, "application/msgpack": msgspec.msgpack}.get(kind)
+    way = chance.random()
+    if way < 0.15:
+        return body
+    if codec is None or way < 0.4:
+        return flipped(chance, body)
+    try:
+        return codec.encode(one_changed(chance, codec.decode(body)))
+    except OverflowError:  # a number that MessagePack does not have
+        return body + body
+
+
+def one_changed(chance: random.Random, value: object) -> object:
+    """One value somewhere inside."""
+    if isinstance(value, list) and value:
+        at = chance.randrange(len(value))
+        return [*value[:at], one_changed(chance, value[at]), *value[at + 1 :]]
+    if isinstance(value, dict) and value and chance.random() < 0.9:
+        name = chance.choice(list(value))
+        return {**value, name: one_changed(chance, value[name])}
+    return other_value(chance, value)
+
+
+def bodies(schema: pa.Schema, number: int) -> list[tuple[str, str, str, bytes]]:
+    """One valid body of each kind: method, path, type, bytes."""
+    rows = pa.table({"id": [1, 2, None], "name": ["a", None, "c" * 50]}, schema=schema)
+    raw = pa.table({"payload": [b"a", b"b" * 50], "key": [b"k", None], "kind": ["x", None]})
+    run = RecordsRun("raw", 0, frame.encode(Columns([b"a", b"b"], [1, 2], {0: (b"k", b"x", None)})))
+    unit = Unit([run, SpaceChange("s", [(b"k", b"v")], [b"l"])], False)
+    operations = [{"append": "raw", "record": {"payload": "x"}}, {"append": "rows", "row": {"id": 1, "name": "n"}}]
+    started = [number.to_bytes(16, "big"), "start", {
+        "id": str(UUID(int=number)), "kind": "k", "queue": "q", "priority": 0, "due_us": 0,
+        "input": msgspec.msgpack.encode([[1], {"a": 2}]),
+    }]  # fmt: skip
+    records = [{"payload": "x", "key": "k", "headers": {"a": "b"}, "time": "2026-01-31T12:00:00Z"}, {"payload": "y"}]
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    posts: list[tuple[str, str, bytes]] = [
+        ("topics/raw/records", "application/json", msgspec.json.encode(records)),
+        ("topics/raw/records", "application/x-ndjson", lines),
+        ("topics/raw/records", ARROW, stream(raw)),
+        ("topics/rows/records", ARROW, stream(rows)),
+        ("topics/rows/records", "application/json", msgspec.json.encode(rows.to_pylist())),
+        ("transactions", "application/json", msgspec.json.encode({"operations": operations})),
+        ("groups", "application/msgpack", encode_group([run, unit])),
+        ("client/executions", "application/msgpack", msgspec.msgpack.encode(started)),
+        ("executions", "application/json", b'{"kind": "k", "args": [1, {"a": [2.5]}], "priority": 3}'),
+        ("topics/raw/consumers/c/members", "application/json", b'{"start": "first", "patience": 0}'),
+    ]  # fmt: skip
+    found = [("POST", "/v1/" + path, kind, body) for path, kind, body in posts]
+    return [*found, ("PUT", "/v1/topics/rows", ARROW, schema.serialize().to_pybytes())]
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def stored(server: Server, topic: str) -> pa.Table:
+    """All that a topic has, as Arrow."""
+    reply = server.get(f"/v1/topics/{topic}/records?limit=100000", headers={"accept": ARROW})
+    assert reply.status == 200, reply
+    table = pa.ipc.open_stream(reply.body).read_all()
+    table.validate(full=True)
+    return table
 
 
 def test_thousands_of_idle_connections_are_bounded(hasty):

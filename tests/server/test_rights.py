@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from http.client import HTTPConnection
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -27,6 +30,7 @@ from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
+from holdfast.server.routes import reading_records, space_routes
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import make
 from tests.server.rights_matrix import TABLE, matrix, running, tokens_for
@@ -319,6 +323,31 @@ def test_no_path_of_this_machine_is_told() -> None:
     assert hint == "PUT /v1/topics/NAME, or see /docs"
 
 
+def test_no_answer_names_a_path_of_this_machine(tmp_path: Path) -> None:
+    """Not where the error of an item, of an execution or of the last attempt stands in an answer that is fine."""
+    settings = {"store": {"url": (tmp_path / "root").as_uri()}, "disk": {"free_bytes_min": "1000TiB"}}
+    for place in _placed(tmp_path, settings):
+        shutil.rmtree(tmp_path / "log" / "segments", ignore_errors=True)
+        started = {
+            "id": str(UUID(int=1)),
+            "kind": "k",
+            "queue": "q",
+            "priority": 0,
+            "due_us": 0,
+            "input": b"\x92\x90\x80",
+        }
+        asked = msgspec.msgpack.encode([bytes(16), "start", started])
+        every = place.client("all")
+        told = [
+            every.group(records("orders", b"x")),
+            every.ask("POST", "/v1/client/executions", asked, content_type="application/msgpack"),
+            *(every.ask("POST", f"/v1/{verb}", {}) for verb in ("compact", "reconcile", "seal")),
+            every.ask("GET", "/v1/stats"),
+        ]
+        assert b"nearly full" in told[0][1]
+        assert [answer for answer in told if str(tmp_path).encode() in answer[1]] == []
+
+
 def test_a_trailer_is_no_header(place: Place) -> None:
     """What comes behind the body names nobody and no key."""
     token, body = place.client("all").token, b'{"payload":"x"}'
@@ -409,6 +438,50 @@ def test_one_tokens_long_work_leaves_room_for_others(tmp_path: Path, monkeypatch
             may_end.set()
             assert sorted(one.result()[0] for one in asked) == [200, 200, 429, 429, 429]
             assert other.result()[0] == 200
+
+
+def test_a_large_transaction_keeps_nobody_waiting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken apart beside the event loop, which answers others meanwhile."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    add = space_routes._add
+
+    def adding(*arguments: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(10)
+        add(*arguments)
+
+    monkeypatch.setattr(space_routes, "_add", adding)
+    operations = [{"append": "orders", "record": {"payload": "x" * 100}}] * 1_000
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(place.client("web").ask, "POST", "/v1/transactions", {"operations": operations})
+        assert begun.wait(10)
+        assert place.client("boss").ask("GET", "/v1")[0] == 200
+        may_go_on.set()
+        status, body = asked.result()
+    assert (status, len(json.loads(body)["receipts"])) == (200, 1_000)
+
+
+def test_one_tokens_large_reads_leave_threads_for_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+    page, under_way = reading_records.page, []
+
+    def reading(topic: Any, *arguments: Any) -> Any:
+        if topic.name == "orders":
+            under_way.append(not may_end.is_set())
+            begun.release()
+            assert may_end.wait(10)
+        return page(topic, *arguments)
+
+    monkeypatch.setattr(reading_records, "page", reading)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(place.client("web").ask, "GET", "/v1/topics/orders/records") for _ in range(16)]
+        assert all(begun.acquire(timeout=10) for _ in range(4))
+        try:
+            assert place.client("looker").ask("GET", "/v1/topics/secret/records")[0] == 200
+        finally:
+            may_end.set()
+        assert [one.result()[0] for one in asked] == [200] * 16
+    assert sum(under_way) == 4
 
 
 def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) -> None:

@@ -25,23 +25,23 @@ from holdfast.sharing.shared_log import answer_members
 
 pytestmark = pytest.mark.disk
 
-TOPICS = ("orders", "_consumers", "_executions", "_new")
+TOPICS = ("orders", "_consumers", "_tokens", "_executions", "_new")
 NONE = (None, None, None)
-TABLE: dict[str, tuple[Callable[[str], Any], str]] = {
-    # call              request                                                  orders _consumers _executions _new
-    "create_topic":    (lambda topic: CreateTopicCall(topic, 1, 0, b"", b""), "fine   fine       Denied      Denied"),
-    "add_schema":      (lambda topic: AddSchemaCall(topic, 1, b"f", b"d"), "Invalid Denied    Denied      Denied"),
-    "set_policy":      (lambda topic: SetPolicyCall(topic, 0, 0, 9), "fine   Denied     Denied      Denied"),
-    "set_retention":   (lambda topic: SetRetention(topic, NONE, (), NONE), "fine   Denied     Denied      Denied"),
-    "seal":            (lambda topic: SealTopics((topic,), 9.0), "fine   fine       fine        NotFound"),
-    "compact":         (lambda topic: Compact((topic,), 2**20, True), "fine   fine       fine        NotFound"),
-    "require_free":    (RequireFree, "fine   fine       fine        fine"),
-    "watch":           (lambda topic: Watch((topic,), False), "fine   fine       fine        fine"),
-    "marks":           (AskMarks, "fine   fine       fine        fine"),
-    "join_consumer":   (lambda topic: JoinConsumer("c", topic, bytes(16), None, 0.0, {}),
-                        "fine   Invalid    fine        NotFound"),
-    "consumers":       (AskConsumers, "fine   fine       fine        fine"),
-    "forget_consumer": (lambda topic: ForgetConsumer("d", topic), "NotFound NotFound   NotFound    NotFound"),
+TABLE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    # call              orders   _cons…   _tokens  _exec…   _new
+    "create_topic":    ("fine     fine     fine     Denied   Denied", lambda t: CreateTopicCall(t, 1, 0, b"", b"")),
+    "add_schema":      ("Invalid  Denied   Denied   Denied   Denied", lambda t: AddSchemaCall(t, 1, b"f", b"d")),
+    "set_policy":      ("fine     Denied   Denied   Denied   Denied", lambda t: SetPolicyCall(t, 0, 0, 9)),
+    "set_retention":   ("fine     Denied   Denied   Denied   Denied", lambda t: SetRetention(t, NONE, (), NONE)),
+    "seal":            ("fine     fine     fine     fine     NotFound", lambda t: SealTopics((t,), 9.0)),
+    "compact":         ("fine     fine     fine     fine     NotFound", lambda t: Compact((t,), 2**20, True)),
+    "require_free":    ("fine     fine     fine     fine     fine", RequireFree),
+    "watch":           ("fine     fine     fine     fine     fine", lambda t: Watch((t,), False)),
+    "marks":           ("fine     fine     fine     fine     fine", AskMarks),
+    "join_consumer":   ("fine     Invalid  fine     fine     NotFound",
+                        lambda t: JoinConsumer("c", t, bytes(16), None, 0.0, {})),
+    "consumers":       ("fine     fine     fine     fine     fine", AskConsumers),
+    "forget_consumer": ("NotFound NotFound NotFound NotFound NotFound", lambda t: ForgetConsumer("d", t)),
 }  # fmt: skip
 """Calls that name a topic. Seal and compact change no record, so they are let through for all."""
 
@@ -61,7 +61,7 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
         stop = answer_members(host, log, lambda: None, lambda: b"")
         assert set(host.calls) == set(TABLE) | WITHOUT_TOPIC
         caller = Peer(bytes(16), 1, lambda name, body: None)
-        for name, (request, expected) in TABLE.items():
+        for name, (expected, request) in TABLE.items():
             found = [_answer(host.calls[name], caller, request(topic)) for topic in TOPICS]
             assert found == expected.split(), name
         caller.end()

@@ -36,6 +36,7 @@ def test_options_are_parsed() -> None:
         ({"path": ""}, "there is no root"),
         ({"topic": ""}, "there is no topic"),
         ({"topic": "../x"}, "not a topic name"),
+        ({"topic": "_executions"}, "holdfast's own"),
         ({"topik": "t"}, "there is no option topik (did you mean topic?)"),
         ({"startingOffsets": "earliest"}, "there is no option startingoffsets"),
         ({"txnAppId": "a"}, "belong together"),

@@ -276,7 +276,7 @@ class GroupReader:
 
 
 def _not_theirs() -> BadFrame:
-    """Of what holdfast keeps for itself members write positions of consumers alone, in units: topic and space."""
+    """Of what holdfast keeps for itself members write `MEMBERS_WRITE` alone, and the space of positions, in units."""
     return BadFrame("a change of what members do not write")
 
 

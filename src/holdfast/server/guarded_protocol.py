@@ -209,7 +209,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """All headers are there."""
-        if not is_unambiguous(self.url, self.headers, self.parser.should_upgrade()):
+        version = self.parser.get_http_version()
+        if not is_unambiguous(version, self.url, self.headers, self.parser.should_upgrade()):
             raise httptools.HttpParserError("others might read it in another way")
         self._wait_for("body", self._body_s)
         super().on_headers_complete()
@@ -264,12 +265,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._send_deadline = inf
 
 
-def is_unambiguous(target: bytes, headers: list[tuple[bytes, bytes]], may_upgrade: bool) -> bool:
+def is_unambiguous(version: str, target: bytes, headers: list[tuple[bytes, bytes]], may_upgrade: bool) -> bool:
     """Whether whoever passed this request on must have read it as we do.
 
-    Else one could hide in the body of another: a parser takes nothing behind a request to upgrade for its body.
+    Else one could hide in the body of another: a parser takes nothing behind a request to upgrade for its body, and
+    HTTP/1.0 has no chunks.
     """
     names = [name for name, _ in headers]
+    if version != "1.1" and (version != "1.0" or b"transfer-encoding" in names):
+        return False
     if any(names.count(name) > 1 for name in names if name in _ONCE or name.startswith(b"holdfast-")):
         return False
     if may_upgrade and (b"content-length" in names or b"transfer-encoding" in names):

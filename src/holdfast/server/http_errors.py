@@ -45,7 +45,7 @@ _FIELDS = ("first", "reason", "topic", "partition", "offset", "holder")
 _GAP = re.compile(r"sequence=\d+ expected=(\d+)\Z")
 """What is said of a producer's number that leaves a gap: values stand at the end of a message."""
 _PATH = re.compile(r" path=.*?(?=: | [a-z_]+=|$)", re.DOTALL)
-_PLACE = re.compile(r"(?<![\w.:/<])/(?!v1/|docs\b|metrics\b)[^\s'\"]+")
+_PLACE = re.compile(r"(?:file://|(?<![\w.:/<])/(?!v1/|docs\b|metrics\b))[^\s'\"]+")
 """A path of this machine in a text; routes of the server are none."""
 _HINT_OF_FULL = "wait as long as Retry-After says, then send it again"
 _HINT_OF_UNKNOWN = "send it again with the same producer and sequence, or the same Idempotency-Key: it is written once"
@@ -90,7 +90,12 @@ def body_of(error: HoldfastError, request: str, sees: Callable[[str], bool] = la
     gap = _GAP.search(error.message) if type(error) is Invalid else None
     if gap is not None:
         fields["expected"] = int(gap[1])
-    return ErrorBody(kind_of(error), _message(error), _hint(error), fields, request)
+    return ErrorBody(kind_of(error), without_places(error.message), _hint(error), fields, request)
+
+
+def without_places(text: str) -> str:
+    """Without a path of this machine."""
+    return _PLACE.sub("…", _PATH.sub("", text))
 
 
 def kind_of(error: HoldfastError) -> str:
@@ -112,12 +117,7 @@ def headers_of(error: HoldfastError, status: int) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def _message(error: HoldfastError) -> str:
-    """Without a path of this machine."""
-    return _PLACE.sub("…", _PATH.sub("", error.message))
-
-
 def _hint(error: HoldfastError) -> str:
     if isinstance(error, Full):
         return _HINT_OF_FULL
-    return _HINT_OF_UNKNOWN if isinstance(error, OutcomeUnknown) else _PLACE.sub("…", error.hint)
+    return _HINT_OF_UNKNOWN if isinstance(error, OutcomeUnknown) else without_places(error.hint)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Denied, Invalid
@@ -23,7 +24,7 @@ from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
 from holdfast.server.browser_guard import BrowserGuard
-from holdfast.server.places import Places, TokenSessions
+from holdfast.server.places import Places, TokenSessions, share_of
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 
@@ -58,6 +59,8 @@ class Served:
         self._readers = ThreadPoolExecutor(_READERS, "holdfast-http-read")
         self._workers = ThreadPoolExecutor(_WORKERS, "holdfast-http-work")
         self._works = Places(_WORKERS, "long requests", share)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._own_readers = share_of(_READERS, share)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -97,9 +100,16 @@ class Served:
 
     # -- threads ------------------------------------------------------------------------------------------
 
-    async def read(self, work: Callable[[], Value]) -> Value:
-        """Do what reads, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+    async def read(self, work: Callable[[], Value], caller: Caller | None = None) -> Value:
+        """Do what reads, in a thread. What may take a while is somebody's, who waits when others might have to."""
+        loop = asyncio.get_running_loop()
+        if caller is None or caller.is_anyone:
+            return await loop.run_in_executor(self._readers, work)
+        turns = self._turns.setdefault(caller.id, asyncio.Semaphore(self._own_readers))
+        await turns.acquire()
+        future = loop.run_in_executor(self._readers, work)
+        future.add_done_callback(partial(_ended, turns))
+        return await asyncio.shield(future)  # the thread goes on when whoever asked goes, and so does its turn
 
     async def do(self, caller: Caller, work: Callable[[], Value]) -> Value:
         """Do what may take long, in a thread. It goes on, and keeps its place, when whoever asked for it goes."""
@@ -144,3 +154,9 @@ class Served:
         """The threads end with what they are doing."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _ended(turns: asyncio.Semaphore, future: asyncio.Future[Any]) -> None:
+    turns.release()
+    if not future.cancelled():
+        future.exception()  # whoever asked may have gone: then nobody looks at it

@@ -10,7 +10,7 @@ from os import environ
 from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
-from holdfast.model.topic_name import check_name
+from holdfast.model.topic_name import check_name, is_own
 from holdfast.reader.read_options import (
     PLACES,
     STORE_PARSERS,
@@ -39,8 +39,14 @@ def _level(value: str) -> int:
     return int(value)
 
 
+def _topic(value: str) -> str:
+    if is_own(check_name(value)):
+        raise ValueError("must not begin with an underscore: such topics are holdfast's own")
+    return value
+
+
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "topic": ("topic", check_name),
+    "topic": ("topic", _topic),
     "keyring": ("keyring", str),
     "logId": ("log_id", str),
     "segmentBytes": ("segment_bytes", _segment_bytes),

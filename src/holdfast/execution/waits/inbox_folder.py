@@ -130,5 +130,5 @@ class Folder:
                 for entry in islice(found, _ENTRIES_MAX):
                     if entry.name.endswith(endings):
                         yield entry.name
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return

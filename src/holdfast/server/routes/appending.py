@@ -61,7 +61,7 @@ async def append_body(request: ApiRequest, served: Served, topic: AnyKind, conte
     if len(content) <= _LARGE_BYTES:
         given = parse(request, topic, content)  # type: ignore[arg-type]
     else:
-        given = await served.read(lambda: parse(request, topic, content))  # type: ignore[arg-type]
+        given = await served.read(lambda: parse(request, topic, content), request.caller)  # type: ignore[arg-type]
     receipts = await _Appending(served, topic, asked, given).done()
     return answer_of(topic.name, receipts, is_one=given.is_one)
 

@@ -17,7 +17,7 @@ from holdfast.execution.waits.inbox_message import message
 from holdfast.model.typed_decoding import converted
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import Refusal, without_places
 from holdfast.server.routes.group_routes import MSGPACK
 from holdfast.server.served import Served
 
@@ -107,7 +107,9 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
     asked = _checked(await request.body(), request)
     clock, executions = served.clock, served.log._executions
     told = message(clock.now_us(), request.caller.own(asked.id), asked.action, asked.fields)
-    return Answer(msgspec.msgpack.encode(await served.read(partial(executions.apply, told))), MSGPACK)
+    answer = await served.read(partial(executions.apply, told))
+    answer = msgspec.structs.replace(answer, text=without_places(answer.text), hint=without_places(answer.hint))
+    return Answer(msgspec.msgpack.encode(answer), MSGPACK)
 
 
 def _checked(body: bytes, request: ApiRequest) -> AskedBody:

@@ -304,7 +304,7 @@ async def poll(request: ApiRequest, served: Served) -> Answer:
         limit = min(asked.limit, _POLL_RECORDS_MAX)
         timeout = min(max(0.0, asked.timeout), WAIT_SECONDS_MAX)
         items = await served.waiting(request, member.consumer.poll_async(limit, timeout)) or []
-        answer = await served.read(partial(_page, member, items, form))
+        answer = await served.read(partial(_page, member, items, form), request.caller)
     member.used_at = asyncio.get_running_loop().time()
     return answer
 

@@ -30,7 +30,7 @@ from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
 from holdfast.server.http_errors import Refusal as HttpRefusal
-from holdfast.server.http_errors import body_of, headers_of, status_of
+from holdfast.server.http_errors import body_of, headers_of, status_of, without_places
 from holdfast.server.routes.consumer_routes import Member, gone, held_members
 from holdfast.server.served import Served
 
@@ -47,7 +47,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     number = _Number(_session(request), _number(request, b"sequence"), _number(request, b"floor"))
     content = await request.body()
     at_once = len(content) <= _LARGE_BYTES
-    message = decode_group(content) if at_once else await served.read(partial(decode_group, content))
+    message = decode_group(content) if at_once else await served.read(partial(decode_group, content), request.caller)
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
@@ -61,7 +61,9 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
                 sent = await _put_with_positions(request, served, message, number, found)
         else:
             group = CheckedGroup(served, request.caller)
-            items = group.items(message) if at_once else await served.read(partial(group.items, message))
+            items = (
+                group.items(message) if at_once else await served.read(partial(group.items, message), request.caller)
+            )
             sent = await _put(served, number, items)
     except ItemRefused as refused:
         return _refusal(request, refused.error, refused.index)
@@ -90,7 +92,7 @@ async def _put_with_positions(
 
     group = CheckedGroup(served, request.caller, None if served.log._journal.sessions.is_known(*number) else take)
     try:
-        return await _put(served, number, await served.read(partial(group.items, message)))
+        return await _put(served, number, await served.read(partial(group.items, message), request.caller))
     finally:
         group.queued()
 
@@ -162,4 +164,5 @@ def _run(run: StoredRun, partitions: object) -> RunOutcome:
 
 
 def _told(refusal: Refusal) -> ErrorBody:
-    return ErrorBody(refusal.kind, refusal.message, refusal.hint, dict(refusal.fields))
+    fields = {name: value for name, value in refusal.fields.items() if name != "path"}
+    return ErrorBody(refusal.kind, without_places(refusal.message), without_places(refusal.hint), fields)

@@ -5,12 +5,14 @@ is it alive, is it ready, what does it count.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import msgspec
 
 import holdfast
 from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
+from holdfast.server.http_errors import without_places
 from holdfast.server.served import Served
 from holdfast.telemetry.openmetrics import render
 
@@ -99,7 +101,7 @@ async def root(request: ApiRequest, served: Served) -> Answer:
 
 async def stats(request: ApiRequest, served: Served) -> Answer:
     """Counters and levels."""
-    return json_answer(await served.read(served.log.stats))
+    return _told(await served.read(served.log.stats))
 
 
 async def metrics(request: ApiRequest, served: Served) -> Answer:
@@ -142,12 +144,8 @@ async def retain(request: ApiRequest, served: Served) -> Answer:
 async def reconcile(request: ApiRequest, served: Served) -> Answer:
     """Compare the manifest with what is stored."""
     asked = await request.json(ReconcileBody)
-    return json_answer(
-        await served.do(
-            request.caller,
-            partial(served.log.reconcile, remote=asked.remote, fix=asked.fix, deep=asked.deep, limit=asked.limit),
-        )
-    )
+    compare = partial(served.log.reconcile, remote=asked.remote, fix=asked.fix, deep=asked.deep, limit=asked.limit)
+    return _told(await served.do(request.caller, compare))
 
 
 async def compact(request: ApiRequest, served: Served) -> Answer:
@@ -157,7 +155,7 @@ async def compact(request: ApiRequest, served: Served) -> Answer:
     report = await served.do(
         request.caller, partial(served.log.compact, asked.topic, target_size=asked.target_size, dry_run=asked.dry_run)
     )
-    return json_answer(msgspec.structs.replace(report, root=""))  # a path of this machine
+    return _told(msgspec.structs.replace(report, root=""))
 
 
 async def unshipped(request: ApiRequest, served: Served) -> Answer:
@@ -174,3 +172,16 @@ async def ready(request: ApiRequest, served: Served) -> Answer:
     """The log is open and takes records."""
     served.check_ready()
     return Answer(b'{"status":"ready"}', JSON)
+
+
+def _told(report: object) -> Answer:
+    """A report whose texts may quote errors: without paths of this machine."""
+    return json_answer(_shown(msgspec.to_builtins(report)))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_places(value)
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list | tuple) else value

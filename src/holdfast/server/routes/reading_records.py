@@ -44,7 +44,7 @@ async def read(request: ApiRequest, served: Served) -> Answer:
     wait = request.seconds("wait", 0.0)
     if wait:
         await served.waiting(request, _wait(topic, asked, wait))
-    return await served.read(lambda: page(topic, asked, form))
+    return await served.read(lambda: page(topic, asked, form), request.caller)
 
 
 async def _wait(topic: AnyKind, asked: Wanted, seconds: float) -> None:
@@ -64,7 +64,7 @@ async def one_record(request: ApiRequest, served: Served) -> Answer:
     if offset < 0:
         raise Invalid("an offset is not negative here", hint="read with start=-1 gives the last record")
     asked = Wanted(offset, offset + 1, 1, False, [partition], None, None, served.settings.page_bytes_max, None, None)
-    return await served.read(lambda: _one(topic, asked))
+    return await served.read(lambda: _one(topic, asked), request.caller)
 
 
 def _one(topic: AnyKind, asked: Wanted) -> Answer:
@@ -99,7 +99,7 @@ async def latest(request: ApiRequest, served: Served) -> Answer:
         raise Invalid("a key is needed", hint="give it as 'key' in the query, or in the header Holdfast-Key")
     size = served.settings.page_bytes_max
     asked = Wanted(None, None, 1, True, request.wholes("partition"), None, None, size, key, None)
-    return await served.read(lambda: _line(topic, asked, "there is no record with this key"))
+    return await served.read(lambda: _line(topic, asked, "there is no record with this key"), request.caller)
 
 
 def _line(topic: AnyKind, asked: Wanted, missing: str) -> Answer:
@@ -189,7 +189,7 @@ class _Following:
                     yield self._form.end("revoked")
                     return
                 if more.result():
-                    yield await served.read(self._page)
+                    yield await served.read(self._page, self._request.caller)
                 else:
                     served.check_ready()
                     yield self._form.beat

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Receipt
 from holdfast.model.record_json import Encoding, GivenRecord, decoded, encoded
 from holdfast.model.row_json import Row, typed_rows
@@ -58,6 +59,9 @@ class ItemAnswer(msgspec.Struct, frozen=True):
     body_encoding: Encoding = msgspec.UNSET
 
 
+_LARGE_BYTES = 64 * 1024
+"""A longer body is taken apart in a thread: the others are answered meanwhile."""
+
 _body = msgspec.json.Decoder(TransactionBody, float_hook=Decimal)
 
 
@@ -65,16 +69,33 @@ async def transact(request: ApiRequest, served: Served) -> Answer:
     """Commit operations together."""
     if request.media_type != "application/json":
         raise Refusal(415, "a transaction is JSON", hint="send Content-Type: application/json")
-    asked = decoded_body(await request.body(), _body)
+    content = await request.body()
+    is_large = len(content) > _LARGE_BYTES
+    asked = (
+        await served.read(partial(_asked, content, request), request.caller) if is_large else _asked(content, request)
+    )
+    transaction = served.log.transaction(timeout=asked.timeout, durability=asked.durability)
+    async with transaction:
+        if is_large:
+            await served.read(partial(_add_all, transaction, asked, served), request.caller)
+        else:
+            _add_all(transaction, asked, served)
+    receipts = await served.read(lambda: transaction.receipts, request.caller) if is_large else transaction.receipts
+    return json_answer(TransactionAnswer(receipts))
+
+
+def _asked(content: bytes, request: ApiRequest) -> TransactionBody:
+    asked = decoded_body(content, _body)
     if not asked.operations:
         raise Invalid("a transaction without operations", hint="give at least one")
     for operation in asked.operations:
         _check(operation, request)
-    transaction = served.log.transaction(timeout=asked.timeout, durability=asked.durability)
-    async with transaction:
-        for operation in asked.operations:
-            _add(transaction, operation, served)
-    return json_answer(TransactionAnswer(transaction.receipts))
+    return asked
+
+
+def _add_all(transaction: Transaction, asked: TransactionBody, served: Served) -> None:
+    for operation in asked.operations:
+        _add(transaction, operation, served)
 
 
 def _check(operation: Operation, request: ApiRequest) -> None:
@@ -91,7 +112,7 @@ def _check(operation: Operation, request: ApiRequest) -> None:
             raise Invalid("put has a key and a body, delete has a key", hint="see /docs")
 
 
-def _add(transaction: Any, operation: Operation, served: Served) -> None:
+def _add(transaction: Transaction, operation: Operation, served: Served) -> None:
     if operation.append is not None:
         topic = served.topic(operation.append)
         if isinstance(topic, TypedTopic):
@@ -108,7 +129,7 @@ def _add(transaction: Any, operation: Operation, served: Served) -> None:
     if operation.put is not None:
         transaction.put(operation.put, key, decoded(operation.body or "", operation.body_encoding))
     else:
-        transaction.delete(operation.delete, key)
+        transaction.delete(operation.delete or "", key)
 
 
 async def spaces(request: ApiRequest, served: Served) -> Answer:
@@ -118,8 +139,10 @@ async def spaces(request: ApiRequest, served: Served) -> Answer:
 
 async def space_items(request: ApiRequest, served: Served) -> Answer:
     """All items of a space."""
-    found = await served.read(served.log.space(request.params["space"]).items)
-    return json_answer({"items": [_item(key, body) for key, body in found]})
+    space = served.log.space(request.params["space"])
+    return await served.read(
+        lambda: json_answer({"items": [_item(key, body) for key, body in space.items()]}), request.caller
+    )
 
 
 async def space_item(request: ApiRequest, served: Served) -> Answer:
