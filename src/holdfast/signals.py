@@ -166,6 +166,37 @@ class Signal:
         sleepers.resume(iter(parked))
 
 
+class Flag:
+    """What `threading.Event` is, for threads that a signal handler may interrupt in the middle of it.
+
+    An Event has a lock. A handler that sets it while the thread that it interrupted sets it, or waits for it, never
+    returns; another thread that sets it meanwhile waits for the handler, which may wait for that thread. This has none.
+    """
+
+    __slots__ = ("_is_set", "_signal")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._signal = Signal()
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Let everybody go on who waits for it, now and from now on."""
+        self._is_set = True
+        self._signal.notify()
+
+    def clear(self) -> None:
+        """Whoever comes from now on waits."""
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is set, or the time is up; whether it is set."""
+        return self._is_set or self._signal.sleep(self.is_set, -1 if timeout is None else max(0.0, timeout))
+
+
 class Parked(msgspec.Struct, eq=False):
     """A task that waits, as what it waits for: of a future it has what tasks ask for, and no more."""
 

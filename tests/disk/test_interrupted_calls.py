@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from tests.remote.served import ServedLog
 
 import holdfast
-from holdfast import Log, Unavailable
+from holdfast import Log, Unavailable, signals
 from holdfast.journal.queue.group import Run
 from holdfast.journal.queue.ticket import Ticket
 from holdfast.log.consumers.consumer import Consumer
@@ -30,10 +32,18 @@ _TIMES = 16
 _ROOT = str(Path(holdfast.__file__).parent)
 
 
-def at_every_step(call: Callable[[], object], handle: Callable[[], object], step: int = 1, most: int = 100_000) -> int:
+def at_every_step(
+    call: Callable[[], object],
+    handle: Callable[[], object],
+    step: int = 1,
+    most: int = 100_000,
+    within: tuple[str, ...] = (_ROOT,),
+    while_: Callable[[], bool] = lambda: True,
+) -> int:
     """Call again and again, each time with the handler at another bytecode of holdfast's; how often it came.
 
-    Where that would be more often than `most`, steps are left out, more and more of them.
+    Where that would be more often than `most`, steps are left out, more and more of them. `within` are the files that
+    count, and only those steps do at which `while_` holds.
     """
     nth, times = 1, 0
     wrong: list[BaseException] = []
@@ -42,10 +52,10 @@ def at_every_step(call: Callable[[], object], handle: Callable[[], object], step
 
         def trace(frame: FrameType, event: str, _: object, nth: int = nth) -> Any:
             nonlocal seen, was_handled
-            if not frame.f_code.co_filename.startswith(_ROOT) or was_handled:
+            if not frame.f_code.co_filename.startswith(within) or was_handled:
                 return None
             frame.f_trace_opcodes = True
-            if event == "opcode":
+            if event == "opcode" and while_():
                 seen += 1
                 if seen == nth and not was_handled:
                     was_handled = True
@@ -225,6 +235,58 @@ def test_a_handler_does_not_wait_for_what_only_the_interrupted_call_lets_go_of(
         at_every_step(lambda: topic.submit(b"call"), handle, step=7)
         assert refused
         assert topic.append(b"and on").offset > 1
+
+
+ASKS: dict[str, Callable[[Log, int], object]] = {
+    "topic": lambda log, number: log.topic(f"new-{number}"),
+    "stats": lambda log, number: log.stats(),
+    "seal": lambda log, number: log.seal(),
+    "execution": lambda log, number: run_execution(log),
+}
+
+
+def run_execution(log: Log) -> None:
+    with log.execution("work") as ctx:
+        ctx.step("one", lambda: 1)
+
+
+@pytest.mark.parametrize("kind", ["owner", "member"])
+@pytest.mark.parametrize("verb", ASKS)
+def test_a_handler_in_the_middle_of_waiting_for_another_thread(tmp_path: Path, kind: str, verb: str) -> None:
+    """It is answered by the very thread that is about to wake whom it interrupted; and may ask for the same again."""
+    with opened(kind, tmp_path) as log:
+        topic, numbers = log.topic("t"), count()
+
+        def handle() -> None:
+            for ask in (lambda log, number: topic.append(b"handler"), ASKS[verb]):
+                try:
+                    ask(log, next(numbers))
+                except Unavailable as error:
+                    assert "interrupted" in error.message
+
+        times = at_every_step(
+            lambda: ASKS[verb](log, next(numbers)), handle, most=200, within=(threading.__file__, signals.__file__)
+        )
+        assert times or verb == "stats"  # of an owner it waits for nobody
+
+
+@pytest.mark.parametrize("kind", ["owner", "member"])
+def test_a_handler_while_an_execution_is_changed(tmp_path: Path, kind: str) -> None:
+    """The writer, who makes the commits of executions, does not wait for who was interrupted while it changes one."""
+    with opened(kind, tmp_path) as log:
+        topic = log.topic("t")
+        run_execution(log)
+        owner: Any = log if kind == "owner" else log._executions._context.journal.news.owned_here()
+        lock, answers = owner._executions._stored().lock, []
+
+        def handle() -> None:
+            try:
+                answers.append(topic.append(b"handler"))
+            except Unavailable as error:
+                assert "interrupted" in error.message
+
+        times = at_every_step(lambda: run_execution(log), handle, most=60, while_=lock._is_owned)
+        assert len(answers) > times // 2 > 20
 
 
 def test_a_handler_in_the_middle_of_a_typed_row(open_log: Callable[..., Log]) -> None:

@@ -7,13 +7,15 @@ import contextvars
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
 
 import pytest
 
-from holdfast.signals import Signal
+from holdfast import signals
+from holdfast.signals import Flag, Signal
 
 pytestmark = pytest.mark.unit
 
@@ -324,3 +326,56 @@ def test_a_task_that_got_another_loops_place_is_told_and_asks_again():
             loop.close()
     assert ended == ["guessed right from now on", "first"]
     assert not signal._threads
+
+
+@pytest.mark.parametrize("call", [Flag.set, lambda flag: flag.wait(0.001)], ids=["set", "wait"])
+def test_a_flag_is_set_while_its_thread_is_stopped_anywhere_in_it(call):
+    """By another thread, as a signal handler would wait for it; no lock is in the way."""
+    stuck = []
+
+    def stop_at(nth):
+        flag, seen = Flag(), 0
+
+        def trace(frame, event, _):
+            nonlocal seen
+            if frame.f_code.co_filename not in (threading.__file__, signals.__file__):
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                seen += 1
+                if seen == nth:
+                    setter = threading.Thread(target=flag.set, daemon=True)
+                    sys.settrace(None)
+                    setter.start()
+                    setter.join(5)
+                    stuck.extend([nth] if setter.is_alive() else [])
+            return trace
+
+        sys.settrace(trace)
+        try:
+            call(flag)
+        finally:
+            sys.settrace(None)
+        assert flag.is_set() or seen < nth
+        return seen >= nth
+
+    nth = 1
+    while stop_at(nth) and not stuck:
+        nth += 1
+    assert not stuck
+    assert nth > 10
+
+
+def test_a_flag_that_is_set_lets_everybody_go_on_until_it_is_cleared():
+    flag, gone = Flag(), []
+    threads = [threading.Thread(target=lambda: gone.append(flag.wait())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    flag.set()
+    for thread in threads:
+        thread.join(30)
+    assert gone == [True] * 8
+    assert flag.wait(60)
+    flag.clear()
+    assert not flag.wait(0)
+    assert not flag.is_set()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from threading import Event, Thread, current_thread
+from threading import Thread, current_thread
 from typing import Any, Generic, TypeVar
 
 from holdfast.clock import Clock
+from holdfast.signals import Flag
 
 HURRY_INTERVAL_MS = 500
 """How often repairs are looked at in channels where somebody is far behind; elsewhere nothing is done."""
@@ -52,7 +53,7 @@ class PeriodicThread:
 
     def __init__(self, schedule: Schedule[Callable[[], None]]) -> None:
         self._schedule = schedule
-        self._end = Event()
+        self._end = Flag()
         self._thread = Thread(target=self._work, name="holdfast-channels", daemon=True)
         self._thread.start()
 

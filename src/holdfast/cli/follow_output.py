@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import islice
-from threading import Event
 from typing import Any
 
 from holdfast import Topic
@@ -16,6 +15,7 @@ from holdfast.cli.output import flush
 from holdfast.cli.printing import Write, items
 from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.signals import Flag
 
 _LOOK_AGAIN_S = 0.1
 _PAGE_RECORDS = 10_000
@@ -51,7 +51,7 @@ def follow(
 def _readings(
     topic: Topic | TypedTopic, start: int | str, partitions: Collection[int] | None, columns: Collection[str] | None
 ) -> Iterator[Reading[Any]]:
-    pause = Event()
+    pause = Flag()
     while True:
         reading = read(topic, start, limit=_PAGE_RECORDS, partition=partitions, columns=columns)
         yield reading

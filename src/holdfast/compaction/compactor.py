@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Event
 from typing import NamedTuple, Protocol
 
 from holdfast import disk
@@ -30,6 +29,7 @@ from holdfast.root.rewrite_sweep import Grace, Swept, sweep
 from holdfast.root.rewrites import OUTPUTS_MAX, InEffect, in_effect, read_rewrites, tells_all
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_manifest
+from holdfast.signals import Flag
 from holdfast.store.port import Store
 from holdfast.store.store_settings import StoreSettings
 from holdfast.telemetry import spans
@@ -190,7 +190,7 @@ class ThreadWorkers:
 
     def __init__(self, folder: Path, count: int, settings: StoreSettings) -> None:
         self._folder, self._count, self._settings = folder, count, settings
-        self._cancelled = Event()
+        self._cancelled = Flag()
 
     def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""

@@ -222,6 +222,11 @@ class Journal:
         owner_calls.ask(self.link, call, request, self.settings.ack_timeout_ms / 1000, self.clock)
         self.refresh()
 
+    def refuse_within(self, owner: Journal) -> None:
+        """Of a shared log, whose owner is here: refuse calls also of a thread that was interrupted in one of that."""
+        has_turn, has_owner = self.link.turns._is_owned, owner._queue.lock._is_owned  # type: ignore[attr-defined]
+        self._queue.refuse_within(lambda: has_turn() or has_owner())
+
     def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
         """Start a version of a typed topic's schema, durably."""
         if self._link is not None:

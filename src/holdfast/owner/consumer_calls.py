@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, Invalid
@@ -37,6 +37,7 @@ from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
 from holdfast.owner.call_handlers import handler
 from holdfast.owner.peer import Peer
+from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Unit
@@ -107,7 +108,7 @@ class ConsumerCalls:
         self._turns = count(log._context.clock.now_us())  # further than any owner before
         self._joining = Lock()
         self._lock = Lock()
-        self._news = Event()
+        self._news = Flag()
         self._is_over = False
         self._thread: Thread | None = None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +22,7 @@ from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
 from holdfast.owner.peer import Peer
+from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
@@ -40,7 +41,7 @@ class MarkEvents:
         self._watchers: dict[str, set[Peer]] = {}
         """Who waits for which topic."""
         self._moved: deque[str] = deque()
-        self._news = Event()
+        self._news = Flag()
         self._lock = Lock()
         self._is_over = False
         self._thread: Thread | None = None

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
 from holdfast.owner.link_port import HAND_OVER_S, MET, OwnerLink
+from holdfast.signals import Signal
 
 if TYPE_CHECKING:
     from holdfast.crypto.keyring import Keyring
@@ -67,7 +68,7 @@ class OwnerNews:
     def __init__(self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership) -> None:
         self._ownership = ownership
         self._clock = journal.clock
-        self._met = Event()
+        self._met = Signal()
         self._meetings = 0
         """How many owners were met; it changes when there is another one, or the same one again."""
         link.on_event(MET, self._note_meeting)
@@ -105,7 +106,7 @@ class OwnerNews:
 
     def _note_meeting(self, _: bytes) -> None:
         self._meetings += 1
-        self._met.set()
+        self._met.notify()
 
     def ask_marks(self, topic: str) -> None:
         """Take up how far a topic is on the store, as the owner knows it; as it is written down if nobody answers."""
@@ -134,12 +135,15 @@ class OwnerNews:
                 # Others leave it to us for a while. If another one asked first, or we were too slow, one of them owns
                 # it now: ask that one.
                 self._wait_to_own(meetings, min(deadline, self._clock.monotonic() + 2 * HAND_OVER_S))
+        self._journal.refuse_within(log._context.journal)
         return log
 
     def _wait_to_own(self, meetings: int, until: float) -> None:
-        while self._ownership.log() is None and self._meetings == meetings and self._clock.monotonic() < until:
-            self._met.wait(0.05)  # whoever else waits here may clear it
-            self._met.clear()
+        def is_over() -> bool:
+            return self._ownership.log() is not None or self._meetings != meetings
+
+        while not is_over() and self._clock.monotonic() < until:
+            self._met.sleep(is_over, 0.05)
 
     def rotate_key(self, keyring: Keyring) -> None:
         """Have the owner encrypt under this keyring's current key from now on."""

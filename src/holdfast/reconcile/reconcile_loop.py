@@ -7,12 +7,13 @@ ends the pass, not the loop. Stopping interrupts a rest at once and a pass after
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
+from threading import Thread
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed
 from holdfast.reconcile.reconcile_pass import Reconciler
 from holdfast.segments.segment_settings import ReconcileSettings
+from holdfast.signals import Flag
 
 logger = logging.getLogger("holdfast.segments")
 
@@ -24,7 +25,7 @@ class ReconcileLoop:
         self._reconciler = reconciler
         self._settings = settings
         self._clock = clock
-        self._stop = Event()
+        self._stop = Flag()
         self._thread = Thread(target=self._work, name="holdfast-reconciler", daemon=True)
 
     def start(self) -> None:

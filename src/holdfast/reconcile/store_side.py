@@ -16,7 +16,6 @@ Repairs (`store_objects`) are for the owner of the log alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from threading import Event
 from typing import Final
 
 import msgspec
@@ -44,6 +43,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import first_offset, topic_document
 from holdfast.shipping.refill.store_loss import REBUILD
 from holdfast.shipping.shipping_marks import root_trust, shipped_partitions
+from holdfast.signals import Flag
 from holdfast.store import layout, store_kinds
 from holdfast.store.address import parse_url
 from holdfast.store.store_settings import StoreSettings
@@ -168,7 +168,7 @@ class StoreSide:
             if self._wrong_frontier() is None:
                 objects.work.repaired(Repair("restored", layout.FRONTIERS))
                 return True
-            Event().wait(pause)
+            Flag().wait(pause)
         return False
 
     # -- topics -------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from threading import Event
 from typing import Literal
 
 from holdfast.errors import Corrupt
@@ -26,6 +25,7 @@ from holdfast.root.objects import commit_batch, documents, key_object
 from holdfast.root.objects.documents import AdoptedDocument, FloorDocument
 from holdfast.root.tail_listing import Inherited, inherit
 from holdfast.shipping.ownership.earlier_epochs import digests, entries_after
+from holdfast.signals import Flag
 from holdfast.store import layout
 from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
@@ -81,7 +81,7 @@ class TailCheck:
         floors: list[ObjectInfo] = []
         for look in range(_LOOKS):
             if look:
-                Event().wait(_PAUSE_S * 2**look)
+                Flag().wait(_PAUSE_S * 2**look)
             listing = list(self._store.list(layout.TAIL))
             floors += [info for info in listing if layout.parse_floor_key(info.key) is not None]
             inherited = inherit([*listing, *floors])

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from threading import Event, RLock, Semaphore
+from threading import RLock, Semaphore
 from typing import TypeVar
 
 from holdfast import disk
@@ -33,6 +33,7 @@ from holdfast.root.store_manifest import StoreManifest, in_parallel
 from holdfast.segments.file.proven_file import Damaged, Range
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
+from holdfast.signals import Flag
 from holdfast.store import layout
 from holdfast.store.port import Body, Store
 
@@ -118,7 +119,7 @@ class SegmentFetching:
         self._steps = steps
         self.requests = Semaphore(_AT_ONCE)
         """Held by each request that is under way, for whoever fetches something else meanwhile."""
-        self._stopped = Event()
+        self._stopped = Flag()
         self._here: set[str] = set()
         """Keys of segments that are here, proved."""
         self.resumed = 0

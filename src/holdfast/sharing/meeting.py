@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from threading import Event as Flag
 from typing import Protocol
 
 from holdfast.owner.wire import Challenge, Hello, Proof, Welcome
+from holdfast.signals import Flag
 
 
 class Meeting(Protocol):

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from threading import Event as Flag
 from threading import Thread
 from typing import NamedTuple, Protocol
 
@@ -42,6 +41,7 @@ from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.hosting.listening import Listening
 from holdfast.sharing.key_proof import check_keyed, check_proof, make_proof
 from holdfast.sharing.shared_keys import SharedKeys
+from holdfast.signals import Flag
 
 _CONNECT_S = 5.0
 _NEXT_TRY_S = 0.004

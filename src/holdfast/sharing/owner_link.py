@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from threading import Event as Flag
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
@@ -60,6 +59,7 @@ from holdfast.sharing.loop_turns import LoopTurns
 from holdfast.sharing.meeting import Meeting
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
+from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Turn, Waiting

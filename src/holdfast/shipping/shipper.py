@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from queue import Empty, SimpleQueue
-from threading import Event as ThreadEvent
 from threading import Thread
 from typing import Any
 
@@ -48,6 +47,7 @@ from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.shipping_settings import ShippingSettings
 from holdfast.shipping.shipping_stats import Counters, ShippingStats, Unshipped
+from holdfast.signals import Flag
 from holdfast.store.pool_state import PoolState
 
 _FORGOTTEN = "the store itself"
@@ -87,7 +87,7 @@ class Shipper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._calls = Calls()
-        self._contacted = ThreadEvent()
+        self._contacted = Flag()
         self._order: RebuildOrder | None = None
         self._forgotten = 0
         """How often in a row the store turned out to have forgotten this log."""

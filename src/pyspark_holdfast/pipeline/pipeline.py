@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock  # noqa: TID251  # an Event of the caller's
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
@@ -32,6 +32,7 @@ from holdfast.reader.read_options import parse_options
 from holdfast.reader.settled_reading import root_place, store_settings
 from holdfast.root.root_place import root_url
 from holdfast.root.shared_stores import shared_store
+from holdfast.signals import Flag
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.backfill import backfill
 from pyspark_holdfast.pipeline.backfill_range import Bound, parse_range
@@ -228,7 +229,7 @@ class Pipeline:
         A signal lets the table that is at work come to its commit; a second one ends at once. `after` gets each report.
         """
         interval, planned = interval_of(seconds), chosen(self.planned, _names(only))
-        asked = stop or Event()
+        asked = stop or Flag()
 
         def once() -> RunReport:
             report = self._exclusively("run", spark, progress, lambda here: self._tables(planned, here, asked.is_set))

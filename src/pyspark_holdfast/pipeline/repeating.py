@@ -10,18 +10,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, current_thread, main_thread
+from threading import Event, current_thread, main_thread  # noqa: TID251  # an Event of the caller's
 from types import FrameType
 from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.quantity import parse_seconds
+from holdfast.signals import Flag
 from pyspark_holdfast.pipeline.run_report import RunReport
 
 _PAUSE_MAX = 300.0
 
 
-def repeat(run: Callable[[], RunReport], seconds: float, stop: Event) -> RunReport | None:
+def repeat(run: Callable[[], RunReport], seconds: float, stop: Event | Flag) -> RunReport | None:
     """Run until `stop` is set; returns the report of the last run. A new run begins `seconds` after the last began."""
     from holdfast.clock import SystemClock
 
@@ -52,7 +53,7 @@ def interval_of(seconds: float | str) -> float:
 
 
 @contextmanager
-def stopping(stop: Event) -> Iterator[None]:
+def stopping(stop: Event | Flag) -> Iterator[None]:
     """SIGTERM and SIGINT set `stop`, a second one raises KeyboardInterrupt; in the main thread, where they arrive."""
     if current_thread() is not main_thread():
         yield

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
@@ -25,6 +25,7 @@ from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import earliest_offset, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_place import root_url
+from holdfast.signals import Flag
 from holdfast.store import layout
 from holdfast.store.address import parse_url
 
@@ -209,7 +210,7 @@ class Topics:
         }
         _quietly(lambda: lease.renew(numbers))
         _quietly(lambda: self._remove_ended(run.rpartition(".")[0]))
-        done = Event()
+        done = Flag()
         renewing = Thread(target=_renew, args=(lease, numbers, done), name="holdfast-pipeline-lease", daemon=True)
         renewing.start()
         try:
@@ -235,7 +236,7 @@ def _is_same_log(root: SettledRoot) -> bool:
     return True
 
 
-def _renew(lease: Lease, numbers: Mapping[tuple[str, int], int], done: Event) -> None:
+def _renew(lease: Lease, numbers: Mapping[tuple[str, int], int], done: Flag) -> None:
     while not done.wait(_LEASE_SECONDS / 3):
         _quietly(lambda: lease.renew(numbers))
 

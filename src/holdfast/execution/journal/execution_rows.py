@@ -39,6 +39,8 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         """… and with the lock held: so neither loses what the other counts."""
         self._changes: deque[_Change] = deque()
         """In the order in which they were handed over, which is that in which they are committed."""
+        self._completed: deque[tuple[ExecutionRow, ExecutionRow]] = deque()
+        """What the writer has made of rows: it waits for nobody, so whoever settles them puts them in place."""
 
     def __getitem__(self, execution: ExecutionId) -> ExecutionRow:
         if self._changes:
@@ -78,10 +80,11 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         self[execution] = row
 
     def complete(self, handed_over: ExecutionRow, written: ExecutionRow) -> None:
-        """By the journal's writer: this row is written so, with the extent of its journal."""
-        with self.lock:
-            if super().get(written.execution) is handed_over:
-                self[written.execution] = written
+        """By the journal's writer: this row is written so, with the extent of its journal.
+
+        Hazard: not with the lock. Who has it may be interrupted by a signal handler that waits for the writer.
+        """
+        self._completed.append((handed_over, written))
 
     def remove(self, executions: Iterable[ExecutionId], ticket: UnitTicket) -> None:
         """The removal of these was handed over. Call with the lock held."""
@@ -99,9 +102,16 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         with self.lock:
             changes = self._changes
             while changes and changes[0].ticket.done:
+                self._put_completed()  # first: where nothing is on its way, rows are looked at without this
                 change = changes.popleft()
                 if not change.ticket.is_stored:
                     self._fall_back(change)
+
+    def _put_completed(self) -> None:
+        while self._completed:
+            handed_over, written = self._completed.popleft()
+            if super().get(written.execution) is handed_over:
+                self[written.execution] = written
 
     def _fall_back(self, failed: _Change) -> None:
         """What was handed over behind it in the same scope fails, too: those changes are not looked at any more."""

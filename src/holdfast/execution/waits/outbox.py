@@ -7,7 +7,6 @@ if the owner dies, the next one does. An answer counts only if it proves itself 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
 
 from holdfast import disk
 from holdfast.clock import SystemClock
@@ -23,6 +22,7 @@ from holdfast.execution.waits.inbox_message import (
     file_name,
 )
 from holdfast.journal.journal import Journal
+from holdfast.signals import Flag
 
 _LOOK_S = 0.02
 
@@ -42,7 +42,7 @@ class Outbox:
         """
         deadline = self._monotonic() + timeout
         self._leave(message)
-        pause = Event()
+        pause = Flag()
         while True:
             owned = has_owner()  # before looking: an owner that ends may have answered
             if (found := self._found(message)) is not None or not owned:

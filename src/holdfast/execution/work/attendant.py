@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 from _thread import RLock
 from collections.abc import Callable
-from threading import Event, Thread, current_thread
+from threading import Thread, current_thread
 
 from holdfast.caller import once
 from holdfast.clock import SystemClock
+from holdfast.signals import Flag
 
 Task = Callable[[], None]
 
@@ -45,7 +46,7 @@ class Attendant:
         self._monotonic = SystemClock().monotonic
         self._duties: list[_Duty] = []
         self._lock = RLock()
-        self._wake = Event()
+        self._wake = Flag()
         self._is_over = False
         self._thread: Thread | None = None
 

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from threading import Event, Thread, current_thread, main_thread
+from threading import Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -51,6 +51,7 @@ from holdfast.execution.work.rate_limit import RateLimit
 from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_queue import DEFAULT
 from holdfast.execution.work.work_run import RetryPolicy, Taken
+from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
@@ -102,7 +103,7 @@ class Worker:
         self._is_hurried = False
         self._failure: Closed | None = None
         """Why nothing more can be run."""
-        self._ended = Event()
+        self._ended = Flag()
         self._thread: Thread | None = None
         self._serving_thread: Thread | None = None
         self._runs: dict[asyncio.Task[None], Taken] = {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import Event, Thread
+from threading import Thread
 from typing import NamedTuple
 
 from holdfast import disk
@@ -24,6 +24,7 @@ from holdfast.errors import Closed, Unavailable
 from holdfast.journal.groups.group_files import GroupFiles, unreadable
 from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile, Spoiled
 from holdfast.model.control_rows import DiskFailed
+from holdfast.signals import Flag
 
 FIRST_BYTES = 128 * 2**10
 _SOON_BYTES = FIRST_BYTES // 4
@@ -77,7 +78,7 @@ class GroupWriter:
         """Files that were begun here and have entries, or are being written."""
         self._empty: list[GroupFile] = []
         self._preparing: Thread | None = None
-        self._hurry = Event()
+        self._hurry = Flag()
         """The file that is being prepared is needed soon."""
         self._made: set[int] = set()
         """Numbers under which this owner made files: those of another owner are none of its business."""

@@ -20,13 +20,13 @@ import stat
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 
 from blake3 import blake3
 
 from holdfast import disk
 from holdfast.clock import SystemClock
 from holdfast.journal.groups.group_frame import SECTOR_BYTES
+from holdfast.signals import Flag
 
 FRAMES_BEGIN = 2 * SECTOR_BYTES
 SALT_BYTES = 16
@@ -66,7 +66,7 @@ class GroupFile:
             pass
 
     @classmethod
-    def create(cls, path: Path, number: int, size: int, hurry: Event | None = None) -> GroupFile:
+    def create(cls, path: Path, number: int, size: int, hurry: Flag | None = None) -> GroupFile:
         """A new file full of zeros, its content and its name durable; it counts for nothing until it is `begun`.
 
         Until there is a `hurry` it goes piece by piece and leaves the disk to others for half of the time: the sync of
@@ -177,7 +177,7 @@ class GroupFile:
         return self._identity(log_id) == self.salt and self.is_linked()
 
 
-def _write_slowly(descriptor: int, size: int, hurry: Event) -> int:
+def _write_slowly(descriptor: int, size: int, hurry: Flag) -> int:
     """Write zeros, each piece durable before the next, with pauses; returns where it ended, early in a hurry."""
     at = 0
     while at + _PIECE_BYTES < size and not hurry.is_set():

@@ -139,10 +139,10 @@ class QueuedGroups:
         if self._hurry_wake is not None:
             self._hurry_wake()
 
-    def refuse_within(self, is_turning: Callable[[], bool]) -> None:
-        """Refuse calls also where a thread was interrupted while it forwards: it would wait for itself."""
-        is_owned = self._is_inside
-        self._is_inside = lambda: is_owned() or is_turning()
+    def refuse_within(self, has_other: Callable[[], bool]) -> None:
+        """Refuse calls also where a thread was interrupted with something else that groups need on their way."""
+        is_owned = self._lock._is_owned  # type: ignore[attr-defined]
+        self._is_inside = lambda: is_owned() or has_other()
 
     # -- with the lock held -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from _thread import RLock
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from holdfast.caller import once
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.log.log_context import LogContext
+from holdfast.signals import Flag
 from holdfast.store import layout
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class KeptTables:
         self._store: Store | None = None
         self._opened: Publisher | None = None
         self._lock = RLock()
-        self._stop = Event()
+        self._stop = Flag()
         self._seen: dict[str, object] = {}
         """What each topic had settled when its table was brought up to date."""
         self._kept: set[str] = set()

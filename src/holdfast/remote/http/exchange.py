@@ -17,7 +17,6 @@ import logging
 import warnings
 from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
-from threading import Event
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -31,6 +30,7 @@ from holdfast.remote.http.server_address import ServerAddress
 from holdfast.remote.http.server_connections import Connections, Lost, NotSent, NotTrusted
 from holdfast.remote.http.token_reference import Token
 from holdfast.remote.wire.error_message import error_of
+from holdfast.signals import Flag
 
 API = "1"
 JSON, MSGPACK, ARROW = "application/json", "application/msgpack", "application/vnd.apache.arrow.stream"
@@ -108,7 +108,7 @@ class Exchange:
         self._bearer: str | None = None
         self.log: str | None = None
         """The log that is meant: a server that has another one by now refuses."""
-        self._is_over = Event()
+        self._is_over = Flag()
 
     # -- questions and answers ----------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Exchange:
 
     def forget(self) -> None:
         """In a forked child."""
-        self._is_over = Event()
+        self._is_over = Flag()
         self._is_over.set()
         self._connections.forget()
 

@@ -8,10 +8,10 @@ meanwhile. It rests less where sealing would fall behind by it; the roller says 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
 
 from holdfast.clock import Clock
 from holdfast.journal.journal import Journal
+from holdfast.signals import Flag
 
 _REST_MAX_S = 0.1
 
@@ -23,7 +23,7 @@ class Pace:
         self._journal = journal
         self._idle_ratio = idle_ratio
         self._clock = clock
-        self._woken = Event()
+        self._woken = Flag()
         self.begin()
 
     def begin(self) -> None:

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from threading import Event
 from typing import TypeVar
 
 from holdfast.clock import Clock
@@ -36,6 +35,7 @@ from holdfast.root.store_manifest import StoreManifest, continued, read_manifest
 from holdfast.root.tail_listing import Inherited
 from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.remote_store import StoreRemote
+from holdfast.signals import Flag
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 
@@ -196,7 +196,7 @@ class Takeover:
             except Unavailable:  # it may be there: asking again tells
                 if attempt == _ATTEMPTS - 1:
                     raise
-                Event().wait(_PAUSE_S * 2**attempt)
+                Flag().wait(_PAUSE_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Event
-
 from holdfast.errors import HoldfastError
 from holdfast.shipping.refill.store_loss import RebuildReport
+from holdfast.signals import Flag
 
 
 class RebuildOrdered(Exception):
@@ -18,7 +17,7 @@ class RebuildOrder:
     def __init__(self, *, accept_loss: bool) -> None:
         self.accept_loss = accept_loss
         """Whether records that are lost everywhere may be given up."""
-        self.done = Event()
+        self.done = Flag()
         self._report: RebuildReport | None = None
         self._error: HoldfastError | None = None
 
