@@ -23,7 +23,7 @@ from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredLoss, RestoredPolicy, RestoreReport
-from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.retention.retention_report import RetentionReport
 from holdfast.shipping.events import Event, Subscription
 from holdfast.shipping.shipping_stats import Unshipped
 

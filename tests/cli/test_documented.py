@@ -37,7 +37,7 @@ from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import Lost
 from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
-from holdfast.segments.retention.retention import Removed, RetentionReport
+from holdfast.segments.retention.retention_report import Removed, RetentionReport
 from pyspark_holdfast.pipeline import run_report as pipeline_report
 from pyspark_holdfast.pipeline.run_report import InputReport, RunReport
 from pyspark_holdfast.pipeline.table_reports import TableStatus

@@ -35,7 +35,7 @@ class Filed:
     def __init__(self, path: Path) -> None:
         self.log = holdfast.open(path, settings=SETTINGS)
         topic = self.log.topic("t")
-        backend = self.log._context.journal._backend
+        backend = self.log._journal._backend
         with backend.reading() as rows:
             (self.before,) = rows.connection.execute("SELECT groups FROM log").fetchone()  # type: ignore[misc]
         for number in range(COUNT):

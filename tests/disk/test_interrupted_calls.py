@@ -201,7 +201,7 @@ def test_the_end_of_an_object_in_the_middle_of_a_submit(open_log: Callable[..., 
 
 def ticket_of_the_open_group(log: Log) -> Ticket:
     """It cannot be done while the interrupted call keeps the queue; a ticket from before may be, at any moment."""
-    journal = log._context.journal
+    journal = log._journal
     return Ticket(Run(journal._queue._open, journal.topics["t"][0]), 0, 60)
 
 
@@ -223,7 +223,7 @@ def test_a_handler_does_not_wait_for_what_only_the_interrupted_call_lets_go_of(
     with opened(kind, tmp_path) as log, log.topic("empty").consumer("e") as consumer:
         topic = log.topic("t")
         topic.append(b"first")
-        queue = log._context.journal._queue
+        queue = log._journal._queue
         refused = []
 
         def handle() -> None:

@@ -119,7 +119,7 @@ def change(log: Log, sql: str) -> None:
 
 def where(log: Log, key: str) -> str:
     """Under which key an item of the space `s` lies in the database."""
-    return f"x'{log._hidden_keys.stored_key('space/s', key.encode()).hex()}'"
+    return f"x'{log._item_keys.stored_key('space/s', key.encode()).hex()}'"
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])

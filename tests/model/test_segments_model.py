@@ -187,7 +187,7 @@ class SegmentsMachine(RuleBasedStateMachine):
                 parts = self.topics[halfway]._partitions.parts
                 before = len(list(old.rglob("*.parquet")))
                 waiting = sum(part.tail_records > 0 for part in parts)
-                self.log._maintenance.seal_soon(parts)
+                self.log._maintenance.seal_soon((halfway,))
                 if waiting:
                     eventually(lambda: len(list(old.rglob("*.parquet"))) > before)
             shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from holdfast.remote.remote_log import RemoteLog
+from holdfast import Log
 from tests.remote.cutting_proxy import CuttingProxy
 from tests.remote.served import ServedLog
 
@@ -34,7 +34,7 @@ def mortal(risen: ServedLog) -> ServedLog:
 
 
 @pytest.fixture
-def remote(served: ServedLog) -> Iterator[RemoteLog]:
+def remote(served: ServedLog) -> Iterator[Log]:
     with served.connect() as log:
         yield log
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import holdfast
-from holdfast.remote.remote_log import RemoteLog
+from holdfast import Log
 
 
 class ServedLog:
@@ -80,7 +80,7 @@ class ServedLog:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def connect(self, url: str | None = None, **options: object) -> RemoteLog:
+    def connect(self, url: str | None = None, **options: object) -> Log:
         return holdfast.connect(url or self.url, **options)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:

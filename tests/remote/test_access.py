@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import Invalid, NotFound, Unavailable
+from holdfast import Invalid, Log, NotFound, Unavailable
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
-from holdfast.remote.remote_log import RemoteLog
 from holdfast.server.tokens import FILE, TokenFile, make
 from tests.remote.cutting_proxy import CuttingProxy, told
 from tests.remote.served import ServedLog
@@ -97,7 +96,7 @@ def test_a_token_that_was_replaced_is_read_again(locked: tuple[ServedLog, dict[s
 
     with server.connect(token=token) as log:
         assert len(calls) == 1
-        log._exchange._bearer = "Bearer hft1_old"  # as if this one had been revoked meanwhile
+        log._journal._exchange._bearer = "Bearer hft1_old"  # as if this one had been revoked meanwhile
         assert "orders" in log.topics()
         assert len(calls) == 2
 
@@ -204,7 +203,7 @@ def _certificate(directory: Path, host: str) -> Path:
 
 
 def test_a_forgotten_client_warns_and_ends(served: ServedLog) -> None:
-    log: RemoteLog | None = served.connect()
+    log: Log | None = served.connect()
     with pytest.warns(ResourceWarning, match="unclosed connection"):
         del log
 

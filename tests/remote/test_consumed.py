@@ -9,9 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from holdfast import Closed, Invalid, OutcomeUnknown, Unavailable
+from holdfast import Closed, Invalid, Log, OutcomeUnknown, Unavailable
 from holdfast.log.topics.topic import Topic
-from holdfast.remote.remote_log import RemoteLog
 from tests.remote.cutting_proxy import CuttingProxy, Seen
 from tests.remote.served import ServedLog
 
@@ -29,12 +28,12 @@ def payloads(topic: Topic) -> list[bytes]:
     return [record.payload for record in topic.read()]
 
 
-def committed(log: RemoteLog, topic: str) -> dict[int, int]:
+def committed(log: Log, topic: str) -> dict[int, int]:
     (status,) = log.consumers(topic)
     return {one.partition: one.committed for one in status.partitions}
 
 
-def test_a_position_is_committed_with_the_transaction_or_not_at_all(remote: RemoteLog, name: str) -> None:
+def test_a_position_is_committed_with_the_transaction_or_not_at_all(remote: Log, name: str) -> None:
     source, target = remote.topic(name), remote.topic(f"{name}-out")
     source.append_batch([b"%d" % number for number in range(6)])
     with source.consumer("c") as consumer:
@@ -62,7 +61,7 @@ def test_a_position_is_committed_with_the_transaction_or_not_at_all(remote: Remo
     assert payloads(target) == [b"0", b"1", b"more"]
 
 
-def test_a_refused_transaction_commits_no_position_and_the_next_one_does(remote: RemoteLog, name: str) -> None:
+def test_a_refused_transaction_commits_no_position_and_the_next_one_does(remote: Log, name: str) -> None:
     source, target = remote.topic(name), remote.topic(f"{name}-out")
     source.append_batch([b"%d" % number for number in range(5)])
     target.append(b"first", idempotency_key=name)
@@ -80,7 +79,7 @@ def test_a_refused_transaction_commits_no_position_and_the_next_one_does(remote:
     assert payloads(target) == [b"first", b"made"]
 
 
-def test_a_position_is_one_transactions_at_a_time(remote: RemoteLog, served: ServedLog, name: str) -> None:
+def test_a_position_is_one_transactions_at_a_time(remote: Log, served: ServedLog, name: str) -> None:
     source = remote.topic(name)
     source.append_batch([b"a", b"b"])
     with source.consumer("c") as consumer, served.connect() as other:
@@ -100,7 +99,7 @@ def test_a_position_is_one_transactions_at_a_time(remote: RemoteLog, served: Ser
         tx.consumed(consumer)
 
 
-def test_positions_of_several_consumers_and_of_rows_go_together(remote: RemoteLog, name: str) -> None:
+def test_positions_of_several_consumers_and_of_rows_go_together(remote: Log, name: str) -> None:
     import pyarrow as pa
 
     raw, typed = remote.topic(name, partitions=2), remote.topic(f"{name}-rows", schema=pa.schema([("a", pa.int64())]))
@@ -166,7 +165,7 @@ def test_a_repeat_is_answered_from_what_is_known_though_its_member_is_gone(
         consumer.close()
 
 
-def test_coroutines_commit_positions_with_transactions(remote: RemoteLog, name: str) -> None:
+def test_coroutines_commit_positions_with_transactions(remote: Log, name: str) -> None:
     source, target = remote.topic(name), remote.topic(f"{name}-out")
     source.append_batch([b"%d" % number for number in range(5)])
 
@@ -183,7 +182,7 @@ def test_coroutines_commit_positions_with_transactions(remote: RemoteLog, name: 
     assert payloads(target) == [b"%d" % number for number in range(5)]
 
 
-def test_a_member_that_lost_a_partition_gets_nothing_of_its_transaction_written(remote: RemoteLog, name: str) -> None:
+def test_a_member_that_lost_a_partition_gets_nothing_of_its_transaction_written(remote: Log, name: str) -> None:
     """Of two members that both worked on a record only one gets it committed."""
     source, target = remote.topic(name, partitions=2), remote.topic(f"{name}-out")
     for partition in (0, 1):

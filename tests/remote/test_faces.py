@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast import Invalid, Log, Topic, TypedTopic
+from holdfast import Invalid, Log
 from holdfast.execution.work.executions import Executions
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.watching import Watch
 from holdfast.remote.consuming.remote_consumer import RemoteConsumer
-from holdfast.remote.reading.remote_following import RemoteFollower, RemoteWatch
-from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
 from holdfast.remote.refused_verbs import REFUSED, REFUSED_EXECUTIONS
 from holdfast.remote.remote_executions import RemoteExecutions
-from holdfast.remote.remote_log import RemoteLog
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
 
-PAIRS: list[tuple[type, type]] = [
-    (Log, RemoteLog),
-    (Topic, RemoteTopic),
-    (TypedTopic, RemoteTypedTopic),
-    (Consumer, RemoteConsumer),
-    (Executions, RemoteExecutions),
-    (Follower, RemoteFollower),
-    (Watch, RemoteWatch),
-]
+PAIRS: list[tuple[type, type]] = [(Consumer, RemoteConsumer), (Executions, RemoteExecutions)]
 INTERNAL = {"begin_again", "consumed_at", "is_dead", "is_idle", "take", "lose", "open_consumer"}
 """What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
 
@@ -58,15 +48,13 @@ def test_every_verb_takes_the_same_arguments(local: type, remote: type) -> None:
 
 
 def test_verbs_that_work_on_parts_of_an_open_log_are_all_replaced() -> None:
-    inherited = [name for name, value in public(Log).items() if inspect.getattr_static(RemoteLog, name) is value]
-    assert inherited == ["close_async", "flush_async", "seal_async", "ship_async"]  # these only call other verbs
     inherited = {
         name for name, value in public(Executions).items() if inspect.getattr_static(RemoteExecutions, name) is value
     }
     assert inherited == {"start", "cancel", "resume", "fork", "rewind", "settle", "resolve", "reject", "signal"}
 
 
-def test_what_is_missing_says_so_and_where_to_do_it(remote: RemoteLog) -> None:
+def test_what_is_missing_says_so_and_where_to_do_it(remote: Log) -> None:
     calls: dict[str, tuple[Any, ...]] = {
         "channels": ("p",),
         "kept_channel": ("p", "c"),
@@ -90,9 +78,19 @@ def test_what_is_missing_says_so_and_where_to_do_it(remote: RemoteLog) -> None:
             getattr(remote.executions, verb)(*some.get(verb, ()), **keywords.get(verb, {}))
 
 
-def test_a_client_is_a_log_for_type_checkers_and_isinstance(remote: RemoteLog, name: str) -> None:
-    assert isinstance(remote, holdfast.Log)
-    assert isinstance(remote.topic(name), holdfast.Topic)
+def test_a_log_is_one_class_at_every_distance(remote: Log, name: str, tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    with holdfast.open(tmp_path) as here, holdfast.open(tmp_path / "shared", share=True) as shared:
+        for log in (here, shared, remote):
+            assert type(log) is Log
+            assert type(log.topic(name)) is holdfast.Topic
+            assert type(log.topic(name + "-rows", schema=schema)) is holdfast.TypedTopic
+            assert type(log.topic(name).follow()) is Follower
+            assert type(log.topic(name).watch()) is Watch
+        assert repr(remote) == f"Log({remote.url!r}, open)"
+        assert repr(here) == f"Log({str(tmp_path)!r}, open)"
+        with pytest.raises(Invalid, match="no address"):
+            here.url  # noqa: B018
 
 
 def test_what_a_client_gives_keeps_it_connected(served: ServedLog, name: str) -> None:

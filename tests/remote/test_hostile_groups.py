@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from holdfast import Log
 from holdfast.model import frame
 from holdfast.model.record_columns import Columns
-from holdfast.remote.remote_log import RemoteLog
 from holdfast.remote.wire.group_message import (
     GroupMessage,
     Item,
@@ -79,7 +79,7 @@ def group(*items: Item) -> bytes:
 
 
 def test_what_does_not_fit_is_refused_with_its_number_and_takes_everything_with_it(
-    remote: RemoteLog, sender: Sender, name: str
+    remote: Log, sender: Sender, name: str
 ) -> None:
     topic = remote.topic(name, partitions=2)
     remote.topic(f"{name}-typed", schema=SCHEMA)
@@ -141,7 +141,7 @@ def test_rows_that_are_no_valid_arrow_are_refused(
         assert table.column("id").null_count == 0
 
 
-def test_bytes_that_are_no_group_are_refused(remote: RemoteLog, sender: Sender, name: str, seed: int) -> None:
+def test_bytes_that_are_no_group_are_refused(remote: Log, sender: Sender, name: str, seed: int) -> None:
     random, topic = Random(seed), remote.topic(name)
     valid = group(records(b"a", b"bb", topic=name), Unit([records(b"c", topic=name)], True))
     written = 0
@@ -160,7 +160,7 @@ def test_bytes_that_are_no_group_are_refused(remote: RemoteLog, sender: Sender, 
     topic.append(b"still here")
 
 
-def test_sessions_and_numbers_are_checked(remote: RemoteLog, sender: Sender, name: str) -> None:
+def test_sessions_and_numbers_are_checked(remote: Log, sender: Sender, name: str) -> None:
     topic = remote.topic(name)
     body = group(records(b"once", topic=name))
     for headers in (

@@ -7,7 +7,7 @@ import asyncio
 import pyarrow as pa
 import pytest
 
-from holdfast.remote.remote_log import RemoteLog
+from holdfast import Log
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
@@ -28,7 +28,7 @@ def test_64_tasks_append_and_each_finds_its_own_in_order(served: ServedLog, name
             records = [record.payload async for record in topic.read()]
             for number, found in enumerate(offsets):
                 assert [records[offset] for offset in found] == [b"%d:%d" % (number, one) for one in range(EACH)]
-            assert log._remote._sender.groups < TASKS * EACH / 2  # they went together
+            assert log._journal._sender.groups < TASKS * EACH / 2  # they went together
 
     asyncio.run(main())
 
@@ -60,7 +60,7 @@ async def _count(reading: object) -> int:
     return len([one async for one in reading])  # type: ignore[attr-defined]
 
 
-async def _transact(log: RemoteLog, topic: object) -> None:
+async def _transact(log: Log, topic: object) -> None:
     async with log.transaction(timeout=60) as tx:
         tx.append(topic, b"2")  # type: ignore[call-overload]
 
@@ -108,7 +108,7 @@ def test_typed_rows_on_a_loop(served: ServedLog, name: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["topics", "stats", "topic", "append", "latest"])
-def test_what_would_block_a_loop_warns(remote: RemoteLog, name: str, verb: str) -> None:
+def test_what_would_block_a_loop_warns(remote: Log, name: str, verb: str) -> None:
     topic = remote.topic(name)
     calls = {
         "topics": remote.topics,
@@ -144,6 +144,6 @@ def test_single_rows_of_tasks_are_sent_together(served: ServedLog, name: str) ->
             done = [one for found in tasks for one in found]
             stored = {row["_offset"]: (row["id"], row["tags"]) async for row in topic.read()}
             assert stored == {offset: (number, ["a", None]) for offset, _, number in done}
-            assert len({seq for _, seq, _ in done}) == log._remote._sender.groups
+            assert len({seq for _, seq, _ in done}) == log._journal._sender.groups
 
     asyncio.run(main())

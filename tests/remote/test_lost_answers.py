@@ -11,10 +11,9 @@ from threading import Event, Thread
 import pyarrow as pa
 import pytest
 
-from holdfast import Corrupt, Full, HoldfastError, Invalid, NotFound, OutcomeUnknown, Receipt, Unavailable
+from holdfast import Corrupt, Full, HoldfastError, Invalid, Log, NotFound, OutcomeUnknown, Receipt, Unavailable
 from holdfast.errors import Denied
 from holdfast.remote.http.exchange import Question
-from holdfast.remote.remote_log import RemoteLog
 from tests.remote.cutting_proxy import CuttingProxy, Seen, told
 from tests.remote.served import ServedLog
 
@@ -229,7 +228,7 @@ def test_a_token_that_cannot_be_read_for_a_while_fails_what_needs_it_and_nothing
     with served.connect(token=f"file:{file}") as log:
         topic = log.topic(name)
         file.unlink()
-        log._exchange._bearer = None
+        log._journal._exchange._bearer = None
         with pytest.raises(NotFound, match="token cannot be read"):
             topic.append(b"x")
         file.write_text("hft1_anything")
@@ -316,7 +315,7 @@ def test_a_consumer_whose_server_died_gets_what_it_had_not_committed_again(morta
         consumer.close()
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on(remote: RemoteLog, name: str) -> None:
+def test_a_forked_child_is_told_and_the_parent_goes_on(remote: Log, name: str) -> None:
     import os
     import warnings
 
@@ -445,7 +444,7 @@ def test_an_answer_without_the_name_of_its_request_is_none(
         assert [record.payload for record in topic.read()] == [b"first", b"second"]
         with pytest.raises(Unavailable, match="no answer of the server"):
             proxy.spoil = lambda answer, seen: answer.replace(b"holdfast-question", b"holdfast-other")
-            log._exchange.ask(Question("GET", ("v1", "topics")), 0.5)
+            log._journal._exchange.ask(Question("GET", ("v1", "topics")), 0.5)
 
 
 def test_what_stands_behind_a_body_is_no_header(served: ServedLog, proxy: CuttingProxy, name: str) -> None:
@@ -457,4 +456,4 @@ def test_what_stands_behind_a_body_is_no_header(served: ServedLog, proxy: Cuttin
         )
         proxy.spoil = lambda answer, seen: trailer % seen.headers["holdfast-question"].encode()
         with pytest.raises(Unavailable, match="no answer of the server"):
-            log._exchange.ask(Question("GET", ("v1", "topics")), 0.5)
+            log._journal._exchange.ask(Question("GET", ("v1", "topics")), 0.5)

@@ -11,8 +11,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from holdfast import Invalid, Unavailable
-from holdfast.remote.remote_log import RemoteLog
+from holdfast import Invalid, Log, Unavailable
 from tests.remote.served import ServedLog
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, weed
 
@@ -42,7 +41,7 @@ def shipping(store: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def log(shipping: ServedLog) -> Iterator[RemoteLog]:
+def log(shipping: ServedLog) -> Iterator[Log]:
     with shipping.connect() as connected:
         yield connected
 
@@ -59,7 +58,7 @@ def objects(store: S3Server) -> int:
     return sum(len(page) for page in store.client(prefix="served").list())
 
 
-def test_it_is_acknowledged_when_the_store_has_it(log: RemoteLog, store: S3Server, name: str) -> None:
+def test_it_is_acknowledged_when_the_store_has_it(log: Log, store: S3Server, name: str) -> None:
     topic = log.topic(name)
     before = objects(store)
     receipt = topic.append(b"one", durability="shipped")
@@ -84,7 +83,7 @@ def test_it_is_acknowledged_when_the_store_has_it(log: RemoteLog, store: S3Serve
 
 
 @pytest.mark.usefixtures("down")
-def test_a_store_that_is_away_ends_in_time_and_the_record_is_durable(log: RemoteLog, name: str) -> None:
+def test_a_store_that_is_away_ends_in_time_and_the_record_is_durable(log: Log, name: str) -> None:
     topic = log.topic(name)
     ticket = topic.submit(b"kept")
     with pytest.raises(Unavailable, match="durable here, but not on the store"):
@@ -98,7 +97,7 @@ def test_a_store_that_is_away_ends_in_time_and_the_record_is_durable(log: Remote
         log.ship(0.3)
 
 
-def test_a_ticket_settles_when_the_store_is_back(log: RemoteLog, store: S3Server, name: str) -> None:
+def test_a_ticket_settles_when_the_store_is_back(log: Log, store: S3Server, name: str) -> None:
     topic = log.topic(name)
     os.kill(store.pid, signal.SIGSTOP)
     try:
@@ -113,9 +112,7 @@ def test_a_ticket_settles_when_the_store_is_back(log: RemoteLog, store: S3Server
 
 
 @pytest.mark.usefixtures("down")
-def test_a_plain_request_says_that_it_is_durable_and_not_shipped(
-    shipping: ServedLog, log: RemoteLog, name: str
-) -> None:
+def test_a_plain_request_says_that_it_is_durable_and_not_shipped(shipping: ServedLog, log: Log, name: str) -> None:
     log.topic(name)
     connection = HTTPConnection(*shipping.upstream, timeout=60)
     connection.request(
@@ -148,7 +145,7 @@ def test_a_server_that_was_killed_ships_what_it_had_acknowledged(
         assert topic.append(b"two", durability="shipped").offset == 1
 
 
-def test_without_a_store_it_is_refused_before_anything_is_written(remote: RemoteLog, name: str) -> None:
+def test_without_a_store_it_is_refused_before_anything_is_written(remote: Log, name: str) -> None:
     topic = remote.topic(name)
     for append in (
         lambda: topic.append(b"x", durability="shipped"),

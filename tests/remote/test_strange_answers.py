@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Unavailable, execution_id
+from holdfast import Log, Unavailable, execution_id
 from holdfast.remote.http.exchange import Answer, Attempt, Exchange
-from holdfast.remote.remote_log import RemoteLog
 
 pytestmark = pytest.mark.disk
 
 ID = str(execution_id("strange", "answers"))
-VERBS: dict[str, Callable[[RemoteLog], Any]] = {
+VERBS: dict[str, Callable[[Log], Any]] = {
     "topics": lambda log: log.topics(),
     "topic": lambda log: log.topic("never-asked-for"),
     "marks": lambda log: log.marks("never-asked-for"),
@@ -38,7 +37,7 @@ VERBS: dict[str, Callable[[RemoteLog], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_says_that_it_does_not_understand(remote: RemoteLog, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_a_verb_says_that_it_does_not_understand(remote: Log, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     for body in (b"[1]", b"7", b"\xff", b""):
         answer = Answer(200, {}, body)
         monkeypatch.setattr(Exchange, "ask", lambda *_, answer=answer: answer)

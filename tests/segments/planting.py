@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from holdfast import Log, Topic
+from holdfast.log.local_parts import parts_of
 from holdfast.reconcile import reconcile_pass
 from holdfast.reconcile.classify import Classified
 from holdfast.store import layout
@@ -65,7 +66,7 @@ def files(log: Log | Path, name: str, partition: int = 0) -> list[Path]:
 def states(log: Log, name: str, partition: int = 0) -> list[int]:
     """The states of a partition's segments, as the manifest has them."""
     part = log._journal.topics[name][partition]
-    return [row.state for row in log._context.manifest.page(part, 0, part.sealed.segments)]
+    return [row.state for row in parts_of(log).context.manifest.page(part, 0, part.sealed.segments)]
 
 
 def edit(path: Path, statement: str, *values: object) -> None:

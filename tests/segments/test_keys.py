@@ -213,7 +213,7 @@ def test_answers_do_not_depend_on_the_memory_for_indexes(open_log, bytes_max):
     for _ in range(2):
         assert payloads(topic.read(key="k-1")) == [b"1", b"4", b"7"]
         assert topic.latest("k-2").payload == b"8"
-    lookup = topic._partitions._manifest.keys
+    lookup = topic._source._manifest.keys
     assert lookup._size <= bytes_max
     assert {number for known in lookup._known.values() for number in known} == ({8, 9} if bytes_max else set())
 

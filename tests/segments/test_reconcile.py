@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import Corrupt, Keyring, Log, Unavailable
+from holdfast.log.local_parts import parts_of
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest import segment_folders
@@ -503,7 +504,7 @@ def rows(log: Log) -> list[object]:
     return [
         row
         for partition in log._journal.partitions.values()
-        for row in log._context.manifest.page(partition, 0, partition.sealed.segments)
+        for row in parts_of(log).context.manifest.page(partition, 0, partition.sealed.segments)
     ]
 
 

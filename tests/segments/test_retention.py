@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Invalid, Keyring, Log, NotFound, Settings, Topic, Unavailable
 from holdfast.journal.state.operations import Control, Expire
-from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.retention.retention_report import RetentionReport
 from holdfast.store import layout
 from holdfast.testing import Fault, FaultyDisk
 from holdfast.testing.manual_clock import ManualClock

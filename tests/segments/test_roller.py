@@ -16,6 +16,7 @@ import pytest
 from holdfast import Full, Unavailable, disk
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Trim
+from holdfast.log.local_parts import parts_of
 from holdfast.segments.sealing.pace import Pace
 from holdfast.segments.sealing.seal import Sealer
 from holdfast.testing.manual_clock import ManualClock
@@ -96,7 +97,7 @@ def test_a_long_tail_becomes_segments_of_the_size_that_was_set(open_log):
     log.close()
     log = open_log(segments=sealing(rows_max=30))
     log.topic("t").wait_sealed(90, 20)
-    rows = [row.rows for row in log._context.manifest.rows(log.topic("t")._partitions.parts[0], 0, 3)]
+    rows = [row.rows for row in parts_of(log).context.manifest.rows(log.topic("t")._partitions.parts[0], 0, 3)]
     assert rows == [30, 30, 30]
 
 
@@ -200,7 +201,7 @@ def test_a_segment_never_holds_two_versions_of_a_schema(open_log, monkeypatch):
     topic.append({"a": 2, "b": "x"})
     log.seal("t")
     part = topic._partitions.parts[0]
-    assert [(row.first_offset, row.rows) for row in log._context.manifest.rows(part, 0, 2)] == [(0, 1), (1, 1)]
+    assert [(row.first_offset, row.rows) for row in parts_of(log).context.manifest.rows(part, 0, 2)] == [(0, 1), (1, 1)]
 
 
 # -- asked for ---------------------------------------------------------------------------------------------
@@ -520,7 +521,7 @@ def test_one_partition_that_cannot_be_sealed_does_not_hold_up_the_others(open_lo
     monkeypatch.setattr(Sealer, "seal", fails_for_zero)
     with pytest.raises(Unavailable, match="broken"):
         log.seal("t", timeout=20)
-    log._maintenance.seal([topic._partitions.parts[1]], 20)
+    log._maintenance._roller.seal([topic._partitions.parts[1]], 20)
     assert topic.watermark(1).offset == 1
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring, Log, NotFound, Settings, Topic, Unavailable, disk
+from holdfast.log.local_parts import parts_of
 from holdfast.model.record import Watermark
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.testing import Fault, FaultyDisk
@@ -52,7 +53,7 @@ def test_every_seal_moves_the_mark_and_the_manifest(open_log):
         assert log.stats().segments.tail_records == 1
         log.seal()
         assert topic.watermark() == Watermark(number, number + 1)
-        (row,) = log._context.manifest.page(log._journal.topics["slow"][0], number, number + 1)
+        (row,) = parts_of(log).context.manifest.page(log._journal.topics["slow"][0], number, number + 1)
         assert row.size == files(log, "slow")[number].stat().st_size
 
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import holdfast
 from holdfast.cli.program import program
+from holdfast.log.local_parts import parts_of
 from holdfast.remote.http.server_connections import tls_context
 from holdfast.server.serving import _tls
 from holdfast.server_settings import ServerSettings
@@ -270,7 +271,7 @@ def test_a_poisoned_log_is_not_ready(tmp_path):
 
     async def check():
         log = holdfast.open(tmp_path / "log")
-        access = Access(TokenFile(tmp_path / "TOKENS"), None, log._context.clock, 0)
+        access = Access(TokenFile(tmp_path / "TOKENS"), None, parts_of(log).context.clock, 0)
         served = Served(log, log.settings.server, access, BrowserGuard("localhost", "", is_loopback=True))
         application = Application(served)
         assert (await ask(application, "/readyz"))[0] == 200

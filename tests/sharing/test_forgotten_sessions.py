@@ -39,9 +39,9 @@ def payloads(log: Log) -> list[bytes]:
 
 def crowd(log: Log) -> None:
     """Others come, and take the places of all sessions that are idle."""
-    owned = log._context.journal.news.owned_here()  # type: ignore[union-attr]
+    owned = log._journal.news.owned_here()  # type: ignore[union-attr]
     assert isinstance(owned, Log)
-    journal = owned._context.journal
+    journal = owned._journal
     partition = owned.topic("t")._partitions.parts[0]
     for _ in range(2):
         rows = [(b"crowd", 0, None, None)]

@@ -14,6 +14,7 @@ import holdfast
 from holdfast import HoldfastError, Invalid, Log
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.local_parts import parts_of
 from holdfast.owner.consumer_calls import ConsumerCalls
 from holdfast.owner.mark_events import MarkEvents
 from holdfast.owner.peer import Peer
@@ -46,8 +47,8 @@ def caller() -> Peer:
 def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
     owner: Log, which: int, request_: Any, raw: bytes | None
 ) -> None:
-    consumers, marks = ConsumerCalls(owner), MarkEvents(owner._context.journal)
-    handlers = {**VerbCalls(owner).handlers(), **marks.handlers(), **consumers.handlers()}
+    consumers, marks = ConsumerCalls(parts_of(owner)), MarkEvents(owner._journal)
+    handlers = {**VerbCalls(parts_of(owner)).handlers(), **marks.handlers(), **consumers.handlers()}
     name = sorted(handlers)[which % len(handlers)]
     try:
         body = raw if raw is not None else msgspec.msgpack.encode(request_)
@@ -65,7 +66,7 @@ def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
 
 
 def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> None:
-    consumers = ConsumerCalls(owner)
+    consumers = ConsumerCalls(parts_of(owner))
     with owner.topic("orders").consumer("billing"):
         for puts, deletes, drop, scope in (
             ([(b"position\0billing\0orders\x000", 0, b'{"next":1,"at":9999999999999999}')], (), False, None),
@@ -86,7 +87,7 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
 
 
 def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
-    handlers, no_limit = VerbCalls(owner).handlers(), [None, None, None]
+    handlers, no_limit = VerbCalls(parts_of(owner)).handlers(), [None, None, None]
     with pytest.raises(HoldfastError):
         handlers["set_retention"](caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):

@@ -77,7 +77,7 @@ def log(open_log: Open) -> Iterator[Log]:
 
 
 def partition_of(log: Log, topic: str = "t") -> Partition:
-    return log._context.journal.topics[topic][0]
+    return log._journal.topics[topic][0]
 
 
 def row(payload: bytes = b"x", time: int = 1, extra: object = None, unique: bytes | None = None) -> tuple[object, ...]:

@@ -114,7 +114,7 @@ def test_a_large_group_is_not_overtaken_for_ever_by_small_ones(open_log: Open) -
     """They take the room that comes; so whoever finds none stands in line, and the others behind it."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")
-    owned = owner._context.journal.news.owned_here()  # type: ignore[union-attr]
+    owned = owner._journal.news.owned_here()  # type: ignore[union-attr]
     assert isinstance(owned, Log)
     host = host_of(owner)
     first, large, small = Client(owner), Client(owner), Client(owner)
@@ -135,7 +135,7 @@ def test_what_is_sent_again_is_answered_while_others_wait_for_room(open_log: Ope
     """It needs none: whoever lost its connection is not kept waiting for what was stored long ago."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")
-    owned = owner._context.journal.news.owned_here()  # type: ignore[union-attr]
+    owned = owner._journal.news.owned_here()  # type: ignore[union-attr]
     assert isinstance(owned, Log)
     host = host_of(owner)
     first, again = Client(owner), Client(owner)
@@ -165,7 +165,7 @@ def test_whoever_waits_for_room_is_noted_once(open_log: Open) -> None:
     """However long there is none: a store that is away for hours must not cost memory."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")
-    owned = owner._context.journal.news.owned_here()  # type: ignore[union-attr]
+    owned = owner._journal.news.owned_here()  # type: ignore[union-attr]
     assert isinstance(owned, Log)
     host, client = host_of(owner), Client(owner)
     turns: list[None] = []
@@ -176,6 +176,6 @@ def test_whoever_waits_for_room_is_noted_once(open_log: Open) -> None:
         until(lambda: len(host._parked) == 1)
         host._retry_parked = lambda: (retry(), turns.append(None))[1]  # type: ignore[method-assign]
         until(lambda: len(turns) > 10)
-        assert len(owned._context.journal.room._calls) <= 1
+        assert len(owned._journal.room._calls) <= 1
     assert [place(client), place(client)] == [1, 7]
     client.close()

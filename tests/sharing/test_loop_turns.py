@@ -40,7 +40,7 @@ def loop() -> Iterator[AbstractEventLoop]:
 
 
 def link_of(log: Log) -> SocketLink:
-    link = log._context.journal.link
+    link = log._journal.link
     assert isinstance(link, SocketLink)
     return link
 

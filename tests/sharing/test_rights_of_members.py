@@ -57,7 +57,7 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
         log.topic("orders").consumer("before").close()
         log.executions.start("k")
         host: Any = SimpleNamespace(calls={}, publish=None, guard=None)
-        host.calls.update(journal_handlers(log._context.journal))
+        host.calls.update(journal_handlers(log._journal))
         stop = answer_members(host, log, lambda: None, lambda: b"")
         assert set(host.calls) == set(TABLE) | WITHOUT_TOPIC
         caller = Peer(bytes(16), 1, lambda name, body: None)

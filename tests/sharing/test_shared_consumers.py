@@ -257,7 +257,7 @@ def test_of_two_commits_that_follow_the_same_position_one_is_refused(tmp_path: P
     def commit(log: Log, members: Members, member: RemoteMember | None, to: int, after: Kept) -> Kept:
         kept = Kept(to, time.time_ns(), after=after.at)
         members.begin_forwarded(None if member is None else member.id, {0: kept}).queued(
-            log._context.journal.spaces.change("consumers", position_items(("c", "t"), {0: kept}), timeout=60)
+            log._journal.spaces.change("consumers", position_items(("c", "t"), {0: kept}), timeout=60)
         )
         log.flush()
         members.settle()

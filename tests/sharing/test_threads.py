@@ -195,7 +195,7 @@ class Appended:
 
 
 def link_of(log: Log) -> SocketLink:
-    link = log._context.journal.link
+    link = log._journal.link
     assert isinstance(link, SocketLink)
     return link
 

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
+from holdfast.log.local_parts import parts_of
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument, LogDocument, StartDocument
 from holdfast.shipping.refill.partition_gaps import examine
@@ -736,5 +737,5 @@ def test_marks_that_move_while_the_store_is_compared_with_them_are_no_loss(open_
             log.topic("orders").append(b"x", durability="shipped")
             return root.store.list(prefix, after)
 
-    assert examine(Busy(), log._context.manifest, log.id, partition).is_whole
+    assert examine(Busy(), parts_of(log).context.manifest, log.id, partition).is_whole
     assert partition.shipment != before

@@ -24,6 +24,7 @@ from holdfast import Keyring, Log, Settings, Topic
 from holdfast.arguments import store_address
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.journal.proving.inspected_database import control_rows, is_keyed
+from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name
@@ -126,7 +127,7 @@ def owned(log: Log) -> Log:
 
     A server writes under the numbers of other people's sessions, which only an owner can keep with the records.
     """
-    news = log._context.journal.news
+    news = parts_of(log).journal.news
     if news is None:
         return log
     owner = news.own()

@@ -7,10 +7,10 @@ process lives, after it was killed, and from whoever owns the log next. What a s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from holdfast.errors import Corrupt, HoldfastError, Invalid
 from holdfast.journal.backend import Backend
+from holdfast.journal.journal_port import NUMBER_MAX, SessionInfo, check_producer
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import (
     Forwarded,
@@ -18,11 +18,10 @@ from holdfast.journal.queue.forwarded import (
     ForwardedRows,
     ForwardedUnit,
     Item,
-    ProducedUnit,
     Sent,
     fill,
 )
-from holdfast.journal.queue.group import Operation, Produced, Run
+from holdfast.journal.queue.group import Produced
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.session_sending import Sending
 from holdfast.journal.queue.ticket import UnitTicket
@@ -32,7 +31,6 @@ from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, Session
 from holdfast.journal.sessions.session_table import SessionLimits, proved
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ForgetSessions
-from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 from holdfast.model.trusted_time import TrustedTime
 
 __all__ = [
@@ -41,24 +39,11 @@ __all__ = [
 ]  # fmt: skip
 
 SESSION_BYTES = 16
-NUMBER_MAX = 2**62
-"""The highest sequence number."""
 
 
 def remembered_us(settings: JournalSettings) -> int:
     """For so long after its last use no session is forgotten, however many there are."""
     return min(session_table.IDLE_MIN_US, SessionLimits.of(settings).expiry_us)
-
-
-class SessionInfo(NamedTuple):
-    """What is kept about one session."""
-
-    name: bytes
-    """Of a producer its name; of a process that shares the log 16 random bytes."""
-    is_producer: bool
-    last: int
-    floor: int
-    used_us: int
 
 
 class SessionAccess:
@@ -105,23 +90,10 @@ class SessionAccess:
         """The same for a producer with numbers of its own, from `start` on; a repeat says that it is one."""
         check_producer(producer, sequence, start)
         if not self._owned:
-            return self._produce_elsewhere(Produced(producer, sequence, start), item, timeout)
+            # Whoever owns the log knows what was written.
+            return self._queue.put_produced(Produced(producer, sequence, start), item, timeout)
         sending = Sending(self._state.sessions, self._time, PRODUCER + producer, sequence, 0, [item], start)
         return self._queue.put_forwarded(sending, timeout)
-
-    def _produce_elsewhere(
-        self, produced: Produced, item: ForwardedRows | ForwardedUnit, timeout: float
-    ) -> ProducedUnit:
-        """In a process that does not own the log: whoever does knows what was written."""
-        operations: list[Operation] = []
-        if isinstance(item, ForwardedRows):
-            run = Run.unplaced(item.partition)
-            run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
-            operations.append(run)
-        else:
-            operations += item.operations
-        records = len(item.rows) if isinstance(item, ForwardedRows) else item.records
-        return ProducedUnit(self._queue.put_unit(operations, records, item.size, timeout, produced=produced))
 
     def forget(self, producers: Sequence[bytes], timeout: float) -> list[bytes]:
         """Let go of producers, durably: those that are known, and have nothing under way."""
@@ -181,14 +153,3 @@ class SessionAccess:
             if row is None:
                 raise Corrupt("the database has lost the log's own row", path=str(self._backend.path))
             return proved(tables.sessions(), row, self._state.vault, str(self._backend.path))
-
-
-def check_producer(producer: bytes, sequence: int, start: int) -> None:
-    """Whether a producer can have this name and these numbers."""
-    if not 0 < len(producer) < SESSION_NAME_BYTES_MAX:
-        raise Invalid(
-            f"a producer's name has 1 to {SESSION_NAME_BYTES_MAX - 1} bytes, not {len(producer)}",
-            hint="give each producer a short name of its own",
-        )
-    if not 1 <= sequence <= NUMBER_MAX or not 1 <= start <= NUMBER_MAX:
-        raise Invalid(f"a sequence number is 1 to {NUMBER_MAX} sequence={sequence}", hint="number them 1, 2, 3 …")

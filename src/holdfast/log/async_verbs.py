@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from asyncio import to_thread
-from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import HoldfastError
 
-Result = TypeVar("Result")
+if TYPE_CHECKING:
+    from holdfast.log.ports import InThread
 
 
 class AsyncVerbs:
     """What a log, here or at a server, has for coroutines."""
 
-    async def _in_thread(self, call: Callable[[], Result]) -> Result:
-        return await to_thread(call)
+    _in_thread: InThread
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
         """Seal everything that is durable now."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_executions import ASK_TIMEOUT_S
 from holdfast.log_directory import Directory
@@ -35,7 +36,7 @@ def request(
     directory.require_log()
     if directory.is_shared():  # `own` joins it, and whoever owns it is asked over its socket
         with own() as log:
-            return log._executions.ask(action, fields, timeout)
+            return parts_of(log).executions.ask(action, fields, timeout)
     asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
     for _ in range(_TRIES):
         if directory.holder() is None:
@@ -46,9 +47,9 @@ def request(
                     raise
             else:
                 with log:
-                    return log._executions.apply(asked).result()
+                    return parts_of(log).executions.apply(asked).result()
         with look() as log:
-            found = log._executions.leave(asked, timeout)
+            found = parts_of(log).executions.leave(asked, timeout)
         if found is not None:
             return found.result()
     raise OutcomeUnknown("the log changes hands too often", hint="ask again; what was left is done by the next owner")

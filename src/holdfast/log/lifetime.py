@@ -17,7 +17,7 @@ from holdfast.log.consumers.log_consumers import LogConsumers
 from holdfast.log.log_channels import LogChannels
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_executions import LogExecutions
-from holdfast.log.parts import Chores, LogStore, Tables
+from holdfast.log.ports import LocalMaintenancePort, LocalStorePort, TablesPort
 from holdfast.log.telemetry.log_telemetry import LogTelemetry
 from holdfast.log.topic_catalog import Catalog
 
@@ -50,9 +50,9 @@ class Lifetime:
         channels: LogChannels,
         consumers: LogConsumers,
         executions: LogExecutions,
-        maintenance: Chores,
-        store: LogStore,
-        tables: Tables,
+        maintenance: LocalMaintenancePort,
+        store: LocalStorePort,
+        tables: TablesPort,
         telemetry: LogTelemetry,
     ) -> None:
         self._context = context

@@ -1,48 +1,23 @@
-"""A log: one directory, one owner, its topics. Composition, nothing else.
+"""A log: its face, the same at every distance. Each verb checks what it is given and hands it to a part.
 
-The verbs live in the parts: `topic_catalog` (topics), `log_channels` (channels), `consumers/` (consumers),
-`maintenance` (sealing, retention, reconciliation), `store_binding` (shipping), `lifetime` (the end). `open_log` puts
-them together.
+A log that is open here is put together by `local_log`, of a directory that this process owns or shares; one at a server
+by `remote/connecting`. What differs between them is in the parts (`ports`), and nowhere else.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from holdfast.arguments import flag, seconds, whole
-from holdfast.channels.channel_settings import TOPIC as CHANNELS_TOPIC
-from holdfast.crypto.keyring import Keyring
-from holdfast.errors import Corrupt, HoldfastError, Invalid
+from holdfast.errors import HoldfastError
 from holdfast.log.async_verbs import AsyncVerbs
-from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.consumers.kept_positions import KeptPositions
-from holdfast.log.consumers.log_consumers import LogConsumers
-from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS_TOPIC
-from holdfast.log.lifetime import Lifetime
-from holdfast.log.log_channels import LogChannels
-from holdfast.log.log_context import LogContext
-from holdfast.log.log_executions import LogExecutions
-from holdfast.log.log_stats import Stats
-from holdfast.log.parts import Chores, LogStore, Tables
-from holdfast.log.producers.producer import Producer, ProducerStatus, forget, producers_of
-from holdfast.log.telemetry.log_telemetry import LogTelemetry
-from holdfast.log.topic_catalog import Catalog, check_asked
-from holdfast.log.topics.topic import Topic
-from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.log.transactions.hidden_keys import HiddenKeys
-from holdfast.log.transactions.space import Space, space_names
-from holdfast.log.transactions.transaction import Transaction
-from holdfast.log.upkeep.maintenance import TopicRetention
-from holdfast.model.record import Durability, Marks
 from holdfast.model.topic_name import check_name
 from holdfast.process_lifetime import holding
-from holdfast.reconcile.reconcile_report import ReconcileReport
-from holdfast.segments.retention.retention import RetentionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
     from uuid import UUID
 
     import pyarrow as pa
@@ -52,71 +27,75 @@ if TYPE_CHECKING:
     from holdfast.channels.participant import Channels
     from holdfast.channels.wire.channel_keys import Keys
     from holdfast.compaction.compaction_report import CompactionReport
+    from holdfast.crypto.keyring import Keyring
+    from holdfast.errors import Corrupt
     from holdfast.execution.journal.journal_loss import OnJournalLoss
     from holdfast.execution.steps.execution_block import ExecutionBlock
     from holdfast.execution.work.executions import Executions
     from holdfast.execution.work.worker import Worker
+    from holdfast.log.consumers.consumer_status import ConsumerStatus
+    from holdfast.log.log_stats import Stats
+    from holdfast.log.ports import LogParts
+    from holdfast.log.producers.producer import Producer, ProducerStatus
+    from holdfast.log.topics.topic import Topic
+    from holdfast.log.topics.typed_topic import TypedTopic
+    from holdfast.log.transactions.space import Space
+    from holdfast.log.transactions.transaction import Transaction
+    from holdfast.model.record import Durability, Marks
+    from holdfast.reconcile.reconcile_report import ReconcileReport
+    from holdfast.segments.retention.retention_report import RetentionReport
     from holdfast.shipping.events import Subscription
     from holdfast.shipping.refill.store_loss import RebuildReport
     from holdfast.shipping.shipping_stats import Unshipped
 
+_CHANNELS_TOPIC = "_channels"
 _PATIENCE_S = 60.0
 
 
 class Log(AsyncVerbs):
-    """An open log; use it as a context manager, or call `close()`."""
+    """An open log, here or at a server; use it as a context manager, or call `close()`."""
 
-    def __init__(
-        self, context: LogContext, maintenance: Chores, store: LogStore, tables: Tables, positions: KeptPositions
-    ) -> None:
-        self.settings = context.settings
-        self._context = context
-        self._journal = context.journal
-        self._maintenance = maintenance
-        self._store = store
-        self._telemetry = LogTelemetry(context, maintenance, store)
-        self._topics = Catalog(context, maintenance, store.require_free, self._telemetry.begin)
-        self._channels = LogChannels(context)
-        topics = self._topics  # not by way of the log: nothing that it holds may hold it
-        self._consumers = LogConsumers(context, positions, topics.own)
-        topics.open_consumer = self._consumers.open
-        self._hidden_keys = HiddenKeys(context.journal)
-        self._executions = LogExecutions(context, self._topics, self._hidden_keys)
-        self._tables = tables
-        self._lifetime = Lifetime(
-            context,
-            self._topics,
-            self._channels,
-            self._consumers,
-            self._executions,
-            maintenance,
-            store,
-            tables,
-            self._telemetry,
-        )
-        self._executions.watch()
-        self._telemetry.watch(self)
+    def __init__(self, parts: LogParts) -> None:
+        self.settings = parts.settings
+        self._identity = parts.identity
+        self._journal = parts.journal
+        self._topics = parts.topics
+        self._item_keys = parts.item_keys
+        self._consumers = parts.consumers
+        self._channels = parts.channels
+        self._executions = parts.executions
+        self._maintenance = parts.maintenance
+        self._store = parts.store
+        self._keys = parts.keys
+        self._stats = parts.stats
+        self._lifetime = parts.lifetime
+        self._in_thread = parts.in_thread
+        self._local = parts.local
 
     @property
     def path(self) -> Path:
-        """The log's directory."""
-        return self._context.directory.path
+        """The log's directory. Invalid over HTTP: it is the server's."""
+        return self._identity.path
+
+    @property
+    def url(self) -> str:
+        """The server's address. Invalid of a log that is open here: it has a path."""
+        return self._identity.url
 
     @property
     def id(self) -> str:
         """The log's identity, for ever."""
-        return self._journal.log_id.hex()
+        return self._identity.id
 
     @property
     def read_only(self) -> bool:
         """Whether this handle only reads and follows; everything that would write is Invalid."""
-        return self._journal.read_only
+        return self._identity.read_only
 
     @property
     def is_owner(self) -> bool:
         """Whether this process owns the log: of a shared one, whether it does so at the moment, for all of them."""
-        news = self._journal.news
-        return self._journal.owned if news is None else news.owned_here() is not None
+        return self._identity.is_owner
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +105,7 @@ class Log(AsyncVerbs):
     @property
     def problems(self) -> tuple[Corrupt, ...]:
         """Of a log opened with `read_only=True`: the damage that was found; an owner would have been refused."""
-        return self._journal.problems
+        return self._identity.problems
 
     @overload
     def topic(self, name: str, *, partitions: int | None = None, first_offset: int = 0) -> Topic: ...
@@ -180,15 +159,21 @@ class Log(AsyncVerbs):
         The block is left once all of it survives power loss, with `durability="shipped"` once its records survive the
         loss of this machine. If it raises, nothing is written. For `timeout` and what is raised see `Topic.append`.
         """
-        made = Transaction(self._journal, self._topics, self._hidden_keys, timeout=timeout, durability=durability)
+        from holdfast.log.transactions.transaction import Transaction
+
+        made = Transaction(self._journal, self._topics, self._item_keys, timeout=timeout, durability=durability)
         return holding(made, self)
 
     def space(self, name: str) -> Space:
         """The space of this name: small state, kept beside the records, that can change with them in one commit."""
-        return holding(Space(name, self._journal, self._hidden_keys), self)
+        from holdfast.log.transactions.space import Space
+
+        return holding(Space(name, self._journal, self._item_keys), self)
 
     def spaces(self) -> list[str]:
         """The names of all spaces that were got with `space` and have had an item, sorted."""
+        from holdfast.log.transactions.space import space_names
+
         return space_names(self._journal)
 
     # -- producers ----------------------------------------------------------------------------------------
@@ -198,14 +183,20 @@ class Log(AsyncVerbs):
 
         Whoever is not sure whether one was written sends it again, and gets the original receipt.
         """
+        from holdfast.log.producers.producer import Producer
+
         return holding(Producer(name, self._journal, self._topics, start=start), self)
 
     def producers(self) -> list[ProducerStatus]:
         """How far all producers are, those that were used longest ago first; also with `read_only=True`."""
+        from holdfast.log.producers.producer import producers_of
+
         return producers_of(self._journal)
 
     def forget_producer(self, name: str) -> None:
         """Let go of a producer, durably: one of that name begins anew. NotFound where none is known and idle."""
+        from holdfast.log.producers.producer import forget
+
         forget(self._journal, name)
 
     # -- consumers ----------------------------------------------------------------------------------------
@@ -231,7 +222,7 @@ class Log(AsyncVerbs):
         self,
         participant_id: str,
         *,
-        topic: str | None = CHANNELS_TOPIC,
+        topic: str | None = _CHANNELS_TOPIC,
         retrieval_hint: Callable[[str, str], bytes | None] | None = None,
         recover: Literal["fail", "empty"] = "fail",
         keys: Keys | None = None,
@@ -243,27 +234,7 @@ class Log(AsyncVerbs):
         those of `Channels`, whose settings are the log's own under `channels`. `migrations` maps a version of snapshots
         that this library does not know to a function that makes a known one of it.
         """
-        if self.read_only:
-            raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
-        if self._journal.news is not None:
-            owner = self._journal.news.own()
-            assert isinstance(owner, Log)
-            return owner.channels(
-                participant_id,
-                topic=topic,
-                retrieval_hint=retrieval_hint,
-                recover=recover,
-                keys=keys,
-                migrations=migrations,
-            )
-        if topic is None:
-            events = None
-        elif topic == CHANNELS_TOPIC:
-            events = self._topics.own(topic)
-        else:
-            events = self._topics.raw(topic)
-            check_asked(events, None, 1, None)
-        return self._channels.open(participant_id, events, retrieval_hint, recover, keys, migrations)
+        return self._channels.open(participant_id, topic, retrieval_hint, recover, keys, migrations)
 
     def kept_channels(self) -> list[tuple[str, str]]:
         """Participant and id of every channel that is kept in this log."""
@@ -296,11 +267,10 @@ class Log(AsyncVerbs):
         `always_replay` also compares each step with its own record. `on_journal_loss` says what becomes of the program
         when its journal cannot be written: it fails, or goes on without.
         """
+        room = self._executions.room_for("execution")
         from holdfast.execution.steps.execution_block import ExecutionBlock
 
-        made = ExecutionBlock(
-            self._executions.room(), kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss
-        )
+        made = ExecutionBlock(room, kind, id=id, always_replay=always_replay, on_journal_loss=on_journal_loss)
         return holding(made, self)
 
     @property
@@ -334,11 +304,12 @@ class Log(AsyncVerbs):
         each time; one that was begun `attempts_max` times without an end is given up. A worker that is stopped lets
         programs leave off before their next step, for `drain_timeout` seconds.
         """
+        room = self._executions.room_for("worker")
         from holdfast.execution.work.worker import Worker
 
         return holding(
             Worker(
-                self._executions.room(),
+                room,
                 functions,
                 concurrency=concurrency,
                 rate=rate,
@@ -359,7 +330,7 @@ class Log(AsyncVerbs):
         Raises what kept it from being sealed, and Unavailable after `timeout` seconds (default: 60); the records
         are durable in any case.
         """
-        self._maintenance.seal(self._topics.partitions(topic), patience(timeout))
+        self._maintenance.seal(_names(topic), patience(timeout))
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """Apply retention now; with `dry_run` only say what would be removed."""
@@ -384,8 +355,8 @@ class Log(AsyncVerbs):
         """
         from holdfast.compaction.compact_root import target_bytes
 
-        target, partitions = target_bytes(target_size), self._topics.partitions(topic)
-        return self._maintenance.compact(partitions, target, progress or _silent, dry_run=flag(dry_run, "dry_run"))
+        dry_run = flag(dry_run, "dry_run")
+        return self._maintenance.compact(_names(topic), target_bytes(target_size), progress, dry_run=dry_run)
 
     def set_retention(
         self,
@@ -405,11 +376,10 @@ class Log(AsyncVerbs):
         With `wait_for`, a segment stays until these consumers have committed past it, but never longer than
         `wait_limit` after it was sealed (a timedelta), or while the rest still holds so many bytes (an int).
         """
-        self._topics.known(topic)
+        from holdfast.log.upkeep.topic_retention import TopicRetention
+
         wanted = TopicRetention.asked_for(bytes_max, age_max, records_max, wait_for, wait_limit)
-        if not self.read_only and wanted.consumers:
-            self._topics.own(POSITIONS_TOPIC)
-        self._maintenance.set_retention(topic, wanted)
+        self._maintenance.set_retention(check_name(topic), wanted)
 
     def reconcile(
         self, *, remote: bool = False, fix: bool = False, deep: bool = False, limit: int | None = None
@@ -433,7 +403,7 @@ class Log(AsyncVerbs):
     @property
     def last_reconcile(self) -> ReconcileReport | None:
         """The report of the last complete pass over the log's own files; None before the first."""
-        return self._maintenance.last_reconcile
+        return self._maintenance.last_report()
 
     # -- shipping -----------------------------------------------------------------------------------------
 
@@ -477,11 +447,7 @@ class Log(AsyncVerbs):
         All processes that share the log have the new key when this returns. Put the keyring where processes that are
         started later find it: this does not.
         """
-        keyring = Keyring.checked(keyring)
-        if self._journal.news is not None:
-            self._journal.news.rotate_key(keyring)
-        else:
-            self._journal.rotate(keyring)
+        self._keys.rotate(keyring)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued so far is durable; raises if anything accepted was not stored."""
@@ -489,14 +455,7 @@ class Log(AsyncVerbs):
 
     def stats(self) -> Stats:
         """Counters and levels, as one frozen snapshot."""
-        return Stats(
-            self._journal.stats(),
-            self._maintenance.stats(),
-            self._store.stats(),
-            self._tables.stats(),
-            self._consumers.stats(),
-            self._executions.stats(),
-        )
+        return self._stats()
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, seal it, ship it, and let go of the directory; closing again does nothing.
@@ -508,11 +467,6 @@ class Log(AsyncVerbs):
         """
         self._lifetime.close(None if timeout is None else seconds(timeout))
 
-    def _become(self, other: Log) -> None:
-        """In a forked child: be a log that was opened there; topics that were got from this one become that one's."""
-        other._topics.take_over(self._topics)
-        self.__dict__ = other.__dict__
-
     def __enter__(self) -> Self:
         try:
             self._store.wait_for_answer()
@@ -522,13 +476,13 @@ class Log(AsyncVerbs):
         return self
 
     def __repr__(self) -> str:
-        return f"Log({str(self.path)!r}, {'open' if self._lifetime.is_open else 'closed'})"
+        return f"Log({self._identity.place!r}, {'open' if self._lifetime.is_open else 'closed'})"
 
 
 def patience(timeout: float | None) -> float:
-    """How many seconds a verb waits: as it was told, or else a minute."""
+    """How many seconds a verb waits; a minute, unless somebody says so."""
     return _PATIENCE_S if timeout is None else seconds(timeout)
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass
+def _names(topic: str | None) -> tuple[str, ...] | None:
+    return None if topic is None else (check_name(topic),)

@@ -10,8 +10,12 @@ import msgspec
 
 from holdfast.arguments import text
 from holdfast.caller import once
+from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
+from holdfast.log.topic_catalog import Catalog
+from holdfast.log.topics.asked_topic import check_asked
 from holdfast.log.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -28,12 +32,49 @@ logger = logging.getLogger("holdfast")
 class LogChannels:
     """The channels of one open log."""
 
-    def __init__(self, context: LogContext) -> None:
+    def __init__(self, context: LogContext, topics: Catalog) -> None:
         self._context = context
+        self._topics = topics
         self._opened: list[Channels] = []
         self._lock = RLock()
 
     def open(
+        self,
+        participant_id: str,
+        topic: str | None,
+        retrieval_hint: Callable[[str, str], bytes | None] | None,
+        recover: Literal["fail", "empty"],
+        keys: Keys | None,
+        migrations: Mapping[int, Migration] | None,
+    ) -> Channels:
+        """Those of one participant; what happens in them is appended to `topic`."""
+        journal = self._context.journal
+        if journal.read_only:
+            raise Invalid("this log is open for reading only", hint="kept_channels() and kept_channel() look at them")
+        if journal.news is not None:
+            owner = journal.news.own()
+            assert isinstance(owner, Log)
+            return owner.channels(
+                participant_id,
+                topic=topic,
+                retrieval_hint=retrieval_hint,
+                recover=recover,
+                keys=keys,
+                migrations=migrations,
+            )
+        return self._open(participant_id, self._events(topic), retrieval_hint, recover, keys, migrations)
+
+    def _events(self, topic: str | None) -> Topic | None:
+        """Where what happens is appended."""
+        if topic is None:
+            return None
+        if topic == TOPIC:
+            return self._topics.own(topic)
+        events = self._topics.raw(topic)
+        check_asked(events, None, 1, None)
+        return events
+
+    def _open(
         self,
         participant_id: str,
         topic: Topic | None,
@@ -42,7 +83,6 @@ class LogChannels:
         keys: Keys | None,
         migrations: Mapping[int, Migration] | None,
     ) -> Channels:
-        """Those of one participant; what happens in them is appended to `topic`."""
         from holdfast.channels.keeping.log_backend import LogPersistence
         from holdfast.channels.participant import Channels
 

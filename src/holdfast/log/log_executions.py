@@ -18,6 +18,7 @@ from holdfast.caller import once
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.waits.inbox_message import Answer, Message
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
@@ -96,14 +97,17 @@ class LogExecutions:
         """All that executions need, made at the first call."""
         journal = self._context.journal
         if journal.news is not None:
-            owner = journal.news.own()
-            return owner._executions.room()  # type: ignore[attr-defined,no-any-return]  # it is a log
+            return parts_of(journal.news.own()).executions.room()
         with once(self._lock):
             if self._room is None:
                 if self._is_closed:
                     raise Closed("the log is closed")
                 self._room = self._open()
             return self._room
+
+    def room_for(self, verb: str) -> ExecutionRoom:
+        """The same for a verb of the log."""
+        return self.room()
 
     def facade(self) -> Executions:
         """What users see of executions."""

@@ -24,6 +24,8 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.journal_context import JournalContext
 from holdfast.journal.open_journal import open_owned, open_read_only
 from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.local_log import put_together
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.upkeep.kept_tables import KeptTables
@@ -163,7 +165,8 @@ def compose(asked: Asked, journal: Journal) -> Log:
             journal.close(settings.journal.close_timeout_ms / 1000)
         directory.release()
         raise
-    log = Log(context, maintenance, store, tables, positions)
+    log = put_together(context, maintenance, store, tables, positions)
+    maintenance.create_topic = parts_of(log).topics.own
     logger.info(
         "opened a log path=%s epoch=%d topics=%d",
         directory.path,

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from holdfast.arguments import whole
 from holdfast.caller import refuse_second
 from holdfast.errors import Invalid
-from holdfast.journal.state.partition import Partition
 from holdfast.log.log_context import LogContext
-from holdfast.log.parts import Chores
+from holdfast.log.ports import LocalMaintenancePort, Schema
 from holdfast.log.topics.any_topic import keeping
+from holdfast.log.topics.asked_topic import check_asked, no_key_column
+from holdfast.log.topics.local_source import LocalSource
 from holdfast.log.topics.topic import OwnTopic, Topic
-from holdfast.log.topics.topic_partitions import Partitions, no_topic
+from holdfast.log.topics.topic_partitions import Partitions, no_topic, partitions_of
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.topics.validation import Validation
 from holdfast.model.topic_name import check_name, check_users, is_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.journal.journal import Journal
     from holdfast.log.consumers.consumer import Consumer
-
-Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
 
 
 class Catalog:
@@ -37,7 +38,7 @@ class Catalog:
     def __init__(
         self,
         context: LogContext,
-        maintenance: Chores,
+        maintenance: LocalMaintenancePort,
         require_free: Callable[[str], None] = lambda topic: None,
         begin_telling: Callable[[], None] = lambda: None,
     ) -> None:
@@ -74,19 +75,9 @@ class Catalog:
         self._journal.find_topics()
         return sorted(self._journal.topics)
 
-    def partitions(self, topic: str | None) -> list[Partition]:
-        """The partitions of one topic, or of all; NotFound where there is no such topic."""
-        self._journal.find_topics()
-        known = self._journal.topics
-        if topic is None:
-            return [part for parts in known.values() for part in parts]
-        if check_name(topic) not in known:
-            raise no_topic(topic, known)
-        return list(known[topic])
-
     def known(self, name: str) -> Topic | TypedTopic:
         """A topic that is there, of either kind."""
-        self.partitions(check_name(name))
+        partitions_of(self._journal, (name,))
         return self._topics.get(name) or self._handle(name)
 
     def topic(
@@ -122,14 +113,17 @@ class Catalog:
         if name not in self._journal.topics:
             self._require_free(name)
             self._journal.create_topic(name, 1, 0)
-        return Topic(name, self._partitions(name), self._context.clock)
+        return Topic(*self._made(name))
 
-    def _partitions(self, name: str) -> Partitions:
-        return Partitions(name, self._journal.topics[name], self._journal, self._context.manifest)
+    def _made(self, name: str) -> tuple[str, Journal, Partitions, Validation]:
+        """What a topic is made of."""
+        source = LocalSource(name, self._journal, self._context.manifest)
+        partitions = Partitions(name, self._journal.topics[name], source)
+        return name, self._journal, partitions, Validation(name, self._journal.settings)
 
     def _handle(self, name: str) -> Topic | TypedTopic:
         kind = TypedTopic if name in self._journal.schemas else OwnTopic if is_own(name) else Topic
-        topic = kind(name, self._partitions(name), self._context.clock)
+        topic = kind(*self._made(name))
         topic.open_consumer = self.open_consumer
         return topic
 
@@ -171,39 +165,8 @@ class Catalog:
             if self._journal.read_only:
                 raise Invalid("this log is open for reading only", hint="its owner starts new versions of a schema")
             self._journal.add_schema(name, len(known) + 1, newer.fingerprint, newer.serialize())
-        self._maintenance.seal_soon(self._journal.topics[name])
+        self._maintenance.seal_soon((name,))
 
     def forget(self) -> None:
         """In a forked child: the lock may have been held by a thread that is not here."""
         self._lock = RLock()
-
-
-def check_asked(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:
-    """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
-    if partitions is not None and partitions != topic.partitions:
-        raise Invalid(
-            f"topic {topic.name!r} has {topic.partitions} partitions, not {partitions}",
-            hint="the number of partitions is fixed when a topic is created",
-        )
-    if isinstance(topic, Topic):
-        if schema is not None:
-            raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
-    elif schema is None:
-        raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
-    if key is not None:
-        _check_key(topic, key)
-
-
-def _check_key(topic: Topic | TypedTopic, key: str) -> None:
-    if isinstance(topic, Topic):
-        raise no_key_column()
-    if topic.key != key:
-        has = "no key column" if topic.key is None else f"the key column {topic.key!r}"
-        raise Invalid(
-            f"topic {topic.name!r} has {has}, not {key!r}", hint="the key column is fixed when a topic is created"
-        )
-
-
-def no_key_column() -> Invalid:
-    """Why a raw topic cannot be asked for with a key column."""
-    return Invalid("a raw topic has no key column", hint="give each record its key: topic.append(payload, key=…)")

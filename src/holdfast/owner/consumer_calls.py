@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.journal.journal import Unit
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.state.partition import Partition
-    from holdfast.log.log import Log
+    from holdfast.log.local_parts import LocalParts
     from holdfast.owner.call_handlers import CallHandler
 
 _LOOK_AGAIN_S = 1.0
@@ -101,11 +101,10 @@ class ConsumerCalls:
     consumer's own lock, then `_lock`.
     """
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._consumers = log._consumers
+    def __init__(self, parts: LocalParts) -> None:
+        self._consumers = parts.consumers
         self._remote: dict[bytes, tuple[Members, RemoteMember]] = {}
-        self._turns = count(log._context.clock.now_us())  # further than any owner before
+        self._turns = count(parts.context.clock.now_us())  # further than any owner before
         self._joining = Lock()
         self._lock = Lock()
         self._news = Flag()

@@ -27,7 +27,7 @@ from holdfast.owner.peer import Peer
 from holdfast.shipping.events import Event, Subscribers, Subscription
 
 if TYPE_CHECKING:
-    from holdfast.log.parts import LogStore
+    from holdfast.log.ports import StorePort
     from holdfast.owner.call_handlers import CallHandler
 
 SHIPPING = "shipping"
@@ -47,7 +47,7 @@ _decode = msgspec.msgpack.Decoder(ShippingNews).decode
 class EventCalls:
     """Tells the clients of one owner; `_lock` guards who they are, and the subscription."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: StorePort) -> None:
         self._store = store
         self._callers: set[Peer] = set()
         self._lock = RLock()

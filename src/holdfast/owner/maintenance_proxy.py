@@ -6,15 +6,13 @@ Nothing is sealed, removed or repaired here. Of a compaction the progress is not
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
-from holdfast.journal.state.partition import Partition
 from holdfast.log.owner_asking import Asking
 from holdfast.log.upkeep.kept_tables import TableStats
-from holdfast.log.upkeep.maintenance import TopicRetention
+from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.owner.call_messages import (
     SECONDS_MAX,
     Compact,
@@ -27,12 +25,13 @@ from holdfast.owner.call_messages import (
     limits_of,
 )
 from holdfast.reconcile.reconcile_report import ReconcileReport
-from holdfast.segments.retention.retention import RetentionReport
+from holdfast.segments.retention.retention_report import RetentionReport
 from holdfast.segments.segment_stats import SegmentStats
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.compaction.compactor import Progress
+    from holdfast.log.ports import Names
 
 logger = logging.getLogger("holdfast.sharing")
 
@@ -47,39 +46,31 @@ class MaintenanceProxy:
         self._asking = asking
         self._timeout = journal.settings.ack_timeout_ms / 1000
 
-    @property
-    def last_reconcile(self) -> ReconcileReport | None:
+    def last_report(self) -> ReconcileReport | None:
         """The report of the last complete pass."""
         return self._asking.ask("last_reconcile", Nothing(), LastReport, self._timeout).report
 
-    def seal(self, partitions: Sequence[Partition], timeout: float) -> None:
+    def seal(self, topics: Names, timeout: float) -> None:
         """Seal what is durable now."""
-        self._asking.ask("seal", SealTopics(self._names(partitions), min(timeout, SECONDS_MAX)), Nothing, timeout)
+        self._asking.ask("seal", SealTopics(topics, min(timeout, SECONDS_MAX)), Nothing, timeout)
 
-    def seal_soon(self, partitions: Sequence[Partition]) -> None:
+    def seal_soon(self, topics: Names) -> None:
         """Seal what is durable now, without waiting for it; if nobody does, it is sealed when it is due."""
         try:
-            request = SealTopics(self._names(partitions), 0.0, waits=False)
+            request = SealTopics(topics, 0.0, waits=False)
             self._asking.ask("seal", request, Nothing, self._timeout)
         except HoldfastError as error:
             logger.info("a seal could not be asked for: %s", error.message, extra={"action": "seal_not_asked"})
-
-    def _names(self, partitions: Sequence[Partition]) -> tuple[str, ...] | None:
-        """The topics of these partitions; None for all."""
-        names = tuple(dict.fromkeys(part.topic for part in partitions))
-        return None if len(names) == len(self._journal.topics) else names
 
     def retain(self, dry_run: bool) -> RetentionReport:
         """Apply retention, or say what would be removed."""
         return self._asking.ask("retain", Retain(dry_run), RetentionReport)
 
-    def compact(
-        self, partitions: Sequence[Partition], target: int, progress: Progress, *, dry_run: bool
-    ) -> CompactionReport:
+    def compact(self, topics: Names, target: int, progress: Progress | None, *, dry_run: bool) -> CompactionReport:
         """Join small segment files."""
         from holdfast.compaction.compaction_report import CompactionReport
 
-        return self._asking.ask("compact", Compact(self._names(partitions), target, dry_run), CompactionReport)
+        return self._asking.ask("compact", Compact(topics, target, dry_run), CompactionReport)
 
     def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.execution.waits.inbox_message import Answer
-from holdfast.log.log import Log
+from holdfast.log.local_parts import LocalParts
 from holdfast.log.log_executions import AskExecutions
-from holdfast.log.upkeep.maintenance import TopicRetention
+from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.model.topic_name import check_users
 from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import (
@@ -33,10 +33,9 @@ from holdfast.segments.retention.retention_plan import Policy
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
-    from holdfast.journal.state.partition import Partition
     from holdfast.owner.call_handlers import CallHandler
     from holdfast.reconcile.reconcile_report import ReconcileReport
-    from holdfast.segments.retention.retention import RetentionReport
+    from holdfast.segments.retention.retention_report import RetentionReport
     from holdfast.segments.segment_stats import SegmentStats
     from holdfast.shipping.refill.store_loss import RebuildReport
 
@@ -46,10 +45,10 @@ _DONE = Nothing()
 class VerbCalls:
     """Answers calls with the verbs of one owned log."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._maintenance = log._maintenance
-        self._store = log._store
+    def __init__(self, parts: LocalParts) -> None:
+        self._parts = parts
+        self._maintenance = parts.maintenance
+        self._store = parts.store
 
     def handlers(self) -> dict[str, CallHandler]:
         """All of them, by the names of the calls."""
@@ -59,9 +58,9 @@ class VerbCalls:
             "set_retention": handler(SetRetention, self._set_retention),
             "compact": handler(Compact, self._compact),
             "reconcile": handler(Reconcile, self._reconcile),
-            "last_reconcile": handler(Nothing, lambda *_: LastReport(self._maintenance.last_reconcile)),
+            "last_reconcile": handler(Nothing, lambda *_: LastReport(self._maintenance.last_report())),
             "segment_stats": handler(Nothing, self._segment_stats),
-            "table_stats": handler(Nothing, lambda *_: self._log._tables.stats()),
+            "table_stats": handler(Nothing, lambda *_: self._parts.tables.stats()),
             "ship": handler(Ship, self._ship),
             "shipping_stats": handler(Nothing, lambda *_: ShippingNow(self._store.stats())),
             "unshipped": handler(Nothing, lambda *_: UnshippedNow(self._store.unshipped())),
@@ -71,32 +70,23 @@ class VerbCalls:
             "ask_executions": handler(AskExecutions, self._ask_executions),
         }
 
-    def _parts(self, topics: tuple[str, ...] | None) -> list[Partition]:
-        catalog = self._log._topics
-        if topics is None:
-            return catalog.partitions(None)
-        return [part for topic in topics for part in catalog.partitions(topic)]
-
     def _seal(self, _caller: Peer, request: SealTopics) -> Nothing:
-        parts = self._parts(request.topics)
         if request.waits:
-            self._maintenance.seal(parts, request.timeout)
+            self._maintenance.seal(request.topics, request.timeout)
         else:
-            self._maintenance.seal_soon(parts)
+            self._maintenance.seal_soon(request.topics)
         return _DONE
 
     def _retain(self, _caller: Peer, request: Retain) -> RetentionReport:
         return self._maintenance.retain(request.dry_run)
 
     def _set_retention(self, _caller: Peer, request: SetRetention) -> Nothing:
-        self._log._topics.known(check_users(request.topic))
         wanted = TopicRetention(Policy(*request.policy), request.consumers, Policy(*request.limit))
-        self._maintenance.set_retention(request.topic, wanted)
+        self._maintenance.set_retention(check_users(request.topic), wanted)
         return _DONE
 
     def _compact(self, _caller: Peer, request: Compact) -> CompactionReport:
-        parts = self._parts(request.topics)
-        return self._maintenance.compact(parts, request.target, _silent, dry_run=request.dry_run)
+        return self._maintenance.compact(request.topics, request.target, None, dry_run=request.dry_run)
 
     def _reconcile(self, _caller: Peer, request: Reconcile) -> ReconcileReport:
         side = self._store if request.remote else self._maintenance
@@ -113,16 +103,12 @@ class VerbCalls:
         return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
 
     def _make_salt(self, _caller: Peer, _: Nothing) -> Nothing:
-        self._log._hidden_keys.make()
+        self._parts.hidden_keys.make()
         return _DONE
 
     def _ask_executions(self, _caller: Peer, request: AskExecutions) -> Answer:
-        return self._log._executions.apply(request.message)
+        return self._parts.executions.apply(request.message)
 
     def _require_free(self, _caller: Peer, request: RequireFree) -> Nothing:
         self._store.require_free(request.topic)
         return _DONE
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass

@@ -6,15 +6,26 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.arguments import flag, seconds
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
+from holdfast.log.log import Log
+from holdfast.log.ports import LogParts
+from holdfast.remote.client_parts import Connection, ServerExecutions, ServerIdentity, ServerVerbs
+from holdfast.remote.consuming.opening_consumers import ConsumerOpening
 from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_address import ServerAddress
 from holdfast.remote.http.server_connections import Connections, tls_context
 from holdfast.remote.http.token_reference import Reference, token_of
-from holdfast.remote.remote_log import RemoteLog
+from holdfast.remote.own_thread import awaited
+from holdfast.remote.refused_verbs import RefusedVerbs
+from holdfast.remote.remote_catalog import RemoteCatalog
 from holdfast.remote.server_info import ServerInfo
+from holdfast.remote.shipped_waiting import shipping_state_of
+from holdfast.remote.writing.client_journal import ClientJournal
+from holdfast.remote.writing.remote_spaces import PlainKeys
 from holdfast.settings import Settings
 
 _CONNECT_S = 10.0
@@ -28,7 +39,7 @@ def connect(
     insecure: bool = False,
     timeout: float = _CONNECT_S,
     settings: Settings | Mapping[str, Any] | None = None,
-) -> RemoteLog:
+) -> Log:
     """The log that a server has (`holdfast serve`), with the face of one that is open here.
 
         with holdfast.connect("https://logs.example.org:7474", token="env:HOLDFAST_TOKEN") as log:
@@ -54,7 +65,38 @@ def connect(
     try:
         info = ServerInfo.ask(exchange, seconds(timeout))
         exchange.log = info.log
-        return RemoteLog(exchange, info, settings, SystemClock())
+        return _put_together(exchange, info, settings)
     except BaseException:
         exchange.close()
         raise
+
+
+def _put_together(exchange: Exchange, info: ServerInfo, settings: Settings) -> Log:
+    """A log whose parts ask a server."""
+    settings = msgspec.structs.replace(settings, journal=info.journal_settings(settings.journal))
+    state, signal = shipping_state_of(ships=info.ships, timeout=info.shipped_timeout_ms / 1000)
+    journal = ClientJournal(exchange, settings.journal, SystemClock(), state, bytes.fromhex(info.log))
+    topics = RemoteCatalog(exchange, journal)
+    consumers = ConsumerOpening(exchange, journal)
+    topics.open_consumer = consumers.open
+    signal.listen = topics.listen
+    timeout = settings.journal.ack_timeout_ms / 1000
+    verbs, refused = ServerVerbs(exchange, timeout), RefusedVerbs()
+    return Log(
+        LogParts(
+            settings,
+            ServerIdentity(exchange, info),
+            journal,
+            topics,
+            PlainKeys(),
+            consumers,
+            refused,
+            ServerExecutions(exchange, timeout),
+            verbs,
+            ServerVerbs(exchange, timeout, remote=True),
+            refused,
+            verbs.stats,
+            Connection(journal, topics, str(exchange.address), settings),
+            awaited,
+        )
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from holdfast.errors import Invalid
 
@@ -31,6 +32,25 @@ REFUSED_EXECUTIONS: dict[str, str] = {
     "schedules": "schedules are looked at where the log is",
 }
 """Verbs of `log.executions`."""
+
+
+class RefusedVerbs:
+    """Stands where a log that is open here has its channels and its keys."""
+
+    def __init__(self) -> None:
+        self.open = refused("channels")
+        self.kept = refused("kept_channels")
+        self.load = refused("kept_channel")
+        self.rotate = refused("rotate_key")
+
+
+def refused(verb: str) -> Callable[..., NoReturn]:
+    """In the place of a verb: refuses whoever calls it."""
+
+    def refusing(*_: Any, **__: Any) -> NoReturn:
+        refuse(verb)
+
+    return refusing
 
 
 def refuse(verb: str) -> NoReturn:

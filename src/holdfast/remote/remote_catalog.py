@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -15,21 +15,24 @@ import msgspec
 from holdfast.arguments import whole
 from holdfast.caller import once
 from holdfast.errors import NotFound
-from holdfast.log.topic_catalog import Schema, check_asked, no_key_column
+from holdfast.log.ports import Schema
 from holdfast.log.topics.any_topic import keeping
-from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.asked_topic import check_asked, no_key_column
+from holdfast.log.topics.topic import OwnTopic, Topic
+from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.topics.validation import SentKeys
 from holdfast.model.topic_name import check_name, check_users, is_own
 from holdfast.remote.http.exchange import JSON, Exchange, Question
 from holdfast.remote.reading.marks_feed import MarksFeed
-from holdfast.remote.reading.remote_pages import RemotePartitions
-from holdfast.remote.reading.remote_topic import RemoteOwnTopic, RemoteTopic, RemoteTypedTopic
+from holdfast.remote.reading.server_source import ServerSource
 from holdfast.remote.reading.topic_state import TopicState
-from holdfast.remote.writing.remote_journal import RemoteJournal
+from holdfast.remote.writing.client_journal import ClientJournal
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AnyRemoteTopic: TypeAlias = RemoteTopic | RemoteTypedTopic
+EitherTopic: TypeAlias = Topic | TypedTopic
 
 
 class _Names(msgspec.Struct):
@@ -42,12 +45,13 @@ class _Names(msgspec.Struct):
 class RemoteCatalog:
     """The topics that one client has asked for; `_lock` guards them, also while the server is asked about one."""
 
-    def __init__(self, exchange: Exchange, journal: RemoteJournal) -> None:
+    def __init__(self, exchange: Exchange, journal: ClientJournal) -> None:
         self._exchange = exchange
         self._journal = journal
-        self._topics: dict[str, AnyRemoteTopic] = {}
-        self._handles: WeakValueDictionary[str, AnyRemoteTopic] = WeakValueDictionary()
+        self._topics: dict[str, EitherTopic] = {}
+        self._handles: WeakValueDictionary[str, EitherTopic] = WeakValueDictionary()
         """What callers have of them: each keeps its log."""
+        self._feeds: dict[str, MarksFeed] = {}
         self._lock = RLock()
         self.open_consumer: Any = None
 
@@ -55,7 +59,7 @@ class RemoteCatalog:
     def _timeout(self) -> float:
         return self._journal.settings.ack_timeout_ms / 1000
 
-    def handle(self, topic: AnyRemoteTopic, log: object) -> AnyRemoteTopic:
+    def handle(self, topic: EitherTopic, log: object) -> EitherTopic:
         """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
         found = self._handles.get(topic.name)
         return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
@@ -65,35 +69,35 @@ class RemoteCatalog:
         answer = self._exchange.ask(Question("GET", ("v1", "topics")), self._timeout)
         return sorted(topic.name for topic in answer.decoded(_Names).topics)
 
-    def known(self, name: str) -> AnyRemoteTopic:
+    def known(self, name: str) -> EitherTopic:
         """A topic that is there, of either kind."""
         return self._topics.get(check_name(name)) or self._handle(self._state(name))
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
         topic = self.topic(check_users(name), None, None, None, 0)
-        assert isinstance(topic, RemoteTopic)  # a typed one was refused
+        assert isinstance(topic, Topic)  # a typed one was refused
         return topic
 
     def topic(
         self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
-    ) -> AnyRemoteTopic:
+    ) -> EitherTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
         topic = self._topics.get(check_name(name))
         if topic is None:
             with once(self._lock):
                 topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
         check_asked(topic, schema, partitions, key)
-        if isinstance(topic, RemoteTypedTopic):
+        if isinstance(topic, TypedTopic):
             if schema == "latest":
-                topic.feed.refresh()
+                self._feeds[name].refresh()
             else:
                 self._evolve(topic, schema)
         return topic
 
     def _found(
         self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
-    ) -> AnyRemoteTopic:
+    ) -> EitherTopic:
         try:
             return self._handle(self._state(name))
         except NotFound:
@@ -131,29 +135,27 @@ class RemoteCatalog:
         self._exchange.ask(question, self._timeout)
         return self._state(name)
 
-    def _handle(self, state: TopicState) -> AnyRemoteTopic:
+    def _handle(self, state: TopicState) -> EitherTopic:
         with self._lock:
             journal, name = self._journal, state.name
             found = self._topics.get(name)
             if found is not None:
                 return found
             parts = journal.add_topic(state)
-            partitions = RemotePartitions(name, parts, cast("Any", journal), cast("Any", None))
-            partitions.exchange = self._exchange
-            feed = MarksFeed(name, parts, self._exchange, journal)
-            raw = RemoteOwnTopic if is_own(name) else RemoteTopic
-            kind = RemoteTypedTopic if state.typed or state.schemas else raw
-            topic = kind(name, partitions, journal.clock, feed)
+            feed = self._feeds[name] = MarksFeed(name, parts, self._exchange, journal)
+            partitions = Partitions(name, parts, ServerSource(self._exchange, journal, feed))
+            kind = TypedTopic if state.typed or state.schemas else OwnTopic if is_own(name) else Topic
+            topic = kind(name, journal, partitions, SentKeys(name, journal.settings))
             topic.open_consumer = self.open_consumer
             self._topics[name] = topic
             return topic
 
-    def _evolve(self, topic: RemoteTypedTopic, schema: pa.Schema) -> None:
+    def _evolve(self, topic: TypedTopic, schema: pa.Schema) -> None:
         from holdfast.model.schema import declare, evolve
         from holdfast.segments.manifest.schema_versions import versions
 
         wanted = declare(schema)
-        known = versions(cast("Any", self._journal), topic.name)
+        known = versions(self._journal, topic.name)
         if any(version.fingerprint == wanted.fingerprint for version in known) or evolve(known[-1], wanted) is None:
             return
         state = self._put(topic.name, schema, None, None, 0)
@@ -161,15 +163,11 @@ class RemoteCatalog:
 
     def listen(self) -> None:
         """Somebody waits for the store: see that news come of the topics that were asked for."""
-        for feed in self.feeds():
+        for feed in list(self._feeds.values()):
             feed.listen()
-
-    def feeds(self) -> list[MarksFeed]:
-        """Those of all topics that were asked for."""
-        return [topic.feed for topic in list(self._topics.values())]
 
     def forget(self) -> None:
         """In a forked child."""
         self._lock = RLock()
-        for feed in self.feeds():
+        for feed in self._feeds.values():
             feed.forget()

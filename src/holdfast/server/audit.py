@@ -17,6 +17,7 @@ import msgspec
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.execution.work.rate_limit import RateLimit
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.topics.topic import Topic
 from holdfast.server.request_caller import Caller
@@ -49,7 +50,8 @@ class Audit:
 
     def __init__(self, log: Log, *, is_wanted: bool) -> None:
         self._clock = SystemClock()
-        self._topic: Topic | None = log._topics.own(AUDIT_TOPIC) if is_wanted and log._journal.owned else None
+        parts = parts_of(log)
+        self._topic: Topic | None = parts.topics.own(AUDIT_TOPIC) if is_wanted and parts.journal.owned else None
         self._is_wanted = is_wanted
         self._strangers = RateLimit(_STRANGERS_PER_S)
         self.dropped = 0

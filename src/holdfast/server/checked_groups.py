@@ -18,6 +18,7 @@ from holdfast.journal.journal import Unit as QueuedUnit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.session_access import ForwardedProduced, ForwardedRows, ForwardedUnit, check_producer
 from holdfast.log.consumers.members import Committing
+from holdfast.log.local_parts import parts_of
 from holdfast.log.producers.producer import producer_key
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -70,7 +71,7 @@ class CheckedGroup:
         self.taken: list[tuple[Committing, list[QueuedUnit]]] = []
         """Positions that were taken, and the unit that each will be in."""
         self._caller = caller
-        self._journal = served.log._journal
+        self._journal = parts_of(served.log).journal
         self._named: list[_NamedRows] = []
         self._salt_is_in = False
 
@@ -210,7 +211,7 @@ class CheckedGroup:
 
     def _space_change(self, told: SpaceChange) -> tuple[list[Operation], int]:
         self._caller.require(("append",), _SPACES)
-        hidden, spaces = self._served.log._hidden_keys, self._journal.spaces
+        hidden, spaces = parts_of(self._served.log).hidden_keys, self._journal.spaces
         name = stored_name(told.space, self._journal)
         puts = [hidden.item(name, key, body) for key, body in told.puts]
         change, size = spaces.checked(

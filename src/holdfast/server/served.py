@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Denied, Invalid
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_partitions import NoTopic
@@ -49,7 +50,7 @@ class Served:
         self.bodies = Places(settings.bodies_bytes_max, "bytes of bodies", share, settings.body_bytes_max)
         self.requests = Places(settings.requests_max, "requests", share)
         self.followers = Places(settings.followers_max, "followers", share)
-        self.sessions = TokenSessions(log._journal, self.clock, share)
+        self.sessions = TokenSessions(parts_of(log).journal, self.clock, share)
         self.audit = Audit(log, is_wanted=settings.audit)
         self.draining = asyncio.Event()
         """Set when the server shuts down: followers end, nothing new is begun."""
@@ -93,7 +94,7 @@ class Served:
         Producers belong to the log. Whoever moved the numbers of another one would make it leave records out.
         """
         caller.require_producer(name)
-        journal = self.log._journal
+        journal = parts_of(self.log).journal
         for number in journal.sessions.partitions_of(name.encode()):
             if not caller.may("append", journal.partitions[number].topic):
                 raise Denied(f"this producer appends to a topic that is not this token's token={caller.id}")
@@ -146,7 +147,7 @@ class Served:
         """Raise Closed unless requests can be answered."""
         if self.draining.is_set():
             raise Closed("the server is shutting down", hint="ask again, or another server")
-        end = self.log._journal.end
+        end = parts_of(self.log).journal.end
         if end is not None:
             raise end.again()
 

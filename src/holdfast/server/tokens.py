@@ -31,6 +31,7 @@ from holdfast.clock import Clock
 from holdfast.crypto import digests
 from holdfast.crypto.signatures import Signature, Signer, UnknownKey
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable, other_version
+from holdfast.log.local_parts import parts_of
 
 if TYPE_CHECKING:
     from holdfast.log.log import Log
@@ -153,7 +154,7 @@ class TokenMemory:
     @property
     def signer(self) -> Signer | None:
         """Who signs the file; None in a log without keys."""
-        return self._log._context.journal.signer
+        return parts_of(self._log).journal.signer
 
     @property
     def log_id(self) -> str:
@@ -169,7 +170,7 @@ class TokenMemory:
         """Remember this change and those before it, durably."""
         missing = change - self.changes
         if missing > 0:
-            self._log._topics.own(TOPIC).append_batch([b""] * missing)
+            parts_of(self._log).topics.own(TOPIC).append_batch([b""] * missing)
 
 
 class _Read(NamedTuple):

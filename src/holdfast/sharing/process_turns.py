@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
+from holdfast.log.local_parts import become
 from holdfast.log.log import Log
 from holdfast.sharing.membership import Membership
 from holdfast.sharing.owner_link import SocketLink
@@ -56,7 +57,7 @@ class ProcessTurns:
         if log is None:
             return
         try:
-            log._become(self._open_again())
+            become(log, self._open_again())
         except HoldfastError as error:
             logger.error(
                 "a forked process could not join the shared log: %s", error.message, extra={"action": "fork_failed"}

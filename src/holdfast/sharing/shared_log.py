@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.journal.journal import Journal
 from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.local_log import put_together
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
@@ -40,14 +42,14 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: 
     news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
     events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
-    log = Log(
+    log = put_together(
         context,
         MaintenanceProxy(journal, asking),
         StoreProxy(context, asking, events),
         TablesProxy(journal, asking),
         KeptPositions(context),
     )
-    news.on_members = log._consumers.changed
+    news.on_members = parts_of(log).consumers.changed
     return log
 
 
@@ -67,9 +69,10 @@ def answer_members(
         return Nothing()
 
     host.calls["own"] = handler(Nothing, own)
-    marks, consumers = MarkEvents(log._context.journal), ConsumerCalls(log)
-    events, keys = EventCalls(log._store), RotationCalls(host, log._context.journal, log._context.clock)
-    for calls in (VerbCalls(log), marks, consumers, events, keys):
+    parts = parts_of(log)
+    marks, consumers = MarkEvents(parts.journal), ConsumerCalls(parts)
+    events, keys = EventCalls(parts.store), RotationCalls(host, parts.journal, parts.context.clock)
+    for calls in (VerbCalls(parts), marks, consumers, events, keys):
         host.calls.update(calls.handlers())
     host.guard = consumers.guard
 

@@ -9,6 +9,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.open_journal import open_shared
 from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
 from holdfast.owner.call_handlers import journal_handlers
@@ -42,7 +43,7 @@ def open_member(asked: alone.Asked) -> Log:
         link.close(_JOIN_S)
         raise
     log = compose_member(asked, journal, link, _Ownership(membership), keys)
-    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(now()))
+    parts_of(log).lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(now()))
     return log
 
 
@@ -78,19 +79,20 @@ class _Owned(Owner):
 
     def __init__(self, asked: alone.Asked, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
-        process_lifetime.drop(self.log._lifetime)  # it ends with the member that owns it
+        self._parts = parts_of(self.log)
+        process_lifetime.drop(self._parts.lifetime)  # it ends with the member that owns it
         self.stop_answering: Callable[[], None] = lambda: None
 
     @property
     def journal(self) -> Journal:
         """Its journal."""
-        return self.log._context.journal
+        return self._parts.journal
 
     def settle(self, timeout: float) -> None:
         """Make durable, seal and ship what is there, and go on."""
-        self.log._lifetime.settle_at_exit()
+        self._parts.lifetime.settle_at_exit()
 
     def close(self, timeout: float, *, hand_over: bool) -> None:
         """Close it."""
         self.stop_answering()
-        self.log._lifetime.close(timeout, hand_over=hand_over)
+        self._parts.lifetime.close(timeout, hand_over=hand_over)

@@ -22,7 +22,7 @@ from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, 
 from holdfast.errors import Invalid
 from holdfast.quantity import parse_bytes, parse_seconds
 from holdfast.root.objects.documents import Limits
-from holdfast.segments.retention.retention import Removed, RetentionReport
+from holdfast.segments.retention.retention_report import Removed, RetentionReport
 
 EPILOG = """\b
 Examples:

@@ -16,7 +16,7 @@ from holdfast.caller import in_coroutine, interrupted
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
-from holdfast.journal.queue.forwarded import Forwarded
+from holdfast.journal.queue.forwarded import Forwarded, ForwardedRows, ForwardedUnit, ProducedUnit
 from holdfast.journal.queue.group import Gathering, Group, Make, Operation, Produced, Run, Unit
 from holdfast.journal.queue.offered_drops import OfferedDrops
 from holdfast.journal.queue.queued_groups import IDLE, QueuedGroups
@@ -174,6 +174,16 @@ class Queue(QueuedGroups):
             group.bytes += size
             self._place(group, unit)
         return unit
+
+    def put_produced(self, produced: Produced, item: ForwardedRows | ForwardedUnit, timeout: float) -> ProducedUnit:
+        """Add what a producer sends from where the log is not owned: whoever owns it knows what was written."""
+        if isinstance(item, ForwardedUnit):
+            operations, records = list(item.operations), item.records
+        else:
+            run = Run.unplaced(item.partition)
+            run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
+            operations, records = [run], len(item.rows)
+        return ProducedUnit(self.put_unit(operations, records, item.size, timeout, produced=produced))
 
     def put_part(
         self,

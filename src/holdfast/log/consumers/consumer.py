@@ -38,7 +38,8 @@ from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read, emptied
 from holdfast.log.consumers.stored_positions import Kept, merge
-from holdfast.log.topics.following import has_ended, wait_seconds
+from holdfast.log.topics.following import has_ended
+from holdfast.log.topics.local_source import wait_seconds
 from holdfast.log.topics.reading import position_text
 
 Item = TypeVar("Item")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import RLock
 
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.journal.journal import Operation
+from holdfast.journal.journal_port import Operation
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.stored_positions import (

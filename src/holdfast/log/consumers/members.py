@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import assign
@@ -408,7 +408,7 @@ class Committing:
             self._made = self._members.operations(self.positions)
         return self._made
 
-    def is_of(self, journal: Journal) -> bool:
+    def is_of(self, journal: JournalPort) -> bool:
         """Whether its consumer reads the log of this journal."""
         return journal.owns(self._members.first)
 

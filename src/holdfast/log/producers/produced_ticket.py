@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.journal import Run
+from holdfast.journal.journal_port import Produced, Run
+from holdfast.journal.queue.forwarded import Sent, fill
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import ShippedTicket
-from holdfast.journal.session_access import Produced, RunOutcome, Sent, fill
+from holdfast.journal.sessions.outcomes import RunOutcome
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.model.record import Receipt

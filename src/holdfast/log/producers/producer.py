@@ -27,8 +27,8 @@ import msgspec
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid, NotFound
-from holdfast.journal.journal import Journal, Run
-from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, check_producer
+from holdfast.journal.journal_port import JournalPort, Run, check_producer
+from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit
 from holdfast.log.producers.produced_ticket import Asked, ProducedTicket, all_of, only
 from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch
@@ -55,7 +55,7 @@ class ProducerStatus(msgspec.Struct, frozen=True):
 class Producer:
     """A producer of an open log; get it with `log.producer(name)`."""
 
-    def __init__(self, name: str, journal: Journal, topics: Topics, *, start: int = 1) -> None:
+    def __init__(self, name: str, journal: JournalPort, topics: Topics, *, start: int = 1) -> None:
         self.name = name
         self._key = producer_key(name)
         self._start = whole(start, "start")
@@ -311,7 +311,7 @@ def producer_key(name: object) -> bytes:
     return key
 
 
-def producers_of(journal: Journal) -> list[ProducerStatus]:
+def producers_of(journal: JournalPort) -> list[ProducerStatus]:
     """How far all producers are, those that were used longest ago first."""
     return [
         ProducerStatus(info.name.decode(errors="replace"), info.last, info.floor, info.used_us)
@@ -320,7 +320,7 @@ def producers_of(journal: Journal) -> list[ProducerStatus]:
     ]
 
 
-def forget(journal: Journal, name: str) -> None:
+def forget(journal: JournalPort, name: str) -> None:
     """Let go of what is known about a producer; what it sends again is written again."""
     if not journal.forget_producers([producer_key(name)]):
         raise NotFound(f"no producer {name!r} is known and idle", hint="log.producers() lists those that are known")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log_context import LogContext
 from holdfast.log.log_stats import Stats
 from holdfast.log.telemetry.append_spans import AppendSpans
@@ -19,13 +20,13 @@ from holdfast.telemetry.metric_list import Seen, points
 if TYPE_CHECKING:
     from holdfast.journal.journal_stats import Timings
     from holdfast.log.log import Log
-    from holdfast.log.parts import Chores, LogStore
+    from holdfast.log.ports import LocalMaintenancePort, LocalStorePort
 
 
 class LogTelemetry:
     """What one open log tells."""
 
-    def __init__(self, context: LogContext, maintenance: Chores, store: LogStore) -> None:
+    def __init__(self, context: LogContext, maintenance: LocalMaintenancePort, store: LocalStorePort) -> None:
         self._context = context
         self._maintenance = maintenance
         self._store = store
@@ -83,4 +84,4 @@ class LogTelemetry:
 
 def _points(log: Log) -> Iterator[Point]:
     if log.is_open:
-        yield from points(log._telemetry.seen(log))
+        yield from points(parts_of(log).telemetry.seen(log))

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from holdfast.arguments import flag, seconds, whole
 from holdfast.caller import in_coroutine
-from holdfast.clock import Clock
 from holdfast.errors import Invalid
+from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
-from holdfast.log.topics.partition_stream import ALWAYS, Times
+from holdfast.log.topics.later_reading import LaterReading
 from holdfast.log.topics.prepared_batch import PreparedBatch
-from holdfast.log.topics.reading import Reading, Shape, Span
+from holdfast.log.topics.reading import ALWAYS, Reading, Shape, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.wanted_key import Key, WantedKey
@@ -53,15 +53,23 @@ class AnyTopic(Generic[Item]):
     __slots__ = ("__dict__", "__weakref__", "_keeper")
     _keeper: object
 
-    def __init__(self, name: str, partitions: Partitions, clock: Clock, shape: Callable[[], Shape[Item]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        journal: JournalPort,
+        partitions: Partitions,
+        checks: Validation,
+        shape: Callable[[], Shape[Item]],
+    ) -> None:
         self.name = name
         self._partitions = partitions
-        self._journal = partitions.journal
+        self._source = partitions.source
+        self._journal = journal
         self._shape = shape
-        self._now = clock.now_us
-        self._monotonic = clock.monotonic
-        self._wait_seconds = self._journal.settings.ack_timeout_ms / 1000
-        self._checks = Validation(name, self._journal.settings)
+        self._now = journal.clock.now_us
+        self._monotonic = journal.clock.monotonic
+        self._wait_seconds = journal.settings.ack_timeout_ms / 1000
+        self._checks = checks
         self.open_consumer: Callable[..., Consumer[Item]] | None = None
         """How the log opens a consumer of it."""
 
@@ -163,7 +171,31 @@ class AnyTopic(Generic[Item]):
             if value is not None and whole(value, name) < 0:
                 raise Invalid(f"{name} must not be negative, got {value}", hint="leave it out to read everything")
         flag(reverse, "reverse")
-        self._journal.refresh(self.name)
+        partition = _once(partition)
+
+        def plan() -> Reading[Item]:
+            return self._planned(shape, start, end, limit, reverse, partition, since, until, bytes_max, key)
+
+        if self._source.is_far and in_coroutine():
+            plan()  # by what is known already: what is wrong with the question is said at once
+            return LaterReading(self._source.refresh, plan)
+        self._source.refresh()
+        return plan()
+
+    def _planned(
+        self,
+        shape: Callable[[], Shape[Item]],
+        start: int | str | None,
+        end: int | str | None,
+        limit: int | None,
+        reverse: bool,
+        partition: int | Iterable[int] | None,
+        since: int | datetime | None,
+        until: int | datetime | None,
+        bytes_max: int | None,
+        key: Key | None,
+    ) -> Reading[Item]:
+        """By what is known here of the topic."""
         times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
         wanted = None if key is None else self._wanted(key)
         if wanted is not None and partition is None:
@@ -183,11 +215,11 @@ class AnyTopic(Generic[Item]):
         Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
         record). Order holds within each partition. Ends when the log is closed.
         """
-        self._journal.refresh(self.name)
-        return Follower(self._journal, self._partitions.positions(partition, start), self._items)
+        partition = _once(partition)
+        return Follower(self._journal, self._source, lambda: self._partitions.positions(partition, start), self._items)
 
     def _items(self, part: Partition, first: int, end: int) -> Iterator[Item]:
-        return self._shape().items(Span(self._partitions.stream(part), first, end), ALWAYS, False)
+        return self._shape().items(Span(self._source.stream(part), first, end), ALWAYS, False)
 
     def consumer(
         self,
@@ -217,19 +249,7 @@ class AnyTopic(Generic[Item]):
 
     def marks(self) -> tuple[Marks, ...]:
         """How far each partition got."""
-        self._journal.refresh(self.name)
-        if self._journal.news is not None:
-            self._journal.news.ask_marks(self.name)
-        return tuple(self._marks(part) for part in self._partitions.parts)
-
-    def _marks(self, part: Partition) -> Marks:
-        # In this order: a mark that is read later can only be further on, and the inequalities hold.
-        shipment = part.shipment
-        sealed = part.sealed.sealed_offset
-        durable = part.durable
-        # Without another store the log's own directory is what readers read: what is sealed is settled.
-        shipped, settled = (None, sealed) if shipment is None else (shipment.shipped_offset, shipment.settled_offset)
-        return Marks(self._journal.appended(part), durable, sealed, shipped, settled)
+        return self._source.marks()
 
     def watermark(self, partition: int = 0) -> Watermark:
         """How far a partition is sealed: its newest segment (None before the first) and the offset behind it."""
@@ -237,11 +257,16 @@ class AnyTopic(Generic[Item]):
 
     def watch(self, partition: int = 0) -> Watch:
         """The watermark as it moves: `.value` at any time, `for` or `async for` each change."""
-        return Watch(self._journal, self._partitions.explicit(partition))
+        return Watch(self._journal, self._source, self._partitions.explicit(partition))
 
     def wait_sealed(self, offset: int, timeout: float, *, partition: int = 0) -> Watermark:
         """Wait until everything below `offset` is sealed; raises Unavailable when it is not in time."""
         return self.watch(partition).wait(offset, timeout)
+
+
+def _once(partition: int | Iterable[int] | None) -> int | Iterable[int] | None:
+    """Partitions that may be an iterator, which gives them once; what is none of them is refused later."""
+    return tuple(partition) if isinstance(partition, Iterable) and not isinstance(partition, str | bytes) else partition
 
 
 def keeping(topic: Kept, log: object) -> Kept:

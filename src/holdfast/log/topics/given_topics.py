@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.errors import Invalid
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal_port import JournalPort
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 
@@ -22,7 +22,7 @@ class GivenTopics:
 
     __slots__ = ("_journal", "_taker", "_topics", "_typed_hint")
 
-    def __init__(self, journal: Journal, topics: Topics, taker: str, typed_hint: str) -> None:
+    def __init__(self, journal: JournalPort, topics: Topics, taker: str, typed_hint: str) -> None:
         """`taker` is who takes them, and `typed_hint` how it takes the rows of a typed topic."""
         self._journal = journal
         self._topics = topics

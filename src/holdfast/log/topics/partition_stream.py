@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.errors import Corrupt, Expired
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.reading import ALWAYS, Times
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow
 from holdfast.model.entry import Entry
 from holdfast.model.record import Record
@@ -27,26 +28,9 @@ from holdfast.store import layout
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.log.topics.reading import ResultColumns
     from holdfast.log.topics.wanted_key import WantedKey
     from holdfast.segments.file.segment_reader import SegmentReader
-
-
-class Times(NamedTuple):
-    """A closed interval of times in microseconds; None = open."""
-
-    since: int | None = None
-    until: int | None = None
-
-    def miss(self, low: int, high: int) -> bool:
-        """Whether nothing between low and high lies in it."""
-        return (self.since is not None and high < self.since) or (self.until is not None and low > self.until)
-
-    def hold(self, time: int) -> bool:
-        """Whether a time lies in it."""
-        return not self.miss(time, time)
-
-
-ALWAYS = Times()
 
 
 class SegmentPiece(NamedTuple):
@@ -119,6 +103,31 @@ class Stream:
             for batch in self._segment_batches(piece, times, reverse, columns, key, to_the_end):
                 yield schema, batch
         yield from self._tail_batches(tail, times, reverse, key)
+
+    def results(
+        self,
+        columns: ResultColumns,
+        start: int,
+        end: int,
+        times: Times = ALWAYS,
+        *,
+        reverse: bool = False,
+        key: WantedKey | None = None,
+        to_the_end: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as batches of these columns, in one version of the schema."""
+        from holdfast.segments.file.selection import PartitionColumn
+        from holdfast.segments.manifest.schema_versions import version
+        from holdfast.segments.typed.declared_rows import restore
+
+        partition, topic = PartitionColumn(self.partition.number, columns.schema), self.partition.topic
+        found = self.batches(start, end, times, reverse=reverse, columns=columns.names, key=key, to_the_end=to_the_end)
+        for fingerprint, batch in found:
+            if columns.declared is None:
+                yield partition.added(batch)
+            else:
+                stored = version(self._journal, topic, fingerprint)
+                yield partition.added(restore(batch, stored, columns.declared, columns=columns.names))
 
     # -- pieces, in order ---------------------------------------------------------------------------------
 

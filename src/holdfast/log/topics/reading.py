@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -18,14 +18,16 @@ import msgspec
 
 from holdfast import dataframes
 from holdfast.errors import Invalid
-from holdfast.log.topics.partition_stream import ALWAYS, Stream, Times
-from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.telemetry.spans import READ, counted, is_recorded
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from holdfast.log.ports import PartitionStream
+    from holdfast.log.topics.wanted_key import WantedKey
+    from holdfast.model.schema import TopicSchema
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -34,10 +36,38 @@ _PAGE_ITEMS = 500
 _position = msgspec.json.Decoder(dict[int, int])
 
 
+class Times(NamedTuple):
+    """A closed interval of times in microseconds; None = open."""
+
+    since: int | None = None
+    until: int | None = None
+
+    def miss(self, low: int, high: int) -> bool:
+        """Whether nothing between low and high lies in it."""
+        return (self.since is not None and high < self.since) or (self.until is not None and low > self.until)
+
+    def hold(self, time: int) -> bool:
+        """Whether a time lies in it."""
+        return not self.miss(time, time)
+
+
+ALWAYS = Times()
+
+
+class ResultColumns(NamedTuple):
+    """The Arrow columns that a reading gives."""
+
+    schema: pa.Schema
+    declared: TopicSchema | None = None
+    """Of a typed topic: the version of its schema that rows are given in."""
+    names: Collection[str] | None = None
+    """The columns that were asked for; None: all of them."""
+
+
 class Span(NamedTuple):
     """What is to be read of one partition."""
 
-    stream: Stream
+    stream: PartitionStream
     start: int
     end: int
     to_the_end: bool = False

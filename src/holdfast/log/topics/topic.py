@@ -16,15 +16,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.arguments import seconds, several
-from holdfast.clock import Clock
+from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.queue.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
-from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.prepared_batch import PreparedBatch
-from holdfast.log.topics.reading import Span
+from holdfast.log.topics.reading import ResultColumns, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
-from holdfast.log.topics.validation import Headers
+from holdfast.log.topics.validation import Headers, Validation
 from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra, Row
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 class Topic(AnyTopic[Record]):
     """One topic of an open log; get it with `log.topic(name)`."""
 
-    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
-        super().__init__(name, partitions, clock, _Raw)
+    def __init__(self, name: str, journal: JournalPort, partitions: Partitions, checks: Validation) -> None:
+        super().__init__(name, journal, partitions, checks, _Raw)
         self._only = partitions.only
         self._payload_bytes_max = self._journal.settings.payload_bytes_max
 
@@ -339,8 +338,5 @@ class _Raw:
     def batches(
         self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
     ) -> Iterator[pa.RecordBatch]:
-        from holdfast.segments.file.selection import PartitionColumn
-
-        partition = PartitionColumn(span.stream.partition.number, self.schema())
-        for _, batch in span.stream.batches(span.start, span.end, times, reverse=reverse, key=key):
-            yield partition.added(batch)
+        columns, end = ResultColumns(self.schema()), span.to_the_end
+        return span.stream.results(columns, span.start, span.end, times, reverse=reverse, key=key, to_the_end=end)

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.arguments import several, whole
 from holdfast.errors import Invalid, NotFound
-from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log.topics.partition_stream import Stream
 from holdfast.log.topics.reading import Span, parse_position
 from holdfast.model.topic_name import check_name, is_own
-from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.suggestions import listed, meant
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.log.ports import Names, TopicSource
 
 
 class NoTopic(NotFound):
@@ -40,15 +42,24 @@ def no_topic(name: str, known: Iterable[str]) -> NoTopic:
     return NoTopic(name, known)
 
 
-class Partitions:
-    """The partitions of one topic of an open log."""
+def partitions_of(journal: Journal, topics: Names) -> list[Partition]:
+    """The partitions of these topics, or of all; NotFound where there is no such topic."""
+    journal.find_topics()
+    known = journal.topics
+    for name in topics or ():
+        if check_name(name) not in known:
+            raise no_topic(name, known)
+    return [part for name in (known if topics is None else topics) for part in known[name]]
 
-    def __init__(self, topic: str, parts: tuple[Partition, ...], journal: Journal, manifest: Manifest) -> None:
+
+class Partitions:
+    """The partitions of one topic, and where they are read."""
+
+    def __init__(self, topic: str, parts: tuple[Partition, ...], source: TopicSource) -> None:
         self.topic = topic
         self.parts = parts
         self.only = parts[0] if len(parts) == 1 else None
-        self.journal = journal
-        self._manifest = manifest
+        self.source = source
         self._turn = count()
 
     def choose(self, partition: int | None, key: bytes | None) -> Partition:
@@ -80,10 +91,6 @@ class Partitions:
             raise Invalid("no partition is named", hint="leave partition out to read all of them")
         return tuple(self.explicit(number) for number in sorted(set(numbers)))
 
-    def stream(self, part: Partition) -> Stream:
-        """One partition as an ordered stream."""
-        return Stream(self.journal, self._manifest, part)
-
     def spans(
         self, partition: int | Iterable[int] | None, start: int | str | None, end: int | str | None
     ) -> list[Span]:
@@ -94,7 +101,7 @@ class Partitions:
             durable = part.durable
             first = _start(starts, part, durable)
             last = durable if ends is None else min(durable, _place(ends, part, durable))
-            spans.append(Span(self.stream(part), first, max(first, last)))
+            spans.append(Span(self.source.stream(part), first, max(first, last)))
         return spans
 
     def positions(self, partition: int | Iterable[int] | None, start: int | str | None) -> dict[Partition, int]:

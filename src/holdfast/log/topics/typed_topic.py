@@ -15,16 +15,16 @@ from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.arguments import seconds, texts
-from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
+from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
-from holdfast.log.topics.partition_stream import Times
 from holdfast.log.topics.prepared_batch import PreparedBatch
-from holdfast.log.topics.reading import Reading, Span
+from holdfast.log.topics.reading import Reading, ResultColumns, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.validation import Validation
 from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
@@ -64,8 +64,8 @@ class TypedTopic(AnyTopic[Row]):
     (1, [995, 120])
     """
 
-    def __init__(self, name: str, partitions: Partitions, clock: Clock) -> None:
-        super().__init__(name, partitions, clock, self._typed)
+    def __init__(self, name: str, journal: JournalPort, partitions: Partitions, checks: Validation) -> None:
+        super().__init__(name, journal, partitions, checks, self._typed)
         self._encodes: tuple[object, SingleRows | None] = (None, None)
         """Versions of the schema, and what takes single rows of the newest: one value, so that threads may race."""
 
@@ -328,7 +328,7 @@ class TypedTopic(AnyTopic[Row]):
         return WantedKey.of_column(key, self.key, self._schema().stored.field(self.key).type)
 
     def _typed(self, columns: Collection[str] | None = None) -> _Typed:
-        return _Typed(self._journal, self.name, self._schema(), columns)
+        return _Typed(self.name, self._schema(), columns)
 
     def __repr__(self) -> str:
         return f"TypedTopic({self.name!r}, partitions={self.partitions}, columns={self.schema.names})"
@@ -354,13 +354,12 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class _Typed:
     """How rows of a typed topic are read."""
 
-    def __init__(self, journal: Any, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
+    def __init__(self, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
         if columns is not None:
             columns = texts(columns, "columns", schema.declared.names[0])
             unknown = [name for name in columns if name not in schema.names]
             if unknown:
                 raise Invalid(f"topic {topic!r} has no columns {unknown}", hint=f"it has {schema.declared.names}")
-        self._journal = journal
         self._topic = topic
         self._newest = schema
         self._columns = columns
@@ -392,15 +391,5 @@ class _Typed:
     def batches(
         self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
     ) -> Iterator[pa.RecordBatch]:
-        from holdfast.segments.file.selection import PartitionColumn
-        from holdfast.segments.manifest.schema_versions import version
-        from holdfast.segments.typed.declared_rows import restore
-
-        partition = PartitionColumn(span.stream.partition.number, self.schema())
-        found = span.stream.batches(
-            span.start, span.end, times, reverse=reverse, columns=self._columns, key=key, to_the_end=span.to_the_end
-        )
-        for fingerprint, batch in found:
-            stored = version(self._journal, self._topic, fingerprint)
-            restored = restore(batch, stored, self._newest, columns=self._columns)
-            yield partition.added(restored)
+        columns, end = ResultColumns(self.schema(), self._newest, self._columns), span.to_the_end
+        return span.stream.results(columns, span.start, span.end, times, reverse=reverse, key=key, to_the_end=end)

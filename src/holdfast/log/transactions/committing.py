@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import UnitTicket
 
 
@@ -28,7 +28,7 @@ class Committing(Protocol):
     def scope(self) -> str | None:
         """What the unit says of whoever commits it, where that is another process than the owner's; None elsewhere."""
 
-    def is_of(self, journal: Journal) -> bool:
+    def is_of(self, journal: JournalPort) -> bool:
         """Whether its consumer reads the log of this journal."""
 
     def queued(self, ticket: UnitTicket) -> None:

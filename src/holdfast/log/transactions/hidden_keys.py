@@ -16,8 +16,9 @@ from blake3 import blake3
 
 from holdfast.caller import once
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.ports import Item
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX
 
 _SPACE = "space-keys"
@@ -26,14 +27,11 @@ _SALT_BYTES = 32
 _HASH_BYTES = 16
 _LENGTH_BYTES = 2
 
-Item = tuple[bytes, int, bytes]
-"""Key, number and body of an item as the journal stores it."""
-
 
 class HiddenKeys:
     """How the items of one log's users are stored."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: JournalPort) -> None:
         self._journal = journal
         self._salt: bytes | None = None
         self._is_durable = False

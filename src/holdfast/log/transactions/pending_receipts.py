@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from holdfast.journal.journal import Run
+from holdfast.journal.journal_port import Run
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.model.record import Receipt
 

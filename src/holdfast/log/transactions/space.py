@@ -16,9 +16,9 @@ from collections.abc import Callable
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.queue.ticket import UnitTicket
-from holdfast.log.transactions.hidden_keys import HiddenKeys, Item
+from holdfast.log.ports import Item, ItemKeys
 from holdfast.model.topic_name import check_name
 
 _PREFIX = "space/"
@@ -27,7 +27,7 @@ _PREFIX = "space/"
 class Space:
     """One space of an open log; get it with `log.space(name)`. It comes into being with its first item."""
 
-    def __init__(self, name: str, journal: Journal, hidden: HiddenKeys) -> None:
+    def __init__(self, name: str, journal: JournalPort, hidden: ItemKeys) -> None:
         self.name = check_name(name, "space")
         self._journal = journal
         self._hidden = hidden
@@ -109,12 +109,12 @@ class Space:
         await (await self._journal.when_room(put, wait_seconds))
 
 
-def space_names(journal: Journal) -> list[str]:
+def space_names(journal: JournalPort) -> list[str]:
     """The names of users' spaces, sorted."""
     return [name.removeprefix(_PREFIX) for name in journal.spaces.names() if name.startswith(_PREFIX)]
 
 
-def stored_name(space: Space | str, journal: Journal) -> str:
+def stored_name(space: Space | str, journal: JournalPort) -> str:
     """The name under which the journal knows a space of this log."""
     if isinstance(space, str):
         return _PREFIX + check_name(space, "space")

@@ -29,16 +29,16 @@ from typing import Self, TypeAlias, overload
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine, refuse_second
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.journal import Journal, Operation
+from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.state.partition import Partition
+from holdfast.log.ports import ItemKeys
 from holdfast.log.topics.given_topics import GivenTopics, Topics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.log.transactions.committing import Committing, Consuming
-from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space, item_body, item_key, stored_name
 from holdfast.log.transactions.transaction_changes import TransactionChanges
@@ -59,9 +59,9 @@ class Transaction:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: JournalPort,
         topics: Topics,
-        hidden: HiddenKeys,
+        hidden: ItemKeys,
         *,
         timeout: float | None = None,
         durability: Durability = "durable",

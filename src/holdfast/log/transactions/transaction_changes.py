@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.errors import Invalid
-from holdfast.journal.journal import Operation, Run
+from holdfast.journal.journal_port import Operation, Run
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition

@@ -6,12 +6,10 @@ It composes the parts in `segments/` and `reconcile/`. An owner has all of them;
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.arguments import texts, whole
 from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
@@ -21,16 +19,17 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log.log_context import LogContext
+from holdfast.log.topics.topic_partitions import partitions_of
 from holdfast.log.upkeep.local_compaction import LocalCompaction
-from holdfast.model.topic_name import check_name
 from holdfast.reconcile.local_side import LocalSide
 from holdfast.reconcile.reconcile_loop import ReconcileLoop
 from holdfast.reconcile.reconcile_pass import Reconciler
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
-from holdfast.segments.retention.retention import Retention, RetentionReport
+from holdfast.segments.retention.retention import Retention
 from holdfast.segments.retention.retention_plan import Policy, Waiting
+from holdfast.segments.retention.retention_report import RetentionReport
 from holdfast.segments.sealing import leftovers
 from holdfast.segments.sealing.disk_guard import Guard
 from holdfast.segments.sealing.roller import Roller
@@ -41,10 +40,10 @@ from holdfast.settings import Settings
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.compaction.compactor import Progress
+    from holdfast.log.ports import Names
+    from holdfast.log.upkeep.topic_retention import TopicRetention
 
 logger = logging.getLogger("holdfast")
-
-_WAIT_FOR_MAX = 100
 
 
 class Maintenance:
@@ -65,6 +64,8 @@ class Maintenance:
         self._journal = journal
         self._settings = settings
         self._clock = clock
+        self.create_topic: Callable[[str], object]
+        """Makes a topic of holdfast's own, if it is not there; the log says how."""
         self._roller: Roller | None = None
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
@@ -126,21 +127,21 @@ class Maintenance:
         """What sealing and retention count."""
         return self._counters
 
-    @property
-    def last_reconcile(self) -> ReconcileReport | None:
+    def last_report(self) -> ReconcileReport | None:
         """The report of the last complete pass."""
         return self._reconciler.last
 
-    def seal(self, partitions: Sequence[Partition], timeout: float) -> None:
+    def seal(self, topics: Names, timeout: float) -> None:
         """Seal what is durable now."""
+        partitions = partitions_of(self._journal, topics)
         if self._roller is None:
             raise _only_reading()
         self._roller.seal(partitions, timeout)
 
-    def seal_soon(self, partitions: Sequence[Partition]) -> None:
+    def seal_soon(self, topics: Names) -> None:
         """Seal what is durable now, without waiting for it."""
         if self._roller is not None:
-            self._roller.ask(partitions)
+            self._roller.ask(partitions_of(self._journal, topics))
 
     def retain(self, dry_run: bool) -> RetentionReport:
         """Apply retention, or say what would be removed."""
@@ -149,19 +150,21 @@ class Maintenance:
         self._journal.refresh()
         return self._retention.run(dry_run=dry_run)
 
-    def compact(
-        self, partitions: Sequence[Partition], target: int, progress: Progress, *, dry_run: bool
-    ) -> CompactionReport:
+    def compact(self, topics: Names, target: int, progress: Progress | None, *, dry_run: bool) -> CompactionReport:
         """Join small segment files."""
+        partitions = partitions_of(self._journal, topics)
         if self._compaction is None:
             raise _only_reading()
-        return self._compaction.run(partitions, target, progress, dry_run=dry_run)
+        return self._compaction.run(partitions, target, progress or _silent, dry_run=dry_run)
 
     def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""
+        partitions_of(self._journal, (topic,))
         if self._journal.read_only:
             raise _only_reading()
         policy, consumers, limit = wanted
+        if consumers:
+            self.create_topic(POSITIONS)
         # Of two commits, the one that keeps more comes first.
         wait = partial(self._positions.set_wait, topic, consumers, limit.age_max_us or 0, limit.bytes_max or 0)
         if consumers:
@@ -252,54 +255,6 @@ class Maintenance:
         self._roller = self._retention = self._loop = self._compaction = None
 
 
-class TopicRetention(NamedTuple):
-    """What somebody wants a topic's retention to be, checked."""
-
-    policy: Policy
-    consumers: tuple[str, ...]
-    """For whom it waits …"""
-    limit: Policy
-    """… and up to which age or size."""
-
-    @classmethod
-    def asked_for(
-        cls,
-        bytes_max: int | None,
-        age_max: timedelta | None,
-        records_max: int | None,
-        wait_for: Iterable[str],
-        wait_limit: timedelta | int | None,
-    ) -> TopicRetention:
-        """The arguments of `log.set_retention`; Invalid where they make no sense."""
-        if age_max is not None and not isinstance(age_max, timedelta):
-            raise Invalid(
-                f"age_max is a timedelta, not {type(age_max).__name__}", hint="for instance timedelta(days=7)"
-            )
-        policy = Policy(
-            None if bytes_max is None else whole(bytes_max, "bytes_max"),
-            None if age_max is None else age_max // timedelta(microseconds=1),
-            None if records_max is None else whole(records_max, "records_max"),
-        )
-        return cls(policy, *_wait(wait_for, wait_limit, policy))
-
-
-def _wait(
-    wait_for: Iterable[str], wait_limit: timedelta | int | None, policy: Policy
-) -> tuple[tuple[str, ...], Policy]:
-    """For whom a policy waits, and up to which limit; checked."""
-    consumers = tuple(check_name(name, "consumer") for name in texts(wait_for, "wait_for", "billing"))
-    if bool(consumers) != (wait_limit is not None) or len(consumers) > _WAIT_FOR_MAX:
-        raise Invalid(
-            f"retention waits for up to {_WAIT_FOR_MAX} consumers, and always with a limit",
-            hint="for instance wait_for=['billing'], wait_limit=timedelta(days=30); a number is one of bytes",
-        )
-    if consumers and policy == Policy():
-        raise Invalid("without a limit nothing is removed, and nothing has to wait", hint="give bytes_max, age_max …")
-    if isinstance(wait_limit, timedelta):
-        return consumers, Policy(age_max_us=wait_limit // timedelta(microseconds=1))
-    return consumers, Policy(bytes_max=None if wait_limit is None else whole(wait_limit, "wait_limit"))
-
-
 def _topics(settings: Settings) -> dict[str, Policy]:
     """Policies of topics that are not the application's: `_channels` grows with everything that strangers send."""
     channels, executions = settings.channels, settings.executions
@@ -309,6 +264,10 @@ def _topics(settings: Settings) -> dict[str, Policy]:
         AUDIT_TOPIC: Policy(settings.server.audit_bytes_max),
         EXECUTIONS: Policy(executions.topic_bytes_max or None, executions.topic_age_max_ms * 1000 or None),
     }
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass
 
 
 def _only_reading() -> Invalid:

@@ -43,7 +43,7 @@ class Page(msgspec.Struct):
 
     def batches(self) -> list[pa.RecordBatch]:
         """Its rows."""
-        from holdfast.remote.reading.remote_pages import batches_of
+        from holdfast.remote.reading.page_stream import batches_of
 
         return list(batches_of(self.body))
 

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.arguments import seconds
 from holdfast.errors import Invalid
 from holdfast.log.consumers.assignment import numbers_of
+from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.topic_name import check_name
 from holdfast.remote.consuming.member_session import MemberSession
 from holdfast.remote.consuming.remote_consumer import RemoteConsumer
-from holdfast.remote.http.exchange import Exchange
-from holdfast.remote.writing.remote_journal import RemoteJournal
+from holdfast.remote.http.exchange import Exchange, Question
+from holdfast.remote.writing.client_journal import ClientJournal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,9 +25,10 @@ if TYPE_CHECKING:
 class ConsumerOpening:
     """How topics of one client open their consumers."""
 
-    def __init__(self, exchange: Exchange, journal: RemoteJournal) -> None:
+    def __init__(self, exchange: Exchange, journal: ClientJournal) -> None:
         self._exchange = exchange
         self._journal = journal
+        self._timeout = journal.settings.ack_timeout_ms / 1000
 
     def open(
         self, reader: Any, name: str, start: int | str | datetime, partitions: Any, on_expired: str, patience: float
@@ -44,10 +48,24 @@ class ConsumerOpening:
             "on_expired": on_expired,
             "patience": seconds(patience, "patience"),
         }
-        timeout = self._journal.settings.ack_timeout_ms / 1000
-        session = MemberSession(self._exchange, topic, check_name(name, "consumer"), options, timeout)
+        session = MemberSession(self._exchange, topic, check_name(name, "consumer"), options, self._timeout)
         items, place = _shape(topic in self._journal.schemas)
         return RemoteConsumer(self._journal, session, items, place, named)
+
+    def status(self, topic: str | None = None) -> list[ConsumerStatus]:
+        """How far all consumers are, or those of one topic."""
+        query = () if topic is None else (("topic", topic),)
+        answer = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout)
+        return answer.decoded(_Consumers).consumers
+
+    def forget_consumer(self, name: str, topic: str) -> None:
+        """Let go of a consumer's position in a topic, durably."""
+        place = ("v1", "topics", check_name(topic), "consumers", name)
+        self._exchange.ask(Question("DELETE", place, again=False), self._timeout)
+
+
+class _Consumers(msgspec.Struct):
+    consumers: list[ConsumerStatus]
 
 
 def _shape(typed: bool) -> tuple[Callable[[pa.RecordBatch], Iterator[Any]], Callable[[Any], tuple[int, int]]]:

@@ -30,7 +30,7 @@ from holdfast.remote.consuming.remote_committing import RemoteCommitting
 from holdfast.remote.http.exchange import Pauses, monotonic
 from holdfast.remote.own_thread import awaited, begin
 from holdfast.remote.wire.group_message import Consumed
-from holdfast.remote.writing.remote_journal import RemoteJournal
+from holdfast.remote.writing.client_journal import ClientJournal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,10 +48,10 @@ Place = Callable[[Item], tuple[int, int]]
 class RemoteConsumer(AnyConsumer, Generic[Item]):
     """A named reader of one topic; get it with `topic.consumer(name)`."""
 
-    _journal: RemoteJournal
+    _journal: ClientJournal
 
     def __init__(
-        self, journal: RemoteJournal, session: MemberSession, items: Items[Item], place: Place[Item], named: Any
+        self, journal: ClientJournal, session: MemberSession, items: Items[Item], place: Place[Item], named: Any
     ) -> None:
         self.name, self.topic, self.named = session.name, session.topic, named
         self._journal = journal

@@ -17,7 +17,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.remote.http.exchange import Exchange, Pauses, Question, monotonic, not_understood
 from holdfast.remote.reading.topic_state import MarksRow, TopicState, apply
-from holdfast.remote.writing.remote_journal import RemoteJournal
+from holdfast.remote.writing.client_journal import ClientJournal
 
 _WAIT_S = 20.0
 _IDLE_S = 60.0
@@ -31,13 +31,13 @@ class MarksFeed:
     and in the partitions, are guarded by the journal's lock.
     """
 
-    def __init__(self, topic: str, parts: tuple[Partition, ...], exchange: Exchange, journal: RemoteJournal) -> None:
+    def __init__(self, topic: str, parts: tuple[Partition, ...], exchange: Exchange, journal: ClientJournal) -> None:
         self.topic = topic
         self.marks: tuple[MarksRow, ...] = ()
         """As the server told them last."""
         self.failure: HoldfastError | None = None
         """Why no news come any more: the topic, or the right to see it, is gone."""
-        self._parts = parts
+        self.parts = parts
         self._exchange = exchange
         self._journal = journal
         self._known = ""
@@ -77,7 +77,7 @@ class MarksFeed:
                 self._pause(pauses)
             except HoldfastError as error:
                 self._fail(error)
-        self._parts[0].signal.notify()
+        self.parts[0].signal.notify()
 
     def _pause(self, pauses: Pauses) -> None:
         try:
@@ -103,13 +103,13 @@ class MarksFeed:
             self._exchange.pause(_LOOK_AGAIN_S)
 
     def _take_up(self, marks: tuple[MarksRow, ...]) -> bool:
-        if len(marks) != len(self._parts):
+        if len(marks) != len(self.parts):
             raise not_understood("was the topic made anew?")
         with once(self._journal.lock):
             self.marks = marks
-            moved = [apply(part, row) for part, row in zip(self._parts, marks, strict=True)]
+            moved = [apply(part, row) for part, row in zip(self.parts, marks, strict=True)]
         if any(moved):
-            self._parts[0].signal.notify()
+            self.parts[0].signal.notify()
             self._shipping_state.signal.notify()
         return any(moved)
 

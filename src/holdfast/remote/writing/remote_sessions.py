@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import NotFound
-from holdfast.journal.queue.forwarded import ProducedUnit
-from holdfast.journal.queue.group import Operation, Produced, Run
+from holdfast.journal.journal_port import SessionInfo, check_producer
+from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, ProducedUnit
+from holdfast.journal.queue.group import Produced
 from holdfast.journal.queue.queue import Queue
-from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, SessionInfo, check_producer
 from holdfast.remote.http.exchange import Exchange, Question
 
 
@@ -38,16 +38,7 @@ class RemoteSessions:
     ) -> ProducedUnit:
         """Have something written once, under a producer's number."""
         check_producer(producer, sequence, start)
-        operations: list[Operation] = []
-        if isinstance(item, ForwardedUnit):
-            operations += item.operations
-        else:
-            run = Run.unplaced(item.partition)
-            run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
-            operations.append(run)
-        records = item.records if isinstance(item, ForwardedUnit) else len(item.rows)
-        produced = Produced(producer, sequence, start)
-        return ProducedUnit(self._queue.put_unit(operations, records, item.size, timeout, produced=produced))
+        return self._queue.put_produced(Produced(producer, sequence, start), item, timeout)
 
     def last_produced(self, producer: bytes) -> int | None:
         """The highest number of a producer that is durable; None where none is known."""

@@ -17,7 +17,7 @@ from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.spaces import checked_change
-from holdfast.log.transactions.hidden_keys import Item
+from holdfast.log.ports import Item
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX
 from holdfast.remote.http.exchange import Exchange, Question
 

@@ -6,11 +6,12 @@ from functools import lru_cache
 
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
+from holdfast.journal.journal_port import JournalPort
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed.key_column import key_of
 
 
-def versions(journal: Journal, topic: str) -> tuple[TopicSchema, ...]:
+def versions(journal: JournalPort, topic: str) -> tuple[TopicSchema, ...]:
     """All versions of a topic's schema, oldest first; empty for a raw topic."""
     return tuple(_parsed(row.definition) for row in journal.schemas.get(topic, ()))
 
@@ -23,7 +24,7 @@ def version(journal: Journal, topic: str, fingerprint: bytes) -> TopicSchema:
     raise Corrupt("an entry or a segment has a schema that its topic never had", path=str(journal.path), topic=topic)
 
 
-def key_column_of(journal: Journal, topic: str) -> str | None:
+def key_column_of(journal: JournalPort, topic: str) -> str | None:
     """The key column of a typed topic; None where there is none, and for a raw topic."""
     found = versions(journal, topic)
     return key_of(found[0]) if found else None

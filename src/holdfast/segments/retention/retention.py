@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from holdfast import disk
 from holdfast.caller import once
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
@@ -33,6 +31,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.local_root import Publishing
 from holdfast.segments.retention import retention_plan
 from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason, Waiting
+from holdfast.segments.retention.retention_report import Removed, RetentionReport
 from holdfast.segments.segment_settings import RetentionSettings
 from holdfast.segments.segment_stats import Counters
 from holdfast.store import layout
@@ -42,30 +41,6 @@ _AT_ONCE = 100
 """Segments in one commit."""
 
 logger = logging.getLogger("holdfast.segments")
-
-
-class Removed(msgspec.Struct, frozen=True):
-    """One segment that went, or would go."""
-
-    topic: str
-    partition: int
-    number: int
-    first: int
-    rows: int
-    bytes: int
-    why: Reason
-
-
-class RetentionReport(msgspec.Struct, frozen=True):
-    """What retention did, or with `dry_run` would do."""
-
-    removed: tuple[Removed, ...]
-    bytes_freed: int
-    bytes_short: int
-    """What the disk budget still lacks, although nothing more may go."""
-    dry_run: bool
-    bytes_waiting: int = 0
-    """What stays only because consumers have not read it yet."""
 
 
 class Retention:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.execution.waits.inbox_message import message
+from holdfast.log.local_parts import parts_of
 from holdfast.model.typed_decoding import converted
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
@@ -105,7 +106,7 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
     if request.media_type != MSGPACK:
         raise Refusal(415, "what is asked for is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     asked = _checked(await request.body(), request)
-    clock, executions = served.clock, served.log._executions
+    clock, executions = served.clock, parts_of(served.log).executions
     told = message(clock.now_us(), request.caller.own(asked.id), asked.action, asked.fields)
     answer = await served.read(partial(executions.apply, told))
     answer = msgspec.structs.replace(answer, text=without_places(answer.text), hint=without_places(answer.hint))

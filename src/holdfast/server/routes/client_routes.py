@@ -15,6 +15,7 @@ import msgspec
 
 import holdfast
 from holdfast.journal.state.partition import Partition
+from holdfast.log.local_parts import parts_of
 from holdfast.log.producers.producer import ProducerStatus
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.server.api_answers import Answer, encode, json_answer
@@ -80,7 +81,7 @@ class StateAnswer(msgspec.Struct, frozen=True):
 
 async def client_info(request: ApiRequest, served: Served) -> Answer:
     """This server and its log, for clients."""
-    journal = served.log._journal
+    journal = parts_of(served.log).journal
     limits = {name: getattr(journal.settings, name) for name in _LIMITS}
     shipping = journal.shipping_state
     return json_answer(

@@ -15,6 +15,7 @@ from holdfast.journal.session_access import Forwarded, Refusal
 from holdfast.journal.session_access import RunOutcome as StoredRun
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.members import Committing
+from holdfast.log.local_parts import parts_of
 from holdfast.remote.wire.error_message import ErrorBody
 from holdfast.remote.wire.group_message import (
     Consumed,
@@ -48,7 +49,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     content = await request.body()
     at_once = len(content) <= _LARGE_BYTES
     message = decode_group(content) if at_once else await served.read(partial(decode_group, content), request.caller)
-    journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
     served.sessions.enter(request.caller, number.session)
@@ -73,7 +74,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
 
 
 async def _put(served: Served, number: _Number, items: list[Forwardable]) -> Forwarded:
-    journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
     return await journal.when_room(lambda left: journal.sessions.put(*number, items, left), timeout)
 
 
@@ -90,7 +91,8 @@ async def _put_with_positions(
             raise gone(told.consumer, told.topic)
         return members[told.member].consumer.consumed_at(told.position)
 
-    group = CheckedGroup(served, request.caller, None if served.log._journal.sessions.is_known(*number) else take)
+    is_known = parts_of(served.log).journal.sessions.is_known(*number)
+    group = CheckedGroup(served, request.caller, None if is_known else take)
     try:
         return await _put(served, number, await served.read(partial(group.items, message), request.caller))
     finally:

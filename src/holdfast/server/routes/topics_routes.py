@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import Invalid, NotFound
+from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import Marks, Watermark
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
@@ -128,7 +129,7 @@ def _shown(served: Served, name: str) -> TopicAnswer:
 
 
 def _retention(served: Served, name: str) -> RetentionAnswer | None:
-    own = served.log._journal.policies.get(name)
+    own = parts_of(served.log).journal.policies.get(name)
     if own is None:
         return None
     age = own.age_max_us / 1_000_000 if own.age_max_us else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
+from holdfast.errors import Closed, Invalid, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.group import Operation
 from holdfast.journal.queue.queue import Queue
@@ -25,7 +25,7 @@ from holdfast.remote.writing.remote_sessions import RemoteSessions
 from holdfast.remote.writing.remote_spaces import RemoteSpaces
 
 
-class RemoteJournal:
+class ClientJournal:
     """The way of records to one server.
 
     `lock` is the queue's; it guards how far partitions are, too: the sender and whoever asks the server both move that.
@@ -35,7 +35,6 @@ class RemoteJournal:
     read_only = False
     owned = False
     news = None
-    problems: tuple[HoldfastError, ...] = ()
 
     def __init__(
         self, exchange: Exchange, settings: JournalSettings, clock: Clock, shipping_state: ShippingState, log_id: bytes
@@ -78,12 +77,6 @@ class RemoteJournal:
         """Whether a partition is one of this log."""
         return self.partitions.get(partition.id) is partition
 
-    def refresh(self, topic: str | None = None) -> None:
-        """Topics ask the server themselves, each for its own."""
-
-    def find_topics(self) -> None:
-        """The catalog asks the server itself."""
-
     def _stored(self, ends: list[tuple[Partition, int]]) -> None:
         """What was acknowledged is durable: no question is needed to know that."""
         with self.lock:
@@ -95,11 +88,20 @@ class RemoteJournal:
 
     # -- as journals do -----------------------------------------------------------------------------------
 
-    def transact(self, operations: list[Operation], *, records: int, size: int, timeout: float) -> UnitTicket:
+    def transact(
+        self,
+        operations: list[Operation],
+        *,
+        records: int,
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        timeout: float,
+    ) -> UnitTicket:
         """Have records appended and spaces changed together or not at all."""
         if size > self.settings.queue_bytes_max:
             raise Invalid(f"a transaction is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
-        unit = self._queue.put_unit(operations, records, size, timeout)
+        unit = self._queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
         return UnitTicket(unit, timeout, "a transaction")
 
     def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
@@ -126,10 +128,6 @@ class RemoteJournal:
     def waiting(self, partition: Partition) -> int:
         """Records of this partition that were accepted here and are not durable yet."""
         return self._queue.waiting(partition)
-
-    def appended(self, partition: Partition) -> int:
-        """The `appended` mark, as far as this client knows."""
-        return partition.durable + self._queue.waiting(partition)
 
     @property
     def pending_records(self) -> int:

@@ -1,4 +1,4 @@
-"""A partition of a server's log as a stream of pages, and how the items of topics are made of them.
+"""A partition of a server's log as a stream of pages.
 
 A page is asked for by partition and absolute offsets and is complete before it is given to anybody, so a connection
 that breaks costs a repeated question and nothing else. Pages begin small, for those who want one record, and grow. A
@@ -8,16 +8,12 @@ page is what the server sent: its columns are compared with those that were aske
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from holdfast.errors import Unavailable
 from holdfast.journal.state.partition import Partition
-from holdfast.log.topics.partition_stream import Stream, Times
-from holdfast.log.topics.reading import Span, parse_position
-from holdfast.log.topics.topic import _Raw
-from holdfast.log.topics.topic_partitions import Partitions
-from holdfast.log.topics.typed_topic import _Typed
+from holdfast.log.topics.reading import ResultColumns, Times, parse_position
 from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import Record
 from holdfast.remote.http.exchange import ARROW, Answer, Exchange, Question
@@ -30,19 +26,50 @@ _BYTES_MAX = 4 * 2**20
 _PAGE_TIMEOUT_S = 30.0
 
 
-class RemoteStream:
+class PageStream:
     """Reads one partition, page by page."""
 
     def __init__(self, exchange: Exchange, partition: Partition) -> None:
         self.partition = partition
         self._exchange = exchange
 
-    def pages(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None, columns: Collection[str] | None
+    def records(
+        self, start: int, end: int, times: Times, *, reverse: bool = False, key: WantedKey | None = None
+    ) -> Iterator[Record]:
+        """Records start..end of a raw topic, of these times and with this key only."""
+        from holdfast.segments.typed.arrow_records import records
+
+        for batch in self._pages(start, end, times, reverse, key, None, _RECORDS_FIRST):
+            for part in _small(batch.drop_columns(["partition"])):
+                yield from records(part, self.partition.number)
+
+    def results(
+        self,
+        columns: ResultColumns,
+        start: int,
+        end: int,
+        times: Times,
+        *,
+        reverse: bool = False,
+        key: WantedKey | None = None,
+        to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a span, as the server gives them; with a key, only those that have it."""
-        start, end = span.start, span.end
-        records = _RECORDS_MAX if span.to_the_end else _RECORDS_FIRST
+        """The same as batches of these columns: the server has given rows their version of the schema."""
+        first = _RECORDS_MAX if to_the_end else _RECORDS_FIRST
+        for batch in self._pages(start, end, times, reverse, key, columns.names, first):
+            yield _as(batch, columns.schema)
+
+    def _pages(
+        self,
+        start: int,
+        end: int,
+        times: Times,
+        reverse: bool,
+        key: WantedKey | None,
+        columns: Collection[str] | None,
+        records: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a span, as the server gives them; the first page has so many."""
         fixed = self._fixed_query(times, reverse, columns)
         while start < end:
             query = (*fixed, ("start", str(start)), ("end", str(end)), ("limit", str(records)))
@@ -74,50 +101,6 @@ class RemoteStream:
     def _position(self, answer: Answer) -> int:
         found = parse_position(answer.headers.get("holdfast-position", "{}"))
         return found.get(self.partition.number, -1)
-
-
-class RemotePartitions(Partitions):
-    """The partitions of one topic of a server's log."""
-
-    exchange: Exchange
-
-    def stream(self, part: Partition) -> Stream:
-        """One partition as an ordered stream."""
-        return cast("Stream", RemoteStream(self.exchange, part))
-
-
-class RemoteRaw(_Raw):
-    """How raw records are read from a server."""
-
-    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Record]:
-        """The records of a span."""
-        from holdfast.segments.typed.arrow_records import records
-
-        for batch in self.batches(span, times, reverse, key):
-            for part in _small(batch.drop_columns(["partition"])):
-                yield from records(part, span.stream.partition.number)
-
-    def batches(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """A span in the schema of the results."""
-        for batch in _stream_of(span).pages(span, times, reverse, key, None):
-            yield _as(batch, self.schema())
-
-
-class RemoteTyped(_Typed):
-    """How rows of a typed topic are read from a server."""
-
-    def batches(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """A span in the schema of the results."""
-        for batch in _stream_of(span).pages(span, times, reverse, key, self._columns):
-            yield _as(batch, self.schema())
-
-
-def _stream_of(span: Span) -> RemoteStream:
-    return cast("RemoteStream", span.stream)
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
