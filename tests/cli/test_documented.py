@@ -103,7 +103,7 @@ def test_global_options_are_documented() -> None:
     [
         ("For all verbs", [output.ErrorLine]),
         ("holdfast append", [Receipt]),
-        ("holdfast read", [record_json.RecordLine, row_json.RowLine, read.PositionLine]),
+        ("holdfast read", [record_json.RecordLine, row_json.JsonRow, read.PositionLine]),
         ("holdfast topics", [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus]),
         (
             "holdfast topics",

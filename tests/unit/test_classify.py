@@ -15,7 +15,7 @@ from tests.segment_data import head
 
 from holdfast import Invalid
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed, Segment, SegmentFacts
+from holdfast.model.segment import Segment, SegmentFacts, StoredFile
 from holdfast.reconcile.classify import Classified, Finding, Mark, classify
 from holdfast.store.layout import segment_name, temporary_name
 
@@ -46,8 +46,8 @@ def row(number: int, first: int | None = None, rows: int = 10, size: int = 100, 
     return SegmentRow.of(segment, partition_id=1, sealed_us=0, state=state)
 
 
-def file_of(of: SegmentRow, size: int | None = None) -> Listed:
-    return Listed(name_of(of.number), of.size if size is None else size)
+def file_of(of: SegmentRow, size: int | None = None) -> StoredFile:
+    return StoredFile(name_of(of.number), of.size if size is None else size)
 
 
 def three(middle: int = LIVE) -> list[SegmentRow]:
@@ -136,51 +136,51 @@ def test_a_state_from_the_future_is_refused():
 def test_a_file_with_another_hash_than_its_row_is_untracked(state):
     rows = three(state)
     kept = [file_of(r) for r in rows if r.state == LIVE]
-    finding = only(classify(rows, [*kept, Listed(name_of(1, attempt=9), 7)], SEALED))
+    finding = only(classify(rows, [*kept, StoredFile(name_of(1, attempt=9), 7)], SEALED))
     assert (finding.kind, finding.number, finding.actual, finding.garbage) == ("untracked", 1, 7, False)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "", "1.parquet", name_of(1) + ".expired", name_of(1).upper(), "x.tmp"])
 def test_a_name_that_is_not_ours_is_untracked_and_never_garbage(name):
     rows = three()
-    finding = only(classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[1, 3]))
+    finding = only(classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[1, 3]))
     assert (finding.kind, finding.number, finding.name, finding.garbage) == ("untracked", None, name, False)
 
 
 def test_a_dead_orphan_above_the_mark_is_found():
     rows = three()
-    finding = only(classify(rows, [*map(file_of, rows), Listed(name_of(3), 7)], SEALED, in_flight=[4]))
+    finding = only(classify(rows, [*map(file_of, rows), StoredFile(name_of(3), 7)], SEALED, in_flight=[4]))
     assert (finding.kind, finding.number, finding.garbage) == ("untracked", 3, False)
 
 
 def test_leftovers_of_a_partition_without_rows_are_found():
-    findings = classify([], [Listed(name_of(0), 7), Listed(temporary_name(0), 7)], Mark(None, 0)).findings
+    findings = classify([], [StoredFile(name_of(0), 7), StoredFile(temporary_name(0), 7)], Mark(None, 0)).findings
     assert {(f.kind, f.garbage) for f in findings} == {("untracked", False), ("untracked", True)}
 
 
 def test_an_unfinished_file_that_nobody_writes_is_provable_garbage():
     rows = three()
     for number in (1, 3):
-        finding = only(classify(rows, [*map(file_of, rows), Listed(temporary_name(number), 7)], SEALED))
+        finding = only(classify(rows, [*map(file_of, rows), StoredFile(temporary_name(number), 7)], SEALED))
         assert (finding.kind, finding.number, finding.garbage) == ("untracked", number, True)
 
 
 @pytest.mark.parametrize("name", [name_of(3), name_of(3, attempt=9), temporary_name(3)])
 def test_files_of_numbers_in_flight_are_counted_and_not_reported(name):
     rows = three()
-    result = classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[3])
+    result = classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[3])
     assert (result.findings, result.in_flight, result.checked_files) == ((), 1, 3)
 
 
 @pytest.mark.parametrize("name", [name_of(1, attempt=9), temporary_name(1)])
 def test_nothing_at_or_below_the_mark_is_in_flight(name):
     rows = three()
-    result = classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[1])
+    result = classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[1])
     assert (only(result).kind, result.in_flight) == ("untracked", 0)
 
 
 def test_a_partition_before_its_first_seal_may_have_files_in_flight():
-    result = classify([], [Listed(temporary_name(0), 7)], Mark(None, 0), in_flight={0})
+    result = classify([], [StoredFile(temporary_name(0), 7)], Mark(None, 0), in_flight={0})
     assert (result.findings, result.in_flight) == ((), 1)
 
 
@@ -195,7 +195,7 @@ def test_rows_above_the_mark_are_counted_and_never_judged():
 
 def test_a_row_above_the_mark_vouches_for_files_of_its_number():
     rows = [row(0), row(1)]
-    files = [file_of(rows[0]), file_of(rows[1], 7), Listed(temporary_name(1), 7)]
+    files = [file_of(rows[0]), file_of(rows[1], 7), StoredFile(temporary_name(1), 7)]
     result = classify(rows, files, Mark(0, 10))
     assert (result.findings, result.in_flight) == ((), 2)
 
@@ -295,7 +295,9 @@ def test_rows_out_of_order_are_a_wrong_call():
 
 def test_gaps_and_overlaps_across_pages_are_found():
     for first, kind in ((13, "gap"), (8, "overlap")):
-        result = classify([row(1, first=first)], [Listed(name_of(1), 100)], Mark(9, 999), after=Mark(0, 10), last=False)
+        result = classify(
+            [row(1, first=first)], [StoredFile(name_of(1), 100)], Mark(9, 999), after=Mark(0, 10), last=False
+        )
         assert only(result).kind == kind
 
 
@@ -304,7 +306,7 @@ def test_a_number_repeated_across_pages_is_found():
 
 
 def test_only_the_last_page_is_compared_with_the_mark():
-    page, files = [row(0)], [Listed(name_of(0), 100)]
+    page, files = [row(0)], [StoredFile(name_of(0), 100)]
     assert classify(page, files, Mark(1, 20), last=False).findings == ()
     assert only(classify(page, files, Mark(1, 20), last=True)).kind == "gap"
 
@@ -316,7 +318,12 @@ def test_the_page_on_which_rows_pass_the_mark_is_compared_with_it_and_no_later_o
 
 
 def test_a_page_passes_over_files_that_other_pages_judge():
-    files = [Listed(name_of(0, attempt=9), 7), Listed(name_of(1), 100), Listed(name_of(2), 7), Listed("x", 7)]
+    files = [
+        StoredFile(name_of(0, attempt=9), 7),
+        StoredFile(name_of(1), 100),
+        StoredFile(name_of(2), 7),
+        StoredFile("x", 7),
+    ]
     result = classify([row(1)], files, Mark(9, 999), after=Mark(0, 10), last=False)
     assert (result.findings, result.checked_files) == ((), 1)
 
@@ -326,7 +333,7 @@ def test_a_page_passes_over_files_that_other_pages_judge():
 
 class Partition(NamedTuple):
     rows: list[SegmentRow]
-    files: list[Listed]
+    files: list[StoredFile]
     mark: Mark
 
 
@@ -349,13 +356,13 @@ def partitions(draw, min_size: int = 0) -> Partition:
 
 
 @st.composite
-def noise(draw, partition: Partition) -> tuple[list[Listed], set[int]]:
+def noise(draw, partition: Partition) -> tuple[list[StoredFile], set[int]]:
     """Files of numbers that somebody is writing, above the mark."""
     start = -1 if partition.mark.index is None else partition.mark.index
     numbers = draw(st.sets(st.integers(start + 1, start + 40), max_size=6))
     names = [maker(n) for n in sorted(numbers) for maker in (name_of, temporary_name, lambda n: name_of(n, 9))]
     known = {name_of(one.number) for one in partition.rows}
-    return [Listed(name, 5) for name in names if name not in known and draw(st.booleans())], numbers
+    return [StoredFile(name, 5) for name in names if name not in known and draw(st.booleans())], numbers
 
 
 DAMAGES = (
@@ -383,7 +390,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
     garbage: set[str] = set()
     for number, damage in damages.items():
         victim = partition.rows[number]
-        file, twin = file_of(victim), Listed(name_of(number, 9), 3)
+        file, twin = file_of(victim), StoredFile(name_of(number, 9), 3)
         if damage == "remove file":
             files.remove(file)
             expected.add(("missing", number, name_of(number)))
@@ -394,7 +401,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
             files.append(twin)
             expected.add(("untracked", number, twin.name))
         elif damage == "add temporary":
-            files.append(Listed(temporary_name(number), 3))
+            files.append(StoredFile(temporary_name(number), 3))
             expected.add(("untracked", number, temporary_name(number)))
             garbage.add(temporary_name(number))
         elif damage == "drop row":
@@ -407,7 +414,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
             rows[rows.index(victim)] = victim._replace(state=EXPIRED if damage == "expire row" else LOST)
             expected.add(("untracked", number, name_of(number)))
             garbage |= {name_of(number)} if damage == "expire row" else set()
-    files += [Listed(name, 1) for name in foreign]
+    files += [StoredFile(name, 1) for name in foreign]
     expected |= {("untracked", None, name) for name in foreign}
     return Planted(Partition(rows, files, partition.mark), expected, garbage)
 

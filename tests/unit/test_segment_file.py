@@ -27,7 +27,7 @@ from tests.segment_data import (
 import holdfast
 from holdfast import Invalid
 from holdfast.errors import Corrupt
-from holdfast.model.batch_sizing import Gathering
+from holdfast.model.batch_sizing import BatchBuffer
 from holdfast.model.segment import chain_value
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
@@ -450,7 +450,7 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path):
 @given(st.lists(st.lists(st.integers(0, 300), max_size=20), max_size=8), st.integers(1, 25), st.integers(1, 500))
 def test_gathering_keeps_rows_and_bounds(sizes, rows_max, bytes_max):
     """Gathering loses nothing, keeps the order, and exceeds its bytes only with a single row."""
-    gathering = Gathering(rows_max, bytes_max)
+    gathering = BatchBuffer(rows_max, bytes_max)
     batches = [pa.record_batch({"x": pa.array([b"x" * n for n in part], pa.binary())}) for part in sizes]
     parts = [piece for batch in batches for piece in gathering.add(batch)]
     rest = gathering.rest()

@@ -37,7 +37,7 @@ _CLOSED_LONG_US = 30 * 86_400_000_000
 logger = logging.getLogger("holdfast")
 
 
-class Known(NamedTuple):
+class TimeCheckpoint(NamedTuple):
     """What is written down for the next time."""
 
     time_us: int
@@ -62,7 +62,7 @@ class TrustedTime:
         """Nobody has asked yet: what is found now happened while the log was closed."""
         self._jump: tuple[int, float] | None = None
         """How far the clock is ahead, and since when (monotonic), while that is not believed."""
-        self.recalled = Known(known_us)
+        self.recalled = TimeCheckpoint(known_us)
         """What was written down when the log was opened."""
 
     def now_us(self) -> int:
@@ -82,17 +82,17 @@ class TrustedTime:
             return 0.0 if self._jump is None else self._jump[0] / 1e6
 
     @property
-    def known(self) -> Known:
+    def known(self) -> TimeCheckpoint:
         """What to write down now."""
         with once(self._lock):
             self._look()
             at = self._clock.monotonic()
             expected_us = self._expected_us(at)
             if self._jump is None:
-                return Known(expected_us)
-            return Known(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
+                return TimeCheckpoint(expected_us)
+            return TimeCheckpoint(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
 
-    def recall(self, known: Known) -> None:
+    def recall(self, known: TimeCheckpoint) -> None:
         """Go on with what was written down when the log was open last; before anybody asks."""
         with once(self._lock):
             wall_us, at = self._clock.now_us(), self._clock.monotonic()

@@ -25,7 +25,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.entry import CODECS, KINDS, TYPED, Entry, Place, header_of, is_whole
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.reader.offsets import LATEST, Where
 from holdfast.reader.open_root import OR_READ_THE_REST, SettledRoot
 from holdfast.reader.piece_rows import TaskReader
@@ -342,7 +342,7 @@ class TailReader:
         taking.gathering = taking.gathering or RawGathering(entry.first)
         try:
             count = taking.gathering.add(body)
-        except BadFrame as error:
+        except BadRecords as error:
             raise self._corrupt(f"an entry's body is malformed: {error}", taking, entry.first) from None
         self._require_count(taking, entry, count)
         taking.at, taking.link = entry.first + entry.count, entry.digest
@@ -354,7 +354,7 @@ class TailReader:
             return
         try:
             rows = gathering.take()
-        except (BadFrame, pa.ArrowException):
+        except (BadRecords, pa.ArrowException):
             raise self._corrupt("an entry's body is malformed", taking, taking.given) from None
         yield from self._chosen(taking, rows)
         taking.given = taking.at
@@ -363,7 +363,7 @@ class TailReader:
         stored, target = self._schema(taking, entry)
         try:
             rows = typed_batch(self._opened(taking, entry), entry.first, stored, target)
-        except BadFrame as error:
+        except BadRecords as error:
             raise self._corrupt(f"an entry's body is malformed: {error}", taking, entry.first) from None
         self._require_count(taking, entry, rows.num_rows)
         return rows

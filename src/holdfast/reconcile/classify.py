@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
 from holdfast.store.layout import parse_segment_name, parse_temporary_name, segment_name
 
 Kind = Literal["missing", "size_mismatch", "content_mismatch", "untracked", "overlap", "gap"]
@@ -89,7 +89,7 @@ class Classified(msgspec.Struct, frozen=True):
 
 def classify(
     manifest: Iterable[SegmentRow],
-    listing: Iterable[Listed],
+    listing: Iterable[StoredFile],
     mark: Mark,
     in_flight: Collection[int] = (),
     *,

@@ -18,7 +18,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed, chain_value
+from holdfast.model.segment import StoredFile, chain_value
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_pass import Pass
 from holdfast.reconcile.reconcile_report import Repair
@@ -158,7 +158,7 @@ class LocalSegments:
         self._rewritten = RewrittenFiles(own, side.manifest, log, partition)
         self._long_sizes: dict[str, int] = {}
 
-    def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
+    def listing(self) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
         """The files of its folder."""
         numbered, others = segment_folders.listing(self._folder)
         self._long_sizes = take_long(self._look(), numbered)

@@ -28,7 +28,7 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
 from holdfast.reconcile.classify import Classified, Finding, Kind, Mark, Where, classify
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 from holdfast.segments.manifest.long_files import LongFile
@@ -48,7 +48,7 @@ class Segments(Protocol):
     end: int
     """… which is this offset."""
 
-    def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
+    def listing(self) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
         """The files by number, and those whose names have none."""
 
     def in_flight(self) -> set[int]:

@@ -16,12 +16,12 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.journal.create import (
-    CreatedDatabase,
     KnownKey,
     KnownPartition,
     KnownStore,
     KnownTail,
     KnownTopic,
+    NewDatabase,
     create_database,
     partition_ids,
 )
@@ -117,7 +117,7 @@ class RestoredDatabase:
         self._clock = clock
         self._options = options
         self._spool = spool
-        self._prepared: tuple[object, CreatedDatabase, Mapping[Where, int]] | None = None
+        self._prepared: tuple[object, NewDatabase, Mapping[Where, int]] | None = None
 
     def prepare(self, seen: Seen, owner: str) -> None:
         """Make it of what was seen, durably; `owner` is who this directory is to the store."""
@@ -135,7 +135,7 @@ class RestoredDatabase:
                 created.claimed(epoch, slots)
         return Made([row for manifest in seen.manifests.values() for row in rows_of(manifest)], created.keys)
 
-    def _create(self, seen: Seen, owner: str, epoch: int) -> tuple[CreatedDatabase, Mapping[Where, int]]:
+    def _create(self, seen: Seen, owner: str, epoch: int) -> tuple[NewDatabase, Mapping[Where, int]]:
         rows = {where: list(rows_of(manifest)) for where, manifest in seen.manifests.items()}
         topics = [_known_topic(topic, rows, seen) for topic in seen.topics]
         ids, walked = partition_ids(topics), seen.walked

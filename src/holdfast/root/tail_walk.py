@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.errors import Corrupt
 from holdfast.model.entry import Entry, Place, header_of, is_whole
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.store import layout
 
@@ -231,7 +231,7 @@ class _Walker:
             self._open(self._batch, entry, header_of(place, _row(entry, 0)))
         except NotAuthentic:
             raise self._corrupt("an entry does not decrypt: its key did not encrypt it", entry) from None
-        except BadFrame as bad:
+        except BadRecords as bad:
             raise self._corrupt(f"an entry does not hold the records that it says: {bad}", entry) from None
 
     def _corrupt(self, message: str, entry: TailEntry | None = None) -> Corrupt:

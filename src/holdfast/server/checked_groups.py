@@ -23,7 +23,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
-from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
+from holdfast.model.record_columns import BadRecords, Columns, EncodedRows, Extra, Row, decode_headers
 from holdfast.remote.wire.group_message import Consumed, GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
 from holdfast.server.request_caller import Caller
 from holdfast.server.served import AnyKind, Served
@@ -53,7 +53,7 @@ class _NamedRows(NamedTuple):
     topic: TypedTopic
     told: RowsRun
     stored: pa.RecordBatch
-    encoded: Encoded
+    encoded: EncodedRows
 
 
 Take = Callable[[Consumed], Committing | None]
@@ -227,7 +227,7 @@ def _rows(topic: Topic, run: RecordsRun, most: int) -> tuple[list[Row], int]:
     """Plain records, each checked by the topic's limits."""
     try:
         columns = frame.decode(run.frame)
-    except BadFrame as error:
+    except BadRecords as error:
         raise Invalid(f"the records are malformed: {error}", hint="send them as holdfast's own client does") from None
     count = len(columns)
     if not 1 <= count <= most:
@@ -255,12 +255,12 @@ def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
         try:
             text = None if kind is None else kind.decode()
             named: Any = None if headers is None else decode_headers(headers)
-        except (UnicodeDecodeError, BadFrame):
+        except (UnicodeDecodeError, BadRecords):
             raise Invalid("a record's kind or headers are malformed", hint="kinds are text, headers a map") from None
         yield at, topic._checks.extras(key, text, named, 0)[0]
 
 
-def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[Encoded, pa.RecordBatch]:
+def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[EncodedRows, pa.RecordBatch]:
     """Rows, encoded and as a batch, proved to be valid Arrow of a version of the schema; in the newest."""
     from holdfast.segments.manifest.schema_versions import versions
     from holdfast.segments.typed.row_message import BadRows, message_of, sent_rows
@@ -273,11 +273,11 @@ def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[Encoded, pa.RecordBatch]
     try:
         count, times, message = frame.decode_typed(told.body)
         batch = sent_rows(message, version.stored)
-    except (BadFrame, BadRows) as error:
+    except (BadRecords, BadRows) as error:
         raise Invalid(f"the rows are malformed: {error}", hint="send them as holdfast's own client does") from None
     if batch.num_rows != count or not 1 <= count <= topic._journal.settings.batch_records_max:
         raise Invalid("the rows are not as many as they say, or too many", hint="send them in pieces")
     newest, stored = topic._conformed(batch)
     stamps = unpack_from(f"<{len(times) // 8}q", times)
     body = joined(frame.typed_head(count, bytes(times)), message_of(stored))
-    return Encoded(count, min(stamps), max(stamps), body, newest.fingerprint), stored
+    return EncodedRows(count, min(stamps), max(stamps), body, newest.fingerprint), stored

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, encode_block, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.journal import Gathering, Journal, Make, Operation, Run
+from holdfast.journal.journal import Journal, Make, OpenUnit, Operation, Run
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -63,7 +63,7 @@ class LiveJournal:
     def __init__(self, execution: ExecutionId, next_entry: int = 0, size: int = 0, folded_steps: int = 0) -> None:
         self.execution = execution
         self.space = PREFIX + str(execution)
-        self.gathering = Gathering()
+        self.gathering = OpenUnit()
         """What was handed over last: the next part may go with it."""
         self.next_entry = next_entry
         """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, MessageKeys
+from holdfast.crypto.segment_key import MessageKeys, SegmentKeyFacts
 from holdfast.errors import HoldfastError, Invalid
 
 ID_BYTES = 16
@@ -167,7 +167,7 @@ def _body(content: bytes, id_: bytes, keys: MessageKeys, *, is_answer: bool) -> 
         if envelope.scheme:
             raise NotAMessage("it is encrypted, and this log has no keys")
         return envelope.body
-    encrypted_with = EncryptedWith(envelope.key_id, envelope.scheme, envelope.salt, envelope.commitment)
+    encrypted_with = SegmentKeyFacts(envelope.key_id, envelope.scheme, envelope.salt, envelope.commitment)
     try:
         return keys.of(encrypted_with).decrypt(envelope.body, _bound(id_, keys, is_answer=is_answer))
     except (NotAuthentic, HoldfastError):

@@ -32,7 +32,7 @@ from holdfast.journal.groups.group_frame import (
     starts,
 )
 from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, Spoiled
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, SpoiledFile
 
 _PIECE_BYTES = 2**20
 
@@ -136,7 +136,7 @@ class GroupScan:
         for number in self.files.numbers():
             try:
                 file = self.files.file(number) if number >= first else None
-            except Spoiled:
+            except SpoiledFile:
                 self._doubt = _Doubt(number, 0, group + 1, 0)
                 return
             if file is None:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_frame import FrameProof
 from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
-from holdfast.model.entry import FiledEntry
+from holdfast.model.entry import GroupFileEntry
 
 
 class LateRows:
@@ -32,7 +32,7 @@ class LateRows:
         """By their names; None: it is gone."""
         self.session_total: tuple[int, bytes] | None = None
         """How many sessions there are, and what they add up to, where that has changed."""
-        self.entries: list[FiledEntry] = []
+        self.entries: list[GroupFileEntry] = []
         """In the order of commits."""
         self.proofs: list[FrameProof] = []
         """Of each group, for whoever found them in files; an owner has no need to prove its own."""
@@ -40,9 +40,9 @@ class LateRows:
         """Why there may be more groups that cannot be read."""
         self.heads: dict[int, HeadRow] = {}
         """Heads with their stamps, as far as they have some."""
-        self._by_partition: dict[int, list[FiledEntry]] = {}
+        self._by_partition: dict[int, list[GroupFileEntry]] = {}
 
-    def add(self, group: int, entries: Sequence[FiledEntry]) -> None:
+    def add(self, group: int, entries: Sequence[GroupFileEntry]) -> None:
         """One more group; readers see its entries from now on."""
         self.entries += entries
         for entry in entries:
@@ -99,12 +99,12 @@ class LateRows:
             next_offset=last.first + last.count, link=last.digest, key_epoch=last.key_epoch, stamp=b""
         )
 
-    def last(self, partition_id: int) -> FiledEntry | None:
+    def last(self, partition_id: int) -> GroupFileEntry | None:
         """The newest entry of a partition."""
         found = self._by_partition.get(partition_id)
         return found[-1] if found else None
 
-    def overlapping(self, partition_id: int, start: int, end: int) -> list[FiledEntry]:
+    def overlapping(self, partition_id: int, start: int, end: int) -> list[GroupFileEntry]:
         """The entries of a partition that overlap start..end, in order."""
         found = self._by_partition.get(partition_id)
         if not found:
@@ -112,10 +112,10 @@ class LateRows:
         at = max(0, bisect_right(found, start, key=_first) - 1)
         return [entry for entry in found[at:] if entry.first < end and entry.first + entry.count > start]
 
-    def after(self, seq: int) -> Iterator[FiledEntry]:
+    def after(self, seq: int) -> Iterator[GroupFileEntry]:
         """The entries behind a sequence number."""
         return (entry for entry in tuple(self.entries) if entry.seq > seq)
 
 
-def _first(entry: FiledEntry) -> int:
+def _first(entry: GroupFileEntry) -> int:
     return entry.first

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt
-from holdfast.journal.backend import ControlRows, Tables
+from holdfast.journal.backend import ControlRows, ControlTables
 from holdfast.journal.groups.group_frame import FrameProof
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.proving.proofs import BAD, OK, Proofs
@@ -54,7 +54,7 @@ class ProvedGroups(NamedTuple):
         return ProvedGroups(base, groups, newest)
 
 
-def take_in(control: ControlRows, tables: Tables, proofs: Proofs) -> None:
+def take_in(control: ControlRows, tables: ControlTables, proofs: Proofs) -> None:
     """Give the rows that follow from groups in files the stamps that the database's would have; tell what is wrong.
 
     Without the key there are none: rows stay unchecked.

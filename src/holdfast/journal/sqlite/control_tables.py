@@ -102,7 +102,7 @@ class PartitionBytes(NamedTuple):
     """Bytes of segment files whose manifest object the store does not have."""
 
 
-class Tables:
+class ControlTables:
     """The tables of a database inside one read transaction; `tolerant` means to go on after what cannot be read."""
 
     def __init__(

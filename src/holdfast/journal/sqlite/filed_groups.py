@@ -26,11 +26,11 @@ from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
-from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
+from holdfast.journal.groups.group_writer import GroupFileEntries, GroupWriter, fence
 from holdfast.journal.groups.late_rows import LateRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
-from holdfast.model.entry import Entry, FiledEntry
+from holdfast.model.entry import Entry, GroupFileEntry
 from holdfast.shared_number import SharedNumber
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 
 
-class FiledGroups:
+class GroupFileStore:
     """The groups of one log that are in files alone."""
 
     def __init__(self, backend: SqliteBackend) -> None:
@@ -153,7 +153,7 @@ class FiledGroups:
         """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
         with self._backend.translated():
             sql = f"SELECT file, count(*), sum(size) FROM entries WHERE {_FILED} GROUP BY file"
-            live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
+            live = {number: GroupFileEntries(*held) for number, *held in self._backend.connection.execute(sql)}
         self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
         self._base = row.stamp
         self.writer = GroupWriter(
@@ -223,7 +223,7 @@ class FiledGroups:
         filed = []
         for entry in entries:
             size = len(entry.body)
-            filed.append(FiledEntry(*entry[:12], entry.schema, file, at, size))
+            filed.append(GroupFileEntry(*entry[:12], entry.schema, file, at, size))
             at += size
         self.late.add(group, filed)
         if sessions is not None:
@@ -317,11 +317,11 @@ class FiledGroups:
 
     def trimmed(self, bodies: Sequence[tuple[int, int]]) -> None:
         """Bodies left these files, each of so many bytes (0: it was in none), durably."""
-        gone: dict[int, Held] = {}
+        gone: dict[int, GroupFileEntries] = {}
         for file, size in bodies:
             if file:
-                before = gone.get(file, Held(0, 0))
-                gone[file] = Held(before.entries + 1, before.bytes + size)
+                before = gone.get(file, GroupFileEntries(0, 0))
+                gone[file] = GroupFileEntries(before.entries + 1, before.bytes + size)
         if gone and self.writer is not None:
             self.writer.trimmed(gone)
             self.remains = self.writer.nearly_empty()

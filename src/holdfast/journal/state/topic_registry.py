@@ -30,7 +30,7 @@ from holdfast.model.control_rows import (
 from holdfast.signals import Signal
 
 
-class Topics:
+class TopicRegistry:
     """Names to partitions; read by everybody, changed by the writer."""
 
     def __init__(self, log_id: bytes) -> None:
@@ -176,7 +176,7 @@ class Topics:
         self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
 
-    def take_up(self, fresh: Topics) -> None:
+    def take_up(self, fresh: TopicRegistry) -> None:
         """Of a handle that only reads: what the owner has committed since."""
         # Versions of schemas before the rows that have them: others may be reading.
         self.schemas.update(fresh.schemas)

@@ -10,7 +10,7 @@ from holdfast.errors import OutcomeUnknown
 from holdfast.journal.journal import Run
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import ShippedTicket
-from holdfast.journal.session_access import Produced, RunOutcome, Sent, fill
+from holdfast.journal.session_access import ProducerNumber, RunOutcome, Sent, fill
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.model.record import Receipt
@@ -43,7 +43,7 @@ class Asked:
         made = [self._run(outcome) for outcome in runs]
         is_same = len(made) == len(self.starts) and sum(outcome.count for outcome in runs) == len(self.positions)
         if not is_same or any(run.partition.topic != self.topic for run in made):
-            raise Produced(self.producer.encode(), self.sequence, 1).something_else()
+            raise ProducerNumber(self.producer.encode(), self.sequence, 1).something_else()
         return Receipts(made, self.positions, self.starts)
 
     def _run(self, outcome: RunOutcome) -> Run:

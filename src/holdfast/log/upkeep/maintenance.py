@@ -16,7 +16,7 @@ from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
-from holdfast.journal.kept_time import KeptTime
+from holdfast.journal.kept_time import TimeKeeper
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
@@ -68,7 +68,7 @@ class Maintenance:
         self._roller: Roller | None = None
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
-        self._time: KeptTime | None = None
+        self._time: TimeKeeper | None = None
         counters = Counters()
         if journal.owned:
             emptied = leftovers.clear(journal, manifest)
@@ -84,7 +84,7 @@ class Maintenance:
             if settings.disk.free_bytes_min:
                 self._roller.chores.append(Guard(journal, directory.path, settings.disk, counters).check)
             self._roller.chores.append(self._retention.check)
-            self._time = KeptTime(journal)
+            self._time = TimeKeeper(journal)
             self._roller.chores.append(self._time.check)
             self._roller.start()
         else:  # only to say what would be removed

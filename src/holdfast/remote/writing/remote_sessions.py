@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import NotFound
 from holdfast.journal.queue.forwarded import ProducedUnit
-from holdfast.journal.queue.group import Operation, Produced, Run
+from holdfast.journal.queue.group import Operation, ProducerNumber, Run
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.session_access import ForwardedRows, ForwardedUnit, SessionInfo, check_producer
 from holdfast.remote.http.exchange import Exchange, Question
@@ -46,7 +46,7 @@ class RemoteSessions:
             run.rows, run.extras = item.rows, any(row[2] is not None for row in item.rows)
             operations.append(run)
         records = item.records if isinstance(item, ForwardedUnit) else len(item.rows)
-        produced = Produced(producer, sequence, start)
+        produced = ProducerNumber(producer, sequence, start)
         return ProducedUnit(self._queue.put_unit(operations, records, item.size, timeout, produced=produced))
 
     def last_produced(self, producer: bytes) -> int | None:

@@ -19,7 +19,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
+from holdfast.crypto.segment_key import SegmentKey, SegmentKeyFacts
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.segments.file import encrypted_blocks
@@ -31,7 +31,7 @@ from holdfast.segments.file.segment_columns import has_ends
 from holdfast.segments.keys import key_blob
 from holdfast.segments.keys.key_index import KeyIndex
 
-FindKey = Callable[[EncryptedWith], SegmentKey]
+FindKey = Callable[[SegmentKeyFacts], SegmentKey]
 MakeCorrupt = Callable[[str, int], Corrupt]
 """The error of the file, for what is wrong and the offset concerned."""
 

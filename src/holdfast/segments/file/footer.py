@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.crypto import digests
-from holdfast.crypto.segment_key import EncryptedWith
+from holdfast.crypto.segment_key import SegmentKeyFacts
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
@@ -99,7 +99,7 @@ class Footer(msgspec.Struct, frozen=True):
     """Hashes of the file's blocks up to the footer, 16 bytes each."""
     schema: bytes
     """The Arrow schema of the records, serialized."""
-    encrypted_with: EncryptedWith | None
+    encrypted_with: SegmentKeyFacts | None
     """Of a bundle, that of its last part."""
     parts: tuple[Part, ...] = ()
     """The segments of a bundle, in order; empty in the file of one segment."""
@@ -279,8 +279,8 @@ def parse(pairs: Mapping[str, str]) -> Footer:
     return _bundle(footer, take.text("parts")) if is_bundle else footer
 
 
-def _encrypted_with(take: _Pairs) -> EncryptedWith:
-    return EncryptedWith(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
+def _encrypted_with(take: _Pairs) -> SegmentKeyFacts:
+    return SegmentKeyFacts(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
 
 
 def _require_agreement(footer: Footer, chained_to: bytes) -> None:
@@ -327,7 +327,7 @@ def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
             groups=groups,
             blocks=one.blocks,
             schema=one.schema or bundle.schema,
-            encrypted_with=EncryptedWith(one.key_id, one.scheme, one.salt, one.commitment),
+            encrypted_with=SegmentKeyFacts(one.key_id, one.scheme, one.salt, one.commitment),
             keys=KeyPlace.parse(one.keys) if one.keys else None,
         )
         if footer.end >= _INT64 or head.number >= _INT64:

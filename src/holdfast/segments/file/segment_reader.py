@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
-from holdfast.crypto.segment_key import EncryptedWith
+from holdfast.crypto.segment_key import SegmentKeyFacts
 from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import SegmentFacts, SegmentHead
@@ -129,7 +129,7 @@ class SegmentReader:
         return self._logical
 
     @property
-    def encrypted_with(self) -> EncryptedWith | None:
+    def encrypted_with(self) -> SegmentKeyFacts | None:
         """How the file is encrypted; None when it is plain. Of a bundle, how its last part is."""
         return self._footer.encrypted_with
 

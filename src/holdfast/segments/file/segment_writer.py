@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
-from holdfast.model.batch_sizing import Gathering, Piece
+from holdfast.model.batch_sizing import BatchBuffer, Piece
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
 from holdfast.parquet.footer_bounds import bounded_columns
@@ -154,7 +154,7 @@ class _PlainRows:
     """Records as rows of the file."""
 
     def __init__(self, shape: FileShape) -> None:
-        self._gathering = Gathering(shape.row_group_rows, shape.row_group_bytes)
+        self._gathering = BatchBuffer(shape.row_group_rows, shape.row_group_bytes)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
         """Take records; gives row groups that are full."""
@@ -177,7 +177,7 @@ class _EncryptedRows:
     """Blocks of records, encrypted, as rows of the file."""
 
     def __init__(self, shape: FileShape, head: SegmentHead, schema: pa.Schema, key: SegmentKey) -> None:
-        self._gathering = Gathering(shape.block_rows, shape.block_bytes)
+        self._gathering = BatchBuffer(shape.block_rows, shape.block_bytes)
         self._encryptor = encrypted_blocks.BlockEncryptor(head, schema, key, shape.compression_level)
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
         self._blocks: list[tuple[encrypted_blocks.Place, encrypted_blocks.Blob]] = []

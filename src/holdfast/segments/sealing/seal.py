@@ -20,7 +20,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.journal.entry_reader import Reader
+from holdfast.journal.entry_reader import EntryReader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Seal
 from holdfast.journal.state.partition import Partition
@@ -129,7 +129,7 @@ class Sealer:
         except OSError:
             self._debris.add(path)
 
-    def _write(self, partition: Partition, reader: Reader, end: int, temporary: Path) -> tuple[Segment, _Span]:
+    def _write(self, partition: Partition, reader: EntryReader, end: int, temporary: Path) -> tuple[Segment, _Span]:
         """The file, made durable, and what went into it."""
         from holdfast.segments.file.segment_writer import SegmentWriter
         from holdfast.segments.manifest.entry_batches import stored_batches, stored_columns

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
@@ -50,7 +50,7 @@ _GATHER_S = 0.005
 class Source(Protocol):
     """Where batches come from."""
 
-    commits: Commits
+    commits: CommitCounts
 
     @property
     def taken_upto(self) -> int:
