@@ -18,7 +18,7 @@ from holdfast import Keyring
 from holdfast.errors import Full, Invalid, NotFound, OutcomeUnknown, PromiseRejected, Unavailable
 from holdfast.execution.journal.entries import SignalSent
 from holdfast.execution.waits import inbox as inbox_module
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.inbox_message import MESSAGE, Message, encode, file_name, message
 from holdfast.execution.waits.promise_token import Token
 from holdfast.log.execution_requests import request
@@ -367,7 +367,7 @@ def test_files_and_folder_are_for_the_logs_user_alone(tmp_path):
 
 def test_no_more_messages_lie_there_than_may(tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.execution.waits.inbox_folder.MESSAGES_MAX", 2)
-    folder = Folder.of(tmp_path, MOST)
+    folder = InboxFolder.of(tmp_path, MOST)
     folder.make()
     for number in range(2):
         folder.check_room()

@@ -636,7 +636,7 @@ def store_documents() -> dict[str, AnyDocument]:
         layout.epoch_key(2): documents.EpochDocument(epoch=2, purpose="restore", **claim),
         layout.topic_key("orders", 1): documents.TopicDocument(version=1, **topic),
         layout.topic_key("orders", 2): documents.TopicDocument(
-            version=2, schemas=(_SCHEMA_VERSION,), retention=documents.Limits(0, 3_600_000_000, 1000), **topic
+            version=2, schemas=(_SCHEMA_VERSION,), retention=documents.RetentionLimits(0, 3_600_000_000, 1000), **topic
         ),
         **{layout.manifest_key("orders", 3, d.slot): d for d in manifest_objects()},
         layout.floor_key(2, 9): documents.FloorDocument(log=log, epoch=2, seq=9),
@@ -660,7 +660,7 @@ def compaction_documents() -> dict[str, AnyDocument]:
     assert isinstance(first, documents.SegmentDocument)
     assert isinstance(second, documents.SegmentDocument)
     files = [
-        documents.Rewritten(upto=at + 1, segment=msgspec.structs.replace(one, sha256=f"{at:02x}" * 32))
+        documents.RewrittenFile(upto=at + 1, segment=msgspec.structs.replace(one, sha256=f"{at:02x}" * 32))
         for at, one in enumerate((first, second))
     ]
     nonces = ("0123456789abcdef", "fedcba9876543210")

@@ -26,7 +26,7 @@ from holdfast.model.entry import RAW, Entry, header
 from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.root.objects.documents import EpochDocument, RewriteDocument
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_walk import Walked
+from holdfast.root.tail_walk import TailContents
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.signals import Signal
@@ -104,7 +104,12 @@ class ModelLog:
 
     @classmethod
     def brought_back(
-        cls, name: str, claim: EpochDocument, manifests: Sequence[StoreManifest], tail: Sequence[Entry], walked: Walked
+        cls,
+        name: str,
+        claim: EpochDocument,
+        manifests: Sequence[StoreManifest],
+        tail: Sequence[Entry],
+        walked: TailContents,
     ) -> ModelLog:
         """A log as a restore makes it: segments, the tail behind them, and marks that say that all of it is shipped."""
         places = [(manifest.topic, manifest.partition) for manifest in manifests]
@@ -120,7 +125,7 @@ class ModelLog:
         log.noted = (log.shipping, {p.id: p.shipment for p in log.all_partitions})
         return log
 
-    def _found(self, partition: Partition, manifest: StoreManifest, walked: Walked) -> None:
+    def _found(self, partition: Partition, manifest: StoreManifest, walked: TailContents) -> None:
         where = (manifest.topic, manifest.partition)
         end, link = 0, NO_CHAIN
         for document in manifest.segments:

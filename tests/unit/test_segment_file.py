@@ -511,7 +511,7 @@ def test_footers_parse_or_are_refused(noise):
         time_min=5,
         time_max=5,
         content=bytes(32),
-        groups=(footers.Group(1, 5, 5),),
+        groups=(footers.RowGroupStatistics(1, 5, 5),),
         blocks=b"",
         schema=b"x",
         encrypted_with=None,

@@ -20,7 +20,7 @@ from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.input_checks import checked_id
 from holdfast.channels.keeping.persistence import Persistence
 from holdfast.channels.keeping.snapshot import ChannelData
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.written import StoredMessage
 from holdfast.channels.protocol.state import Rules, restored
 from holdfast.channels.protocol.steps import Resume
 from holdfast.channels.wire.channel_keys import ChannelKeys
@@ -33,7 +33,7 @@ from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
 logger = logging.getLogger("holdfast.channels")
 
 Recover = Literal["fail", "empty"]
-Taken = tuple[SdsMessage, DialectName, Written | None]
+Taken = tuple[SdsMessage, DialectName, StoredMessage | None]
 """A message, its wire format, and its bytes, if it can be kept by them."""
 
 

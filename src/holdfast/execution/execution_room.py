@@ -12,10 +12,10 @@ from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal import rebuilding
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
-from holdfast.execution.journal.pruning import Pruning
+from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.inbox import Inbox
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.schedules import Schedules
 from holdfast.execution.waits.wait import Waiters
 from holdfast.execution.work.administration import Administration
@@ -41,7 +41,7 @@ class ExecutionRoom:
         partition: Partition,
         settings: ExecutionSettings,
         read: Read,
-        folder: Folder,
+        folder: InboxFolder,
         attendant: Attendant,
         begin_transaction: Callable[..., Any] | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class ExecutionRoom:
             rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
-        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.pruning = ExecutionPruner(journal, partition, self.store, self.live.is_held)
         self.store.make_room = self.pruning.make_room
         self.spans = ExecutionSpans(self.store, self.live, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)

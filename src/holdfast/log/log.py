@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from holdfast.execution.work.executions import Executions
     from holdfast.execution.work.worker import Worker
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import Unshipped
 
 _PATIENCE_S = 60.0
@@ -459,7 +459,7 @@ class Log(AsyncVerbs):
         """
         return self._store.unshipped()
 
-    def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> RebuildReport:
+    def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> StoreRebuildReport:
         """Fill a store again that was emptied, created anew or replaced by an old copy, from what is here.
 
         Returns when it is known what is missing there and shipping it has begun; `ship()` waits for the rest. What

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.caller import once
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
-from holdfast.execution.waits.inbox_message import Answer, Message
+from holdfast.execution.waits.inbox_message import InboxAnswer, Message
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
@@ -27,7 +27,7 @@ from holdfast.log.transactions.transaction import Put, Transaction
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
     from holdfast.execution.journal.execution_store import ExecutionStore
-    from holdfast.execution.waits.inbox_folder import Folder
+    from holdfast.execution.waits.inbox_folder import InboxFolder
     from holdfast.execution.waits.outbox import Outbox
     from holdfast.execution.work.attendant import Attendant
     from holdfast.execution.work.executions import Executions
@@ -86,11 +86,11 @@ class LogExecutions:
             self._attendant = Attendant()
         return self._attendant
 
-    def _folder(self) -> Folder:
-        from holdfast.execution.waits.inbox_folder import Folder
+    def _folder(self) -> InboxFolder:
+        from holdfast.execution.waits.inbox_folder import InboxFolder
 
         most = self._context.settings.executions.payload_bytes_max
-        return Folder.of(self._context.directory.path, most)
+        return InboxFolder.of(self._context.directory.path, most)
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
@@ -126,7 +126,9 @@ class LogExecutions:
         clock, directory, journal = self._context.clock, self._context.directory, self._context.journal
         asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
         if journal.shared:  # the next owner is asked again if this one dies: it knows what was done under this id
-            return Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), Answer, timeout).result()
+            return (
+                Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), InboxAnswer, timeout).result()
+            )
         if directory.holder() is None:
             raise Unavailable(
                 f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
@@ -138,13 +140,13 @@ class LogExecutions:
             )
         return found.result()
 
-    def apply(self, message: Message) -> Answer:
+    def apply(self, message: Message) -> InboxAnswer:
         """Of a log that is owned here: do what a message asks for, unless that was done before."""
         answer = self.room().inbox.apply(message)
         self._outbox().withdraw(message)  # it may have been left for an owner that is no more
         return answer
 
-    def leave(self, message: Message, timeout: float) -> Answer | None:
+    def leave(self, message: Message, timeout: float) -> InboxAnswer | None:
         """Leave a message for the owner and wait for its answer; None if the log has no owner any more."""
         return self._outbox().ask(message, self._has_owner, timeout)
 

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
     from holdfast.log.upkeep.maintenance import TopicRetention
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
-    from holdfast.segments.segment_stats import Counters, SegmentStats
+    from holdfast.segments.segment_stats import SegmentCounters, SegmentStats
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipping_stats import Counters as ShippingCounters
-    from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
+    from holdfast.shipping.shipping_stats import ShippingCounters, ShippingStats, Unshipped
 
 
 class Chores(Protocol):
     """What keeps a log in order behind its appends."""
 
     @property
-    def counters(self) -> Counters | None:
+    def counters(self) -> SegmentCounters | None:
         """What sealing counts; None where another process does."""
 
     @property
@@ -93,7 +92,7 @@ class LogStore(Protocol):
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable here and not known to be on the store."""
 
-    def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
+    def rebuild(self, *, accept_loss: bool, timeout: float) -> StoreRebuildReport:
         """Bring back what the store has lost."""
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:

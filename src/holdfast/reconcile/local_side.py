@@ -20,7 +20,7 @@ from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
 from holdfast.model.segment import StoredFile, chain_value
 from holdfast.reconcile.classify import Finding
-from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.reconcile_pass import ReconcilePass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.segments.manifest import segment_folders
@@ -61,7 +61,7 @@ class LocalSide:
     def close(self) -> None:
         """It holds nothing."""
 
-    def units(self, work: Pass) -> Iterator[None]:
+    def units(self, work: ReconcilePass) -> Iterator[None]:
         """Every partition, and then what belongs to none."""
         self.journal.refresh()
         for partition in list(self.journal.partitions.values()):
@@ -71,7 +71,7 @@ class LocalSide:
         self._compare_foreign(work)
         yield None
 
-    def _compare_foreign(self, work: Pass) -> None:
+    def _compare_foreign(self, work: ReconcilePass) -> None:
         """Everything under the root that lies in no partition's segment folder."""
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
@@ -283,7 +283,7 @@ class LocalSegments:
             return None
         return next(iter(self._manifest.page(self.partition, number, number + 1)), None)
 
-    def report_rewrites(self, work: Pass) -> None:
+    def report_rewrites(self, work: ReconcilePass) -> None:
         """The first rewrite that says nothing: what it replaced, and what it put there, is not known then."""
         bad = self._rewritten.bad
         if bad is not None:

@@ -30,7 +30,7 @@ from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect
 from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, in_parallel
-from holdfast.segments.file.proven_file import Damaged, Range
+from holdfast.segments.file.proven_file import DamagedFile, Range
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
 from holdfast.store import layout
@@ -266,7 +266,7 @@ class _Memory:
     def read(self, start: int, end: int) -> memoryview:
         """A part of it, without a copy."""
         if end > self.size:
-            raise Damaged("ends too early", self.size)
+            raise DamagedFile("ends too early", self.size)
         return self._content[start:end]
 
     def announce(self, ranges: Sequence[Range]) -> None:

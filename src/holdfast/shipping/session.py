@@ -19,7 +19,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, SegmentDocument
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import JournalSource
@@ -34,8 +34,8 @@ from holdfast.shipping.ownership.fence import Claimant, Fence
 from holdfast.shipping.ownership.taken_topics import TakenTopics
 from holdfast.shipping.refill.partition_gaps import PartitionGaps
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
-from holdfast.shipping.refill.refilling import Refilling, lost_spans
-from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
+from holdfast.shipping.refill.refilling import StoreRefill, lost_spans
+from holdfast.shipping.refill.store_loss import StoreForgot, StoreRebuildReport
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipped_partitions, shipping_of
@@ -46,12 +46,12 @@ _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
 _IDLE_S = 3600.0
 _LOOK_TWICE_S = 0.5
-_NOTHING = Inherited(0, 0, (), (), ())
+_NOTHING = TailListing(0, 0, (), (), ())
 
 logger = logging.getLogger("holdfast.shipping")
 
 
-class Calls:
+class ShipperCalls:
     """What the shipper's thread is asked to do by others."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Calls:
         raise RebuildOrdered
 
 
-class Session:
+class ShippingSession:
     """One log and its store, for one claim."""
 
-    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: Calls) -> None:
+    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: ShipperCalls) -> None:
         self._context = context
         journal, _, store, settings, clock, counters, _ = context
         self._journal = journal
@@ -96,7 +96,7 @@ class Session:
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
-        self._refilling = Refilling(context, requests, remote, self._uploader.put)
+        self._refilling = StoreRefill(context, requests, remote, self._uploader.put)
         self.taken = TakenTopics(journal, store, requests, requests.refused)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
@@ -141,7 +141,7 @@ class Session:
             files = sum(len(gap.files) + gap.behind for gap in gaps)
             manifests = sum(len(gap.objects) + gap.slots_behind for gap in gaps)
             lost = lost_spans(gaps)
-            order.finish(RebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
+            order.finish(StoreRebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
 
         await self._ship(claim, gaps, answer)
 
@@ -283,7 +283,7 @@ class Session:
                 self._calls.is_suspicious = True
                 raise RebuildOrdered
 
-    def _fall(self, marks: ShippedMarks, inherited: Inherited, gaps: Sequence[PartitionGaps]) -> int:
+    def _fall(self, marks: ShippedMarks, inherited: TailListing, gaps: Sequence[PartitionGaps]) -> int:
         """Where the store has lost something, the marks say what is there; returns how many records are sent again."""
         shipped, frontier = marks.shipped_seq, inherited.frontier
         if frontier >= shipped and not gaps:

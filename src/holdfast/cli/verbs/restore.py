@@ -23,7 +23,7 @@ from holdfast.cli.options import (
     parsed_url,
 )
 from holdfast.cli.output import emit_facts, emit_json, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.recovery.restore_report import RestoredPolicy, RestoreReport
 
 EPILOG = """\b
@@ -66,7 +66,7 @@ def restore_command(
     if not copy and not yes and not _confirmed():
         say("nothing was changed")
         return REFUSED
-    with asking_for_key(keyring), Working() as working:
+    with asking_for_key(keyring), ProgressLine() as working:
         report = holdfast.restore(
             url,
             directory,

@@ -38,7 +38,7 @@ _ROW_GROWTH = 2**20
 """A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
 
 
-class Reshaped(NamedTuple):
+class BlockReplacement(NamedTuple):
     """Blocks that take the place of others."""
 
     puts: list[Item]
@@ -53,7 +53,7 @@ class Anew(NamedTuple):
     """Everything before goes; what is handed over with it takes its place."""
 
 
-Part = Entry | ExecutionRow | Reshaped | Anew | list[Operation]
+Part = Entry | ExecutionRow | BlockReplacement | Anew | list[Operation]
 """What can be handed over."""
 
 
@@ -108,7 +108,7 @@ class Parts:
         match part:
             case ExecutionRow():
                 self.row = part
-            case Reshaped():
+            case BlockReplacement():
                 self._reshape(part)
             case Anew():
                 self._anew = True
@@ -138,7 +138,7 @@ class Parts:
             made.append(Run.unplaced(partition, self._columns(now)))
         return sorted([*made, *self._others], key=_comes_last)
 
-    def _reshape(self, part: Reshaped) -> None:
+    def _reshape(self, part: BlockReplacement) -> None:
         if part.shape != self._live.shape:
             return
         for item in part.puts:
@@ -189,7 +189,7 @@ def weight(part: Part) -> int:
         return _ENTRY_BYTES + len(part.path) + len(part.payload) + len(part.reference)
     if isinstance(part, list):  # its bytes are given apart
         return 0
-    if isinstance(part, Reshaped):
+    if isinstance(part, BlockReplacement):
         return sum(len(body) for _, _, body in part.puts)
     size = sum(len(getattr(part, name, b"")) for name in ("path", "payload", "input", "error", "note", "detail"))
     return _ENTRY_BYTES + size + (sum(map(len, part.entries)) if isinstance(part, Folded) else 0)

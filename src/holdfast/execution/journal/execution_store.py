@@ -33,11 +33,11 @@ from holdfast.execution.journal.commit_parts import (
     INDEX,
     PREFIX,
     Anew,
+    BlockReplacement,
     Item,
     LiveJournal,
     Part,
     Parts,
-    Reshaped,
     weight,
 )
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, decode_block, decode_row
@@ -239,7 +239,7 @@ class ExecutionStore:
 
     def _checked_size(self, part: Part) -> int:
         size = weight(part)
-        if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
+        if isinstance(part, BlockReplacement | Folded):  # they are made here, of what was checked before
             return size
         if size > self._entry_bytes_max:
             raise Invalid(

@@ -17,7 +17,7 @@ from holdfast.model.entry import Entry
 from holdfast.model.record_columns import BadRecords
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, typed_schema
 from holdfast.segments.manifest.schema_versions import version
-from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedGathering
+from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedBatchBuffer
 
 
 class Opener(Protocol):
@@ -69,7 +69,7 @@ def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    gathering = TypedGathering(stored, target)
+    gathering = TypedBatchBuffer(stored, target)
     gathered: list[Entry] = []
     for entry in entries:
         body = reader.body(entry)
@@ -82,7 +82,7 @@ def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: 
         yield _taken(reader, gathering, gathered)
 
 
-def _taken(reader: Opener, gathering: TypedGathering, gathered: list[Entry]) -> pa.RecordBatch:
+def _taken(reader: Opener, gathering: TypedBatchBuffer, gathered: list[Entry]) -> pa.RecordBatch:
     try:
         return gathering.take()
     except BadEntryRows as error:

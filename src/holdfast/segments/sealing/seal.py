@@ -44,11 +44,11 @@ _BATCHES_AHEAD = 8
 _PAGE_ENTRIES = 256
 
 
-class Cancelled(Exception):
+class SealCancelled(Exception):
     """The seal was given up because the log is closing; the tail is as it was."""
 
 
-class Sealed(NamedTuple):
+class SealResult(NamedTuple):
     """What a seal did."""
 
     rows: int
@@ -81,7 +81,7 @@ class Sealer:
         self._debris: set[Path] = set()
         """Files of failed attempts that could not be removed; nothing is sealed before they are gone."""
 
-    def seal(self, partition: Partition) -> Sealed | None:
+    def seal(self, partition: Partition) -> SealResult | None:
         """Seal the beginning of a partition's tail as one segment; None when there is no tail."""
         watermark, end = partition.sealed, partition.durable
         if watermark.sealed_offset >= end:
@@ -103,7 +103,7 @@ class Sealer:
             self._discard(temporary)
             raise
         self._commit(partition, row, entries.size, final)
-        return Sealed(row.rows, row.size, entries.size // entries.count)
+        return SealResult(row.rows, row.size, entries.size // entries.count)
 
     def _prepare(self, folder: Path) -> None:
         """Make room for a new attempt: a folder that survives a power cut, and nothing left of an earlier attempt."""
@@ -173,7 +173,7 @@ class Sealer:
         with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector
             for batch in ahead:
                 if self._cancelled():
-                    raise Cancelled
+                    raise SealCancelled
                 writer.write(batch)
                 self._pace.rest()
 

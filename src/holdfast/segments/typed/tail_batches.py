@@ -106,7 +106,7 @@ def offsets(first: int, count: int) -> pa.Array:
     return pa.arange(first, first + count)
 
 
-class TypedGathering:
+class TypedBatchBuffer:
     """Consecutive typed entries of one schema and partition on their way into one batch.
 
     Rows that were appended one by one make thousands of entries: whatever Arrow does once per batch is done once.

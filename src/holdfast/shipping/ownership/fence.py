@@ -42,7 +42,7 @@ _DAMAGED = "damaged"
 Result = TypeVar("Result")
 
 
-class Asking(Protocol):
+class RepeatedRequests(Protocol):
     """Repeats a request until the store answers it."""
 
     async def until_answered(self, what: str, request: Callable[[], Awaitable[Result]]) -> Result:
@@ -81,7 +81,7 @@ class Fence:
         claimant: Claimant,
         store: RootStore,
         remote: Reads,
-        asking: Asking,
+        asking: RepeatedRequests,
         clock: Clock,
         claim_interval: float = inf,
     ) -> None:
