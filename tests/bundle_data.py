@@ -21,7 +21,7 @@ from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import BundlePart, Footer, RowGroupStatistics
-from holdfast.segments.file.group_file import RowGroupFile
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_columns import conform, stored_schema
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Keyring
 from holdfast.cli.verbs import append
-from holdfast.journal.sqlite.filed_groups import GroupFileStore
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
 pytestmark = pytest.mark.disk

@@ -34,7 +34,7 @@ from holdfast.journal.commit import writer
 from holdfast.journal.groups.group_files import GroupFiles
 from holdfast.journal.groups.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
-from holdfast.journal.sqlite.filed_groups import GroupFileStore
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.testing import Fault, FaultyDisk
 
 pytestmark = pytest.mark.disk

@@ -41,10 +41,10 @@ from holdfast.crypto.cipher import AesGcmCipher, KeySource
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.journal.kept_time import TimeKeeper
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weight_of
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,

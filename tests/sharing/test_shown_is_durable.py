@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.journal.groups.preallocated_file import GroupFile
-from holdfast.journal.sqlite.filed_groups import GroupFileStore
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.shared_number import SharedNumber
 from tests.harness.cuts import Cut, examine, record
 from tests.sharing.member import SETTINGS

@@ -19,7 +19,7 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.group_file import RowGroupFile
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings
 

@@ -33,12 +33,12 @@ from holdfast.crypto import digests as chain
 from holdfast.crypto.cipher import AesGcmCipher, KeySource
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
-from holdfast.journal.kept_time import TimeKeeper
 from holdfast.journal.session_access import ForwardedRows, Outcome, RunOutcome
 from holdfast.journal.sessions.session_state import SessionState, StagedSession
 from holdfast.journal.sqlite import migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state import spaces
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.model import frame
 from holdfast.model.entry import Entry, Place, header_of, is_whole
 from holdfast.model.record_columns import Columns

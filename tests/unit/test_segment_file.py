@@ -401,15 +401,15 @@ def test_errors_of_the_helper_come_out(tmp_path, monkeypatch):
 
 def test_no_file_is_finished_that_readers_would_refuse(tmp_path, monkeypatch):
     """A footer beyond the readers' limit fails the writer, while the records are still elsewhere."""
-    from holdfast.segments.file import group_file
+    from holdfast.segments.file import row_group_file
 
-    monkeypatch.setattr(group_file, "FOOTER_BYTES_MAX", 500)
+    monkeypatch.setattr(row_group_file, "FOOTER_BYTES_MAX", 500)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     writer.write(raw_batch(0, 10))
     with pytest.raises(Invalid, match="footer is too large"):
         writer.finish()
     writer.abandon()
-    monkeypatch.setattr(group_file, "GROUPS_MAX", 2)
+    monkeypatch.setattr(row_group_file, "GROUPS_MAX", 2)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     with pytest.raises(Invalid, match="too many row groups"):
         writer.write(raw_batch(0, 1000))

@@ -24,7 +24,7 @@ from holdfast.channels.channel_events import Event, MessageReady, RepairReady
 from holdfast.channels.keeping.pending_history import Batch, PendingHistory
 from holdfast.channels.keeping.persistence import Commit, Persistence
 from holdfast.channels.keeping.snapshot import BufferedMessage, ChannelMeta, KnownMessage, UnacknowledgedMessage
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.lamport import AheadOfClock, sendable
 from holdfast.channels.protocol.machine import step
 from holdfast.channels.protocol.state import ChannelState

@@ -20,7 +20,7 @@ from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.input_checks import checked_id
 from holdfast.channels.keeping.persistence import Persistence
 from holdfast.channels.keeping.snapshot import ChannelData
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.state import Rules, restored
 from holdfast.channels.protocol.steps import Resume
 from holdfast.channels.wire.channel_keys import ChannelKeys

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_record import Block
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
 from holdfast.execution.journal.pruning import ExecutionPruner
-from holdfast.execution.journal.recorded import Block
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.telemetry import spans
 

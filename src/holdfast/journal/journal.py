@@ -24,8 +24,8 @@ from holdfast.journal.entry_reader import EntryReader, entries_after
 from holdfast.journal.journal_context import JournalContext, News
 from holdfast.journal.journal_stats import JournalCounters, JournalStats
 from holdfast.journal.proving import recovery
+from holdfast.journal.proving.catch_up import CatchUp
 from holdfast.journal.proving.remembered_keys import RememberedKeys
-from holdfast.journal.proving.taking_up import CatchUp
 from holdfast.journal.queue.group import Group, Make, OpenUnit, Operation, Run, Unit
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.room_lines import RoomLines
@@ -90,7 +90,7 @@ class Journal:
             self.keep_free = writer.keep_free
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, settings, clock)
-        self._taking_up = CatchUp(
+        self._catch_up = CatchUp(
             backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
         )
         self._use(queue)
@@ -342,12 +342,12 @@ class Journal:
     def refresh(self, topic: str | None = None) -> None:
         """Of a handle that does not own: take up what the owner committed since, of one topic or of all."""
         if not self.owned and self._closed is None:
-            self._taking_up.refresh(topic)
+            self._catch_up.refresh(topic)
 
     def find_topics(self) -> None:
         """Of a handle that does not own: take up topics and schemas that are new, and nothing else."""
         if not self.owned and self._closed is None:
-            self._taking_up.find_topics()
+            self._catch_up.find_topics()
 
     def _recover(self) -> recovery.RecoveredState:
         vault = self._state.vault

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal import kept_time
+from holdfast.journal import time_keeper
 from holdfast.journal.backend import Backend, open_backend
 from holdfast.journal.commit.forwarder import Link
 from holdfast.journal.journal import Journal
@@ -43,7 +43,7 @@ def open_owned(path: Path, log_id: bytes | None, context: JournalContext) -> Jou
             hint=disk.remedy_at(path.parent, "check the disk, then reopen"),
         ) from error
     journal = Journal(backend, recovered, context, owned=True)
-    kept_time.recall(journal)
+    time_keeper.recall(journal)
     journal.start()
     return journal
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.execution.journal.execution_store import ExecutionStore
     from holdfast.execution.waits.inbox_folder import InboxFolder
     from holdfast.execution.waits.outbox import Outbox
-    from holdfast.execution.work.attendant import Attendant
+    from holdfast.execution.work.background import Background
     from holdfast.execution.work.executions import Executions
 
 ASK_TIMEOUT_S = 30.0
@@ -61,7 +61,7 @@ class LogExecutions:
         self._topics = topics
         self._hidden = hidden
         self._room: ExecutionRoom | None = None
-        self._attendant: Attendant | None = None
+        self._background: Background | None = None
         self._is_closed = False
         self._lock = RLock()
 
@@ -79,12 +79,12 @@ class LogExecutions:
         if self._room is None and self._folder().has_messages():
             self.room()
 
-    def _attend(self) -> Attendant:
-        from holdfast.execution.work.attendant import Attendant
+    def _attend(self) -> Background:
+        from holdfast.execution.work.background import Background
 
-        if self._attendant is None:
-            self._attendant = Attendant()
-        return self._attendant
+        if self._background is None:
+            self._background = Background()
+        return self._background
 
     def _folder(self) -> InboxFolder:
         from holdfast.execution.waits.inbox_folder import InboxFolder
@@ -191,16 +191,16 @@ class LogExecutions:
         """End what looks after executions; programs that still run leave off at their next step."""
         with once(self._lock):
             self._is_closed = True
-            attendant = self._attendant
+            background = self._background
         if self._room is not None:
             self._room.close()
-        if attendant is not None:
-            attendant.stop()
+        if background is not None:
+            background.stop()
 
     def forget(self) -> None:
         """In a forked child: threads and locks are the parent's."""
         self._lock = RLock()
-        if self._attendant is not None:
-            self._attendant.forget()
+        if self._background is not None:
+            self._background.forget()
         if self._room is not None:
             self._room.forget()

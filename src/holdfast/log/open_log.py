@@ -26,8 +26,8 @@ from holdfast.journal.open_journal import open_owned, open_read_only
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
-from holdfast.log.upkeep.kept_tables import KeptTables
 from holdfast.log.upkeep.maintenance import Maintenance
+from holdfast.log.upkeep.published_tables import PublishedTables
 from holdfast.log.upkeep.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -149,7 +149,7 @@ def compose(asked: Asked, journal: Journal) -> Log:
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
-        tables = KeptTables(context)
+        tables = PublishedTables(context)
         positions = KeptPositions(context)
         maintenance = Maintenance(context, tables.before_removal, positions)
         try:

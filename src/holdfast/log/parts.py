@@ -1,7 +1,7 @@
-"""What a log is made of beside its journal and its topics, as its verbs see it: chores, a store, tables.
+"""The parts of a log besides its journal and topics, as its verbs see them: maintenance, a store, tables.
 
-The owner of a log has them itself (`maintenance`, `store_binding`, `kept_tables`). A member of a shared log that does
-not own it has twins that ask the owner (`sharing/calls`): the same verbs, the same errors.
+The owner of a log has them itself (`maintenance`, `store_binding`, `published_tables`). A member of a shared log that
+does not own it has proxies that ask the owner (`sharing/calls`): the same verbs, the same errors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.compaction.compactor import Progress
     from holdfast.journal.state.partition import Partition
-    from holdfast.log.upkeep.kept_tables import TableStats
     from holdfast.log.upkeep.maintenance import TopicRetention
+    from holdfast.log.upkeep.published_tables import TableStats
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention import RetentionReport
     from holdfast.segments.segment_stats import SegmentCounters, SegmentStats

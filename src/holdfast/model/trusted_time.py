@@ -5,7 +5,7 @@ that is forgotten runs again, with all its effects. So nothing is removed for it
 remove ask here, and get the wall clock's time only where something else supports it:
 
 - while a log is open, the monotonic clock: it says how much time has passed;
-- when it is opened, the time that was written down when it was open last (`journal.kept_time`);
+- when it is opened, the time that was written down when it was open last (`journal.time_keeper`);
 - for tables at a root, when its last commits were written, as their store says (`newest_supported`).
 
 Up to a limit (`journal.clock_jump_max_ms`, a day) the clock may be ahead of these. Further ahead, it has *jumped*:

@@ -13,8 +13,8 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log.owner_asking import Asking
-from holdfast.log.upkeep.kept_tables import TableStats
 from holdfast.log.upkeep.maintenance import TopicRetention
+from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.owner.call_messages import (
     SECONDS_MAX,
     Compact,

@@ -20,9 +20,9 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import EXPIRING, LIVE, LOST, SegmentRow, ShipmentRow
 from holdfast.model.segment import StoredFile
+from holdfast.reconcile.bundle_repair import remake
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
-from holdfast.reconcile.remaking import remake
 from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.segments.manifest.long_files import LongFile

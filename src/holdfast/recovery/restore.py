@@ -1,21 +1,18 @@
-"""Bringing a log back from its store into a new directory: segments, tail, marks, all of it proved.
+"""Restores a log from its store into a new directory: segments, tail and marks, all of it proved.
 
-    fetch and prove all that is there → claim the epoch → look again, and fetch what came since → say on the store what
-    counts (an adoption, a start object in the next manifest slot of every partition) → make the database → FORMAT
+    fetch and prove everything → claim the epoch → list again, and fetch what is new → record on the store what counts
+    (an adoption, a start object in the next manifest slot of every partition) → create the database → FORMAT
 
-Everything is brought here before the claim, so that a restore that cannot succeed (a key is missing, an object is
-damaged, the disk is full) shuts nobody out, and an owner that still runs is shut out for as short as can be. What
-counts is what is there after the claim: whatever an old owner was told is on the store is in those listings, and
-nothing counts that it ships later. With `copy=True` the store is only read, its owner goes on, and the copy never
-ships; while an owner goes on it may remove what was listed a moment ago, so a look that meets that is taken again.
+Everything is fetched before the claim, so that a restore that cannot succeed (missing key, damaged object, full disk)
+fences nobody, and a running owner is fenced as late as possible. What counts is what is on the store after the claim:
+everything acknowledged to an old owner is in those listings, and what it ships later does not count. With `copy=True`
+the store is only read, its owner goes on, and the copy never ships; a listing out of date by then is taken again.
 
 Segments are fetched a few at a time, in pieces, each compared with its hash, and kept when a restore is interrupted;
-running it again goes on from there, under the same claim unless somebody else has claimed since. Nothing is a log
-before its FORMAT is written, at the very end. Idempotency keys come back with the records that they belong to.
-
-What is proved, and when: everything, before the claim. Every block of every segment and every entry of the tail is
-opened or compared with a hash that its key made. Every commit that was acknowledged as shipped is there, or nothing is
-taken over (`accept_loss`); what lies behind such a loss stays on the store, for whoever wants to look into it.
+the next run resumes, under the same claim unless another one followed. Nothing is a log before its FORMAT is written,
+at the very end. Idempotency keys come back with their records. Everything is proved before the claim: every block of
+every segment and every entry of the tail is decrypted or compared with a keyed hash, and every commit acknowledged as
+shipped must exist (unless `accept_loss`). Objects beyond such a loss stay on the store for inspection.
 """
 
 from __future__ import annotations

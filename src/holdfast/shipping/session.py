@@ -34,8 +34,8 @@ from holdfast.shipping.ownership.fence import Claimant, Fence
 from holdfast.shipping.ownership.taken_topics import TakenTopics
 from holdfast.shipping.refill.partition_gaps import PartitionGaps
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
-from holdfast.shipping.refill.refilling import StoreRefill, lost_spans
 from holdfast.shipping.refill.store_loss import StoreForgot, StoreRebuildReport
+from holdfast.shipping.refill.store_refill import StoreRefill, lost_spans
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipped_partitions, shipping_of
@@ -96,7 +96,7 @@ class ShippingSession:
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
-        self._refilling = StoreRefill(context, requests, remote, self._uploader.put)
+        self._refill = StoreRefill(context, requests, remote, self._uploader.put)
         self.taken = TakenTopics(journal, store, requests, requests.refused)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
@@ -104,15 +104,15 @@ class ShippingSession:
         await self.fence.introduce()
         if is_doubtful:
             await self.taken.find()  # before anything of this log is looked for there
-            self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
+            self._refill.require_no_loss(await self._refill.find(thorough=self._calls.is_suspicious))
         remembered()
         await self.taken.find()
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
             return
         await self._earlier.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
-        gaps = await self._refilling.find(thorough=self._calls.is_suspicious)
-        self._refilling.require_no_loss(gaps)
+        gaps = await self._refill.find(thorough=self._calls.is_suspicious)
+        self._refill.require_no_loss(gaps)
         self._calls.is_suspicious = False
         await self._ship(await self.fence.claim("open"), gaps)
 
@@ -124,7 +124,7 @@ class ShippingSession:
             await self._earlier.inherited(self.fence)
         gaps = await self._find_all()
         if not order.accept_loss:
-            self._refilling.require_no_loss(gaps)
+            self._refill.require_no_loss(gaps)
         fallen = 0
         if self.fence.is_forgotten:
             # Before the claim, or whoever is killed in between would take what it finds there for its own.
@@ -147,7 +147,7 @@ class ShippingSession:
 
     async def _find_all(self) -> list[PartitionGaps]:
         try:
-            return await self._refilling.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
+            return await self._refill.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
         except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
             raise StoreForgot(damage.message, hint=damage.hint) from damage
 
@@ -202,7 +202,7 @@ class ShippingSession:
         segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
         frontier = self.frontier = FrontierLane(journal, self._store, self._requests, put, fence, marks, self._counters)
-        await self._refilling.refill(gaps)
+        await self._refill.refill(gaps)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
@@ -277,9 +277,9 @@ class ShippingSession:
 
     async def _look_behind(self) -> None:
         """Once, beside everything else: is all there, by name, that lies behind the newest objects? Or begin anew."""
-        if await self._refilling.find(thorough=True):
+        if await self._refill.find(thorough=True):
             await asyncio.sleep(_LOOK_TWICE_S)  # a listing may lag
-            if await self._refilling.find(thorough=True):
+            if await self._refill.find(thorough=True):
                 self._calls.is_suspicious = True
                 raise RebuildOrdered
 

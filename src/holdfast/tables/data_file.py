@@ -29,7 +29,7 @@ from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_layout
 from holdfast.tables.file_stats import floating, stats_text
 from holdfast.tables.table_schema import normal
-from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, HINT, UntrustedFile, parquet_settings
+from holdfast.tables.untrusted_parquet import GROUP_BYTES, GROUP_ROWS, HINT, UntrustedFile, parquet_settings
 
 FILE_BYTES = 128 * 2**20
 """A file is ended behind so many bytes."""

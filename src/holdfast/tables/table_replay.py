@@ -23,7 +23,7 @@ from holdfast.publish.delta.column_types import has_local_times
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, file_of
 from holdfast.tables.table_run import TableRun
-from holdfast.tables.weighed_parquet import ParquetProfile, UntrustedFile
+from holdfast.tables.untrusted_parquet import ParquetProfile, UntrustedFile
 
 RETENTION = "delta.deletedFileRetentionDuration"
 RETENTION_MS = 7 * 86_400_000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from holdfast.channels.keeping.snapshot import HistoryUpdate, KnownMessage, Note
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
 from holdfast.channels.wire.protobuf import fields
 from holdfast.channels.wire.wire_fields import entry_fields, read_entry

@@ -36,7 +36,7 @@ from holdfast.channels.keeping.storage import (
     store_message,
     stored_message,
 )
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import SdsMessage, raw, text
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal, Make, Operation, Unit

@@ -17,7 +17,7 @@ from itertools import dropwhile
 import msgspec
 
 from holdfast.channels.keeping.snapshot import HistoryUpdate, KnownMessage, Note
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.state import MessageHistory
 from holdfast.channels.protocol.steps import NOT_WRITTEN
 

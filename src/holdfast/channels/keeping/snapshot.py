@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.channels.channel_events import MessageReady, MessageSent, MissingDependencies
 from holdfast.channels.keeping.snapshot import BufferedMessage
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.catching_up import (
     came_in_vain,
     goes_before,

@@ -25,9 +25,9 @@ from holdfast.channels.keeping.snapshot import (
     UnacknowledgedMessage,
 )
 from holdfast.channels.protocol.answer_limits import AnswerLimits
+from holdfast.channels.protocol.frontier import LooseEnds
 from holdfast.channels.protocol.known_ids import KnownIds
 from holdfast.channels.protocol.lamport import bounds
-from holdfast.channels.protocol.loose_ends import LooseEnds
 from holdfast.channels.wire.dialect import Dialect
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.channels.channel_events import Event
 from holdfast.channels.keeping.snapshot import KnownMessage, Note
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 

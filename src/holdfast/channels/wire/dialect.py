@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import SdsMessage
 
 DialectName = Literal["nim", "rfc"]

@@ -16,7 +16,7 @@ again by somebody who heard it is read again: to the protocol it is a duplicate.
 
 from __future__ import annotations
 
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.dialect import Dialect, DialectName
 from holdfast.channels.wire.message import BLOOM_BYTES_MAX, CONTENT_BYTES_MAX, ENTRIES_BYTES_MAX, SdsMessage, raw
 from holdfast.crypto.cipher import SYSTEM_RANDOM, AesGcmCipher, KeySource, NotAuthentic, Random

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.channels.keeping.written import NO_FILTER, StoredMessage
+from holdfast.channels.keeping.stored_message import NO_FILTER, StoredMessage
 from holdfast.channels.wire.bloom_filters import NIM_FLAVOUR, ReceivedBloom, RollingBloom, magnitude, read_nim
 from holdfast.channels.wire.dialect import Dialect, DialectName
 from holdfast.channels.wire.hashing import farmhash64

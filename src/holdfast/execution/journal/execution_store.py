@@ -42,8 +42,8 @@ from holdfast.execution.journal.commit_parts import (
 )
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, decode_block, decode_row
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_record import Block
 from holdfast.execution.journal.execution_rows import ExecutionRows
-from holdfast.execution.journal.recorded import Block
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition

@@ -43,10 +43,10 @@ from holdfast.execution.journal.entries import (
     StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
+from holdfast.execution.journal.execution_record import Block, ExecutionRecord, StepRecord
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.folding import fold
 from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
-from holdfast.execution.journal.recorded import Block, ExecutionRecord, StepRecord
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.signals import Signal
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Diverged
 from holdfast.execution.journal.entries import EffectIntent, StepResult
-from holdfast.execution.journal.recorded import ExecutionRecord, StepRecord
+from holdfast.execution.journal.execution_record import ExecutionRecord, StepRecord
 
 
 class ReplayStep(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from holdfast.errors import Diverged
 from holdfast.execution.journal.execution_id import step_key
+from holdfast.execution.journal.execution_record import StepRecord
 from holdfast.execution.journal.live_execution import LiveExecution
-from holdfast.execution.journal.recorded import StepRecord
 
 Kind = Literal["promise", "timer", "signal"]
 

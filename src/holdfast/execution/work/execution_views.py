@@ -27,7 +27,7 @@ from holdfast.execution.journal.entries import (
     decode_entry,
 )
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.execution.journal.recorded import ExecutionRecord, StepRecord
+from holdfast.execution.journal.execution_record import ExecutionRecord, StepRecord
 
 StepKind = Literal["step", "promise", "timer", "signal", "version"]
 StepState = Literal["done", "failed", "begun", "retrying", "waiting", "running", "left"]

@@ -17,10 +17,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
 from holdfast.execution.journal.pruning import is_over
-from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.schedules import Missed, Schedule
 from holdfast.execution.waits.signal_wait import signal_name

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite import stored_rows
 from holdfast.journal.sqlite.stored_rows import Counts, LastEntry
 from holdfast.model.control_rows import (
@@ -112,9 +112,9 @@ class ControlTables:
         damage: list[Corrupt] | None = None,
         *,
         tolerant: bool = False,
-        late: LateRows | None = None,
+        late: UnfoldedRows | None = None,
     ) -> None:
-        self.late = LateRows() if late is None else late
+        self.late = UnfoldedRows() if late is None else late
         """What is in files alone, and counts as if it were here."""
         self.connection = connection
         self.path = path

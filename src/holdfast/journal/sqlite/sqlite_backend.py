@@ -24,7 +24,7 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, Unavailable, refuse_to_travel
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
 from holdfast.journal.sqlite.control_tables import ControlTables
-from holdfast.journal.sqlite.filed_groups import GroupFileStore
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
 from holdfast.model.control_rows import (

@@ -18,7 +18,7 @@ import apsw
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
     SESSION_ANSWERS_BYTES_MAX,
@@ -141,7 +141,7 @@ class StoredRows:
 
     __slots__ = ("connection", "files", "late", "path")
 
-    def __init__(self, connection: apsw.Connection, path: Path, files: GroupFiles, late: LateRows) -> None:
+    def __init__(self, connection: apsw.Connection, path: Path, files: GroupFiles, late: UnfoldedRows) -> None:
         self.connection = connection
         """For this room alone."""
         self.path = path

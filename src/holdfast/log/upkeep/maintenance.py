@@ -16,8 +16,8 @@ from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
-from holdfast.journal.kept_time import TimeKeeper
 from holdfast.journal.state.partition import Partition
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log.log_context import LogContext

@@ -28,7 +28,7 @@ from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import BundlePart, Footer, RowGroupStatistics, bundled, joined_groups
-from holdfast.segments.file.group_file import RowGroupFile
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings
 from holdfast.segments.file.stored_parts import PART_GROUPS_MAX, PARTS_MAX

@@ -30,8 +30,8 @@ from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import Footer, KeyPlace, RowGroupStatistics
-from holdfast.segments.file.group_file import RowGroupFile
 from holdfast.segments.file.hashing_sink import hash_block
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
 from holdfast.segments.keys import key_blob
 from holdfast.segments.keys.key_index import KeyIndexBuilder

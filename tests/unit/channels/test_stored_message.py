@@ -12,7 +12,7 @@ from holdfast import Keyring
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.keeping.snapshot import BufferedMessage
 from holdfast.channels.keeping.storage import store_message
-from holdfast.channels.keeping.written import StoredMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.machine import step
 from holdfast.channels.protocol.state import ChannelState, Rules
 from holdfast.channels.protocol.steps import Receive, Send

@@ -1,12 +1,12 @@
-"""Rows that are durable in a file of groups and reach the database later, many groups in one transaction.
+"""Rows that are durable in a group file and not yet folded into the database, many groups in one transaction.
 
-Whoever reads takes them for stored: entries follow those that are in the database, and what the log's own row and the
-heads are by then follows from the entries. An owner's are added by the writer's thread alone, group after group, and
-replaced by an empty set once the database has them. Readers of other threads take the set *before* they look into the
-database: so an entry is in one of the two at least, and one that is in both is the same.
+Readers take them for stored: entries follow those in the database, and the current log row and heads follow from the
+entries. The owner's are added by the writer's thread alone, group after group, and replaced by an empty set once the
+database has them. Readers in other threads take the set *before* they read the database: so an entry is in at least one
+of the two, and one that is in both is the same.
 
-Row and heads have no stamps here until somebody who has the keys gives them some: the owner, before the database gets
-them; whoever opens the log, after the groups are proved (`proved_groups`).
+Row and heads have no stamps here until a holder of the keys adds them: the owner, before the database gets them; the
+process that opens the log, after the groups are proved (`proved_groups`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
 from holdfast.model.entry import GroupFileEntry
 
 
-class LateRows:
+class UnfoldedRows:
     """What the database does not have yet."""
 
     __slots__ = ("_by_partition", "damage", "entries", "groups", "heads", "proofs", "session_total", "sessions")
@@ -59,9 +59,9 @@ class LateRows:
         self.sessions.update((session.name, session) for session in rows)
         self.session_total = total or self.session_total
 
-    def copy(self) -> LateRows:
+    def copy(self) -> UnfoldedRows:
         """The same, to be added to while others read this one."""
-        other = LateRows()
+        other = UnfoldedRows()
         other.groups, other.damage = self.groups, self.damage
         other.heads, other.entries, other.sessions = dict(self.heads), list(self.entries), dict(self.sessions)
         other.session_total, other.proofs = self.session_total, list(self.proofs)

@@ -27,7 +27,7 @@ from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupFileEntries, GroupWriter, fence
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
 from holdfast.model.entry import Entry, GroupFileEntry
@@ -52,7 +52,7 @@ class GroupFileStore:
         self._scan = GroupScan(GroupFiles(backend.path))
         self._scanning = RLock()
         self.files = self._scan.files
-        self.late = LateRows()
+        self.late = UnfoldedRows()
         """Of an owner: what the database does not have yet. Whoever only reads asks for what is `found`."""
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
@@ -81,7 +81,7 @@ class GroupFileStore:
         heard = self.heard()
         return (0, 0) if heard is None else (heard.of, heard.value)
 
-    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> LateRows:
+    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> UnfoldedRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
 
         The owner may have given a file away after that began. So where something is missing it begins anew.
@@ -102,13 +102,13 @@ class GroupFileStore:
         """Refuse a call of a thread that was interrupted while it looked for what is in files alone."""
         refuse_second(self._scanning)
 
-    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
+    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> UnfoldedRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # damaged, as others will find
-            return LateRows()
+            return UnfoldedRows()
         if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
-            return LateRows()
+            return UnfoldedRows()
         with once(self._scanning):
             self.files.log_id, epoch, groups, file, position = row
             # Groups that the database does not have are of the owner that it names: the next one begins with a commit.
@@ -264,7 +264,7 @@ class GroupFileStore:
         if self._next_base is not None:
             self._base = self._next_base
         if self.late.groups:
-            self.late = LateRows()
+            self.late = UnfoldedRows()
 
     def fold(self, row: LogRow) -> None:
         """Bring what is in files alone into the database, with this row; durable with the next commit there."""

@@ -45,7 +45,7 @@ class TableStats(msgspec.Struct, frozen=True):
     """Topics whose tables are not up to date, and why."""
 
 
-class KeptTables:
+class PublishedTables:
     """The tables of one open log."""
 
     def __init__(self, context: LogContext) -> None:
