@@ -100,7 +100,7 @@ def path_of(frame: DataFrame) -> PathTaken:
     if not refusals:
         raise NotFound(
             "this DataFrame does not say how it is read: nothing in it is the format holdfast",
-            hint="ask one that load() or pyspark_holdfast.read returned, with at least one column",
+            hint="use one that load() or pyspark_holdfast.read returned, with at least one column",
         )
     reason = next(filter(None, refusals), "")
     return PathTaken("format", reason) if reason else NATIVE

@@ -68,7 +68,7 @@ def marks_of(frame: DataFrame) -> str:
     if marks is None:
         raise NotFound(
             "this DataFrame carries no marks",
-            hint="ask the one that load() or pyspark_holdfast.read returned; or settled_marks(root, topic=…)",
+            hint="use the one that load() or pyspark_holdfast.read returned; or settled_marks(root, topic=…)",
         )
     return marks
 

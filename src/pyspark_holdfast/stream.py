@@ -249,7 +249,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         if self._lease is None:
             if not root.is_store():
                 raise Invalid(
-                    "a lease needs a store: the retention of a log's own directory asks nobody",
+                    "a lease needs a store: retention in a log's own directory checks no leases",
                     hint="leave reader out, or read the store that the log ships to",
                 )
             self._lease = Lease(root.store, root.log, options.reader, options.lease_seconds, SystemClock())

@@ -338,7 +338,7 @@ class Channel:
             return list(self._backend.find_messages(self.id, wanted))
         except Exception as error:
             logger.warning(
-                "messages that others asked for were not found channel=%s: %s",
+                "requested messages were not found channel=%s: %s",
                 self.id,
                 as_failure(error).message,
                 extra={"action": "channel_not_found", "channel": self.id},

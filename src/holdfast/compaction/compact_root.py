@@ -156,7 +156,7 @@ def open_for_compaction(
     if not settled.is_store():
         raise Invalid(
             f"this is a log's own directory, and no store root={opened.url}",
-            hint="the log compacts its own files: log.compact(), or holdfast compact DIR while nobody has it open",
+            hint="the log compacts its own files: log.compact(), or holdfast compact DIR while no process has it open",
         )
     return CompactionRoot(opened, settled, settings)
 

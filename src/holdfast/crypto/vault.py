@@ -65,7 +65,7 @@ class Vault:
         random: Random = SYSTEM_RANDOM,
     ) -> None:
         if keyring is not None and cipher is not None:
-            raise Invalid("both a keyring and a cipher were given", hint="give one of them")
+            raise Invalid("both a keyring and a cipher were passed", hint="give one of them")
         self.log_id = log_id
         self._keyring = keyring
         self._injected = cipher

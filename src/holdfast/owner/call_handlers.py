@@ -65,7 +65,7 @@ def _add_schema(journal: Journal, asked: AddSchemaCall) -> DoneAnswer:
     if any(row.fingerprint == asked.fingerprint for row in known):
         return DoneAnswer()  # it was asked for before, of an owner that is no more
     if not known or asked.version != len(known) + 1:
-        raise Invalid("this is not the next version of a typed topic's schema", hint="ask for the topic again")
+        raise Invalid("this is not the next version of a typed topic's schema", hint="get the topic again")
     journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
     return DoneAnswer()
 

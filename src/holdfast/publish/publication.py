@@ -103,7 +103,7 @@ class Publisher:
         log = self._root.log()
         if self._root.trust.is_signed:
             raise Invalid(
-                "an encrypted log cannot be published: nobody else can decrypt its topics",
+                "an encrypted log cannot be published: no other reader can decrypt its topics",
                 hint="read it with holdfast.read or Spark's format('holdfast') and a keyring",
             )
         self._log = log.log

@@ -96,7 +96,7 @@ class TaskReader:
         if key_id and self._keyring is None and self._options.encrypted == "open":
             raise no_key(piece.head.topic, key_id)
         if self._keyring is not None and not key_id:
-            raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
+            raise Corrupt("a segment of this log is not encrypted, and a keyring was passed", path=piece.key)
         vault = Vault(piece.head.log_id, self._keyring)
         opener = vault.segment_keys if key_id else None
         return SegmentReader(

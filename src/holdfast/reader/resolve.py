@@ -120,7 +120,7 @@ def _refuse_others(asked: ReadMarks | str, read: Mapping[Where, int]) -> None:
     if others:
         topic, partition = others[0]
         raise Invalid(
-            f"offsets are given for what is not read topic={topic} partition={partition}",
+            f"offsets name a partition that is not read topic={topic} partition={partition}",
             hint="name only topics and partitions that are read",
         )
 
@@ -184,7 +184,7 @@ def lost(where: Where, start: int, earliest: int, *, fail: bool) -> int:
     if fail:
         raise NotFound(
             message,
-            hint="failOnDataLoss=false goes on with what is left; keep segments longer, or name a reader for a lease",
+            hint="failOnDataLoss=false continues with what is left; keep segments longer, or name a reader for a lease",
         )
     logger.warning("%s", message, extra={"action": "data_loss", "topic": where[0], "partition": where[1]})
     return earliest
@@ -243,6 +243,6 @@ def check_schemas(
         topic = topics[min(schemas - shape.schemas)]
         raise Invalid(
             f"the schema of topic {topic!r} has grown since this read began",
-            hint="start the query again: it goes on where it was, with the new columns;"
-            " or set schemaMode=known to go on without them",
+            hint="restart the query: it continues where it stopped, with the new columns;"
+            " or set schemaMode=known to continue without them",
         )

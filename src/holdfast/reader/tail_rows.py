@@ -126,7 +126,7 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     if asked > end:
         raise Invalid(
             f"this is not on the store yet topic={where[0]} partition={where[1]} offset={asked} end={end}",
-            hint="wait until it is, or read up to what is there",
+            hint="wait until it is, or read up to the end",
         )
     return end if asked == LATEST else asked
 
@@ -405,8 +405,8 @@ class TailReader:
             )
         if self._vault.keyed and not is_encrypted:
             raise Invalid(
-                f"records of topic {taking.topic!r} are not encrypted, but a keyring was given key={self._key}",
-                hint="if the log has no keys, leave keyring out; if it has, somebody else put these records there",
+                f"records of topic {taking.topic!r} are not encrypted, but a keyring was passed key={self._key}",
+                hint="if the log has no keys, leave keyring out; if it has, another party put these records there",
             )
         try:
             return self._vault.decrypt(entry.key_epoch, entry.body, header_of(taking.place, entry))
@@ -435,5 +435,5 @@ def _nowhere(taking: _Taking) -> Corrupt:
         topic=taking.topic,
         partition=taking.partition,
         offset=taking.at,
-        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from tells more",
+        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from gives details",
     )

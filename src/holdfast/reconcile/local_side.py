@@ -55,7 +55,7 @@ class LocalSide:
         """Raise Invalid unless this handle owns the log."""
         if self.roller is None:
             raise Invalid(
-                "this log is open for reading only", hint="repair it where it is owned, or while nobody owns it"
+                "this log is open for reading only", hint="repair it in its owner, or while no process owns it"
             )
 
     def close(self) -> None:

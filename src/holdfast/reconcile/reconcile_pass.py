@@ -194,7 +194,7 @@ class ReconcilePass:
         except OSError as error:
             self.end()
             raise Unavailable(
-                f"cannot look at the files path={error.filename}: {error.strerror}",
+                f"cannot read the files path={error.filename}: {error.strerror}",
                 hint="check permissions and the disk; then reconcile again",
             ) from error
         except BaseException:

@@ -104,7 +104,7 @@ class KeyDemand:
         if self._is_encrypted and not is_encrypted:
             raise Corrupt("something on the store is not encrypted, but its log is", path=path)
         if self._is_keyed and not self._is_encrypted:
-            raise Invalid("this log is not encrypted, but a key was given", hint="restore it without that key")
+            raise Invalid("this log is not encrypted, but a key was passed", hint="restore it without that key")
 
 
 class SegmentFetching:
@@ -175,7 +175,7 @@ class SegmentFetching:
 
     def _fetch_one(self, segment: SegmentDocument) -> None:
         if self._stopped.is_set():
-            raise Unavailable("fetching segments was given up")
+            raise Unavailable("fetching segments was canceled")
         key = segment.key
         path = self._root / key
         if key in self._here:

@@ -144,7 +144,7 @@ def restore(
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",
-            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it goes on where it stopped",
+            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it resumes where it stopped",
         ) from error
     except DiskFailed as error:
         hint = disk.remedy_at(directory.path, "check the disk, run it again")
@@ -226,7 +226,7 @@ class _Restore:
             raise Invalid(
                 f"another log was being restored here path={self._directory.path} log={attempt.log} "
                 f"store={attempt.store}",
-                hint="give another directory, or go on with that one",
+                hint="use another directory, or continue with that one",
             )
         disk.make_directory(self._directory.segments)
         self._spool.begin()

@@ -106,7 +106,7 @@ def check_schemas(topics: Sequence[TopicDocument], named: Iterable[tuple[str, by
     for topic in topics:
         if any(name == topic.topic for name, _ in unknown):
             key = layout.topic_key(topic.topic, topic.version)
-            raise Corrupt("records have a schema that no document of their topic knows", path=key, topic=topic.topic)
+            raise Corrupt("records have a schema that is in no document of their topic", path=key, topic=topic.topic)
 
 
 def versions(topic: TopicDocument) -> tuple[TopicSchema, ...]:

@@ -269,7 +269,7 @@ def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[EncodedRows, pa.RecordBa
     known = {version.fingerprint: version for version in versions(topic._journal, topic.name)}
     version = known.get(told.schema)
     if version is None:
-        raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="ask for the topic again")
+        raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="get the topic again")
     try:
         count, times, message = frame.decode_typed(told.body)
         batch = sent_rows(message, version.stored)

@@ -299,7 +299,7 @@ class ShippingSession:
         self._counters.resent += records
         if frontier < shipped:
             logger.warning(
-                "the store has lost commits %d to %d, which it had acknowledged; all behind them is sent again",
+                "the store has lost commits %d to %d, which it had acknowledged; everything after them is sent again",
                 frontier + 1,
                 shipped,
                 extra={"action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records},

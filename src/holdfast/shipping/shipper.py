@@ -146,7 +146,7 @@ class Shipper:
                 raise Unavailable(
                     f"not all that is sealed is on the store within {timeout:g} s{': ' * bool(cause)}{cause}"
                     f" store={self._store.url}",
-                    hint=f"{remedy or 'log.stats().shipping says what holds it up'}; shipping goes on by itself",
+                    hint=f"{remedy or 'log.stats().shipping says what delays it'}; shipping continues by itself",
                 )
             self._shipping_state.signal.sleep(lambda: is_settled() or self._shipping_state.refusal is not None, left)
         until_said(self._shipping_state, wanted, self._hurry_frontier, deadline - self._clock.monotonic())
@@ -221,7 +221,7 @@ class Shipper:
         self._call(self._loop, lambda: self._give(order))
         if not order.done.wait(timeout):
             raise Unavailable(
-                f"the store did not answer within {timeout:g} s store={self._store.url}", hint="it goes on by itself"
+                f"the store did not answer within {timeout:g} s store={self._store.url}", hint="it continues by itself"
             )
         return order.result()
 

@@ -184,7 +184,7 @@ class BatchCommit:
         except StoreUnavailable as failure:
             raise OutcomeUnknown(
                 f"the store does not say whether the batch is part of the topic topic={topic}: {failure.message}",
-                hint="a stream goes on by itself when it is started again; a batch can be written again with the same"
+                hint="a stream continues by itself when it is restarted; a batch can be written again with the same"
                 " txnAppId and txnVersion; without them, read the topic first",
             ) from failure
 

@@ -82,7 +82,7 @@ def _raw_time(given: pa.Schema) -> str:
     """The column with the times of raw records; Invalid where the columns are not those of raw records."""
     if not looks_raw(given):
         raise Invalid(
-            f"this topic holds raw records, and these columns are none columns={list(given.names)[:20]}",
+            f"this topic holds raw records, which have no such columns columns={list(given.names)[:20]}",
             hint="give key and value (text or bytes), perhaps headers, kind, timestamp; or choose another topic",
         )
     places = [name for name in _PLACES if name in given.names]
@@ -130,7 +130,7 @@ def _refuse_twins(names: list[str]) -> None:
         if other != name:
             raise Invalid(
                 f"columns differ in capitals only columns={[other, name]}",
-                hint="rename one of them: Spark's readers would not tell them apart",
+                hint="rename one of them: Spark's readers cannot distinguish them",
             )
 
 

@@ -53,7 +53,7 @@ def parse_url(url: str) -> StoreAddress:
             return StoreAddress("memory", parts.netloc)
         case "s3" | "gs" | "az" | "abfss" if parts.netloc:
             return StoreAddress(parts.scheme, parts.netloc, _prefix(unquote(parts.path)))
-    raise Invalid("this is no store that holdfast knows", hint=_HINT)
+    raise Invalid("holdfast does not support this store", hint=_HINT)
 
 
 def problem_with(url: str) -> str | None:

@@ -79,7 +79,9 @@ class ObjectStore:
             size = object_limits.require(key, answer.meta["size"], bytes_max)
             data = answer.bytes().to_bytes()
         if len(data) != size:
-            raise StoreUnavailable(f"the object came in part key={key} size={size} got={len(data)}", cause="truncated")
+            raise StoreUnavailable(
+                f"the object came incomplete key={key} size={size} got={len(data)}", cause="truncated"
+            )
         return data
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

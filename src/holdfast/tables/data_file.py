@@ -288,7 +288,7 @@ def _opened(store: Store, key: str, file: DataFile) -> UntrustedFile:
     if info is None:
         raise NotFound(
             f"a data file of the table is gone key={key}",
-            hint="an older version was cleaned, or somebody removed it; read the newest version",
+            hint="an older version was cleaned, or the file was removed; read the newest version",
         )
     if info.size != file.size or not 0 < file.size <= FILE_BYTES_MAX:
         raise Corrupt(f"a data file has another size bytes={info.size} expected={file.size}", path=key, hint=HINT)

@@ -142,9 +142,9 @@ def require_known(protocol: Protocol) -> None:
     plain, local = protocol_of(""), protocol_of('"timestamp_ntz"')
     if protocol not in (plain, local):
         raise Invalid(
-            f"the table needs features that pipelines do not know reader={protocol.min_reader_version} "
+            f"the table needs features that pipelines do not support reader={protocol.min_reader_version} "
             f"writer={protocol.min_writer_version}",
-            hint="somebody changed its protocol; only the pipeline may write to it: remove the table and run again",
+            hint="its protocol was changed; only the pipeline may write to it: remove the table and run again",
         )
 
 

@@ -51,7 +51,7 @@ def compact(
     """Join small segments of a root, as `holdfast.compact` does and with its options; Spark does the work."""
     if getattr(spark, "_jvm", None) is None:
         raise Invalid(
-            "this session is remote, and tasks cannot be given to it one by one",
+            "this session is remote, and cannot run single tasks",
             hint="run the job on the cluster: spark-submit, or holdfast spark compact --master",
         )
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)

@@ -269,7 +269,7 @@ def _require_there(here: RunPass, taken: Sequence[Sequence[InputSlice]]) -> None
                     raise NotFound(
                         f"records that are needed have expired topic={one.source.name} partition={part}"
                         f" offsets={begin}..{min(end, begins[part]) - 1} first_left={begins[part]}",
-                        hint="the rows that were made of them stay as they are: give a range that begins later",
+                        hint="the rows derived from them stay as they are: choose a range that begins later",
                     )
 
 

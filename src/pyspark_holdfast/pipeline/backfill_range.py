@@ -94,7 +94,7 @@ def _bound(given: Bound) -> _Run | _Time | ReadMarks | None:
     if text.startswith("{"):
         return parse_offsets(text, least=0)
     if isinstance(given, bool) or (isinstance(given, int) and not 1 <= given < _RUN_MAX):
-        raise Invalid(f"this is no run of a table given={given}", hint=_HINT)
+        raise Invalid(f"this is not a run of a table given={given}", hint=_HINT)
     if text.isascii() and text.isdigit() and 1 <= int(text) < _RUN_MAX:
         return _Run(int(text))
     try:
@@ -197,7 +197,7 @@ def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict
     others = sorted({topic for topic, _ in {**begins, **ends}} - set(topics))
     if others:
         raise Invalid(
-            f"offsets are given for what the table does not read table={planned.name} topic={others[0]}",
+            f"offsets name what the table does not read table={planned.name} topic={others[0]}",
             hint=f"it reads {', '.join(topics)}",
         )
     found: dict[str, Spans] = {}

@@ -243,7 +243,7 @@ def _require_apart(source: TableSource, since: int, snapshot: TableSnapshot) -> 
     if 0 < since < joined:
         raise Invalid(
             f"a backfill has joined runs of which some were read input={source.name} read={since} joined={joined}",
-            hint="build the table anew: give it another name, or remove its folder, and run again",
+            hint="rebuild the table: give it another name, or remove its folder, and run again",
         )
 
 

@@ -362,7 +362,7 @@ def _session(given: Session) -> SparkSession:
     made = given() if callable(given) else given
     if getattr(made, "_jvm", None) is None:
         raise Invalid(
-            "this session is remote, and tasks of a pipeline cannot be given to it",
+            "this session is remote, and cannot run the tasks of a pipeline",
             hint="run the pipeline on the cluster: spark-submit FILE.py, or holdfast spark pipeline run --master",
         )
     return made

@@ -132,7 +132,7 @@ def _check(planned: PlannedTable, by_name: Mapping[str, Table]) -> None:
     keys = [source.key for source in planned.sources]
     for key in keys:
         if keys.count(key) > 1:
-            raise Invalid(f"an input is given twice table={planned.name} input={key}", hint="use its DataFrame twice")
+            raise Invalid(f"an input is named twice table={planned.name} input={key}", hint="use its DataFrame twice")
     for source in planned.new:
         if source.kind == "table" and not isinstance(by_name[source.name].kind, Append):
             raise Invalid(

@@ -118,7 +118,7 @@ def checked(planned: PlannedTable, here: RunPass, snapshot: TableSnapshot) -> Ta
     if run.kind != kind:
         raise Invalid(
             f"the table is of another kind table={planned.name} kind={run.kind} asked={kind}",
-            hint="give the table another name, or remove its folder and let it be built anew",
+            hint="give the table another name, or remove its folder and let it be rebuilt",
         )
     return snapshot
 
@@ -279,7 +279,7 @@ def beaten(planned: PlannedTable) -> Unavailable:
     """Others commit to the table all the time."""
     return Unavailable(
         f"other runs were faster, each time table={planned.name} attempts={ATTEMPTS}",
-        hint="let one process run the pipeline; nothing is lost, the next run goes on",
+        hint="let one process run the pipeline; nothing is lost, the next run continues",
     )
 
 

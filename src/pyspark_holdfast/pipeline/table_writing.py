@@ -215,7 +215,7 @@ def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[TaskResult]:
     parts = unpacked(row[0] for row in numbered.mapInArrow(partial(_run_task, task, names), RESULT).collect())
     buckets = [part.bucket for part in parts if part.bucket]
     if len(set(buckets)) < len(buckets):  # two tasks would both have written its stored rows
-        raise HoldfastError("Spark gave the rows of one bucket to two tasks; nothing was committed")
+        raise HoldfastError("Spark assigned the rows of one bucket to two tasks; nothing was committed")
     return parts
 
 

@@ -169,6 +169,6 @@ def _arrow_type(field: StructField) -> pa.DataType:
     if back is None or back.simpleString() != field.dataType.simpleString():
         raise Invalid(
             f"a topic has no type for this column column={field.name!r} type={field.dataType.simpleString()[:200]}",
-            hint="cast it to a type that every reader knows, such as string, bigint or binary",
+            hint="cast it to a type that every reader supports, such as string, bigint or binary",
         )
     return kind

@@ -137,7 +137,9 @@ def read_command(
             "--follow has no end: it goes with --start, --limit, --partition and --columns only", ctx
         )
     if position is not None and (end if reverse else start) is not None:
-        raise click.UsageError(f"--position stands for {'--end' if reverse else '--start'}: leave one of them out", ctx)
+        raise click.UsageError(
+            f"--position is the same as {'--end' if reverse else '--start'}: leave one of them out", ctx
+        )
     settings = Settings.load()
     limit = None if limit is None else min(limit, sys.maxsize)
     if isinstance(place, Root):

@@ -56,7 +56,7 @@ def _confirmed(directory: Path) -> bool:
         )
     except click.Abort:  # nobody is there to answer
         say("")
-        say("hint: give --yes to go on without being asked")
+        say("hint: pass --yes to skip the confirmation")
         return False
 
 

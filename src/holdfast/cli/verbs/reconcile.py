@@ -80,7 +80,7 @@ def reconcile_command(
         say_problems(log.problems, as_json=as_json)
         flush()
         if not report.complete:
-            say(f"note: stopped after {limit} units of work; what lies behind them was not compared")
+            say(f"note: stopped after {limit} units of work; the rest was not compared")
         return DAMAGED if report.findings or log.problems else FINE
 
 

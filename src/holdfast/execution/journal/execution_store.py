@@ -308,4 +308,4 @@ def _ends(parts: tuple[Part, ...]) -> bool:
 
 
 def _left(execution: ExecutionId) -> ExecutionHeld:
-    return ExecutionHeld(f"this execution was given up by whoever writes here execution={execution}", holder="nobody")
+    return ExecutionHeld(f"this execution was abandoned by its writer execution={execution}", holder="nobody")

@@ -144,7 +144,7 @@ class AnyContext:
             run.live.recorded.add(marked)
         if marked.version > number:
             raise Diverged(
-                f"this execution runs version {marked.version} of this piece of program, which knows {number}",
+                f"this execution runs version {marked.version} of this piece of code, which supports {number}",
                 path=path,
                 recorded=bytes([marked.version & 255]),
                 asked=bytes([number & 255]),

@@ -81,7 +81,7 @@ def _next_attempt(record: StepRecord) -> RunStep:
 
 def _diverged(path: str, recorded: bytes, asked: bytes) -> Diverged:
     return Diverged(
-        "the program asks for something else than what was recorded at this step; nothing was run",
+        "the program differs from what was recorded at this step; nothing was run",
         path=path,
         recorded=recorded,
         asked=asked,

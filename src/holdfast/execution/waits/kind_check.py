@@ -20,7 +20,7 @@ def check_kind(live: LiveExecution, path: str, kind: Kind) -> StepRecord | None:
         return record
     recorded = step_key(live.id, path, found, b"") if record.result is None else record.result.key
     raise Diverged(
-        f"a {kind} is asked for where a {found} was recorded",
+        f"a {kind} is requested where a {found} was recorded",
         path=path,
         recorded=recorded,
         asked=step_key(live.id, path, kind, b""),

@@ -76,7 +76,7 @@ class Administration:
         elif (before.kind, before.input) != (row.kind, row.input):
             raise Invalid(
                 f"this execution was started with another kind or other arguments execution={execution}",
-                hint="an id stands for one piece of work: give another id, or the same arguments",
+                hint="an id identifies one piece of work: use another id, or the same arguments",
             )
         return execution
 

@@ -372,7 +372,7 @@ class Executions:
         if row.status == "canceled":
             raise ExecutionCanceled(f"this execution was canceled execution={execution}: {row.note}")
         if row.status == "aborted":
-            raise ExecutionError(f"this execution was given up execution={execution}: {row.note}")
+            raise ExecutionError(f"this execution was abandoned execution={execution}: {row.note}")
         ended = last_end(list(unfolded(in_order(store.load(execution)[0]))))
         if ended is None or ended.status != row.status:
             return _NOTHING
@@ -408,9 +408,7 @@ def _statuses(given: str | Iterable[str] | None) -> frozenset[str] | None:
         return None
     wanted = frozenset([given] if isinstance(given, str) else given)
     if not wanted <= set(STATUSES):
-        raise Invalid(
-            f"there is no such status: {', '.join(sorted(wanted))}"[:200], hint=f"one of {', '.join(STATUSES)}"
-        )
+        raise Invalid(f"unknown status: {', '.join(sorted(wanted))}"[:200], hint=f"one of {', '.join(STATUSES)}")
     return wanted
 
 

@@ -293,8 +293,8 @@ def _refusal(known: Keyed, topic: str, digest: bytes) -> Invalid | None:
     else:
         where = f" topic={topic} partition={partition.number} offset={offset}"
     return Invalid(
-        f"the idempotency key stands for something else already; nothing was written{where}",
-        hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
+        f"the idempotency key is already in use for other content; nothing was written{where}",
+        hint="a key identifies one append: repeat it with the same content, or use another key for other content",
     )
 
 

@@ -105,5 +105,5 @@ def unreadable(path: Path, error: OSError) -> Unavailable:
     """What stands there is no file, or cannot be read."""
     return Unavailable(
         f"cannot read a file of groups path={path}: {error.strerror}",
-        hint=disk.remedy(error, "check the disk, and that nobody put something else there"),
+        hint=disk.remedy(error, "check the disk, and that nothing else was put there"),
     )

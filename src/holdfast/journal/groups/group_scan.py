@@ -203,6 +203,6 @@ def _damage(files: GroupFiles, doubt: _Doubt) -> Corrupt:
         f"a group cannot be read, and later ones can file={doubt.file} position={doubt.position}"
         f" group={doubt.group} found={doubt.found}",
         path=path,
-        hint="put the newest copy of the whole directory back; of what was copied piece by piece while its owner wrote,"
-        " holdfast rebuild takes in what is there",
+        hint="put the newest copy of the whole directory back; from a copy made piece by piece while its owner wrote,"
+        " holdfast rebuild recovers what exists",
     )

@@ -62,7 +62,7 @@ class Proofs:
         row = control.log
         is_keyed, has_key = bool(control.key_epochs or (row and row.keyed)), keyring is not None or cipher is not None
         if tolerant and has_key and not is_keyed:
-            raise Invalid("this log is not encrypted, but a key was given", hint="leave the keyring out")
+            raise Invalid("this log is not encrypted, but a key was passed", hint="leave the keyring out")
         ids = [one for one in (row and row.log_id, log_id) if one] or [bytes(LOG_ID_BYTES)]
         self.log_id = ids[0]
         self.vault = None if tolerant and is_keyed and not has_key else self._choose(list(dict.fromkeys(ids)))

@@ -120,8 +120,8 @@ def lost_bodies(backend: Backend, partitions: Mapping[int, Partition]) -> Iterat
                 f"a file of groups ends before what the database has of it file={number}",
                 path=str(backend.filed.files.path(number)),
                 topic=None if partition is None else partition.topic,
-                hint="put the newest copy of the whole directory back; of what was copied piece by piece while its"
-                " owner wrote, holdfast rebuild takes in what is there",
+                hint="put the newest copy of the whole directory back; from a copy made piece by piece while its"
+                " owner wrote, holdfast rebuild recovers what exists",
             )
 
 
@@ -192,7 +192,7 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
         raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
     if keyed and not row.keyed:
         raise Invalid(
-            "this log is not encrypted, but a key was given",
+            "this log is not encrypted, but a key was passed",
             hint="open it without keyring and cipher; encryption is chosen when a log is created",
         )
 

@@ -149,9 +149,9 @@ class ProducerNumber(NamedTuple):
     def something_else(self) -> Invalid:
         """The refusal of what is sent under a number under which something else was."""
         return Invalid(
-            f"this number stands for something else already; nothing was written producer={self.producer.decode()}"
+            f"this number is already in use for other content; nothing was written producer={self.producer.decode()}"
             f" sequence={self.sequence}",
-            hint="a number stands for one append: send the same again, or take the next one",
+            hint="a number identifies one append: send the same content again, or use the next number",
         )
 
 

@@ -220,7 +220,7 @@ class SqliteBackend:
         with self.translated():
             taken = self.connection.pragma("journal_mode", mode)
         if taken != mode:
-            raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
+            raise DiskFailed(f"the database did not accept the journal mode journal_mode={taken}")
 
     @property
     def wal_bytes(self) -> int:

@@ -121,7 +121,7 @@ class TopicRegistry:
         """Insert the next version of a schema; a version that somebody else took first is refused."""
         versions = self.schemas[operation.topic]
         if operation.version != len(versions) + 1:
-            raise Invalid("the topic's schema has changed meanwhile", hint="ask for the topic again")
+            raise Invalid("the topic's schema has changed meanwhile", hint="get the topic again")
         operation.schema = self._insert_schema(
             backend,
             vault,

@@ -74,7 +74,7 @@ class PublishedTables:
             return
         if self._journal.signer is not None:
             if self._settings.publish.delta:
-                self._tell("", "an encrypted log cannot be published: nobody else can decrypt its topics")
+                self._tell("", "an encrypted log cannot be published: no other reader can decrypt its topics")
             return
         self._thread = Thread(target=self._work, name="holdfast-tables", daemon=True)
         self._thread.start()

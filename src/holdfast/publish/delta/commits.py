@@ -120,7 +120,7 @@ class DeltaCommits:
 
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
-            f"somebody else wrote to the published table topic={self._topic} version={version}", hint=_UNPUBLISH
+            f"another writer wrote to the published table topic={self._topic} version={version}", hint=_UNPUBLISH
         )
 
 

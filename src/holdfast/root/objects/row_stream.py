@@ -98,7 +98,7 @@ class RowStream:
         pieces = (schema, head, *body.pieces, _END_OF_STREAM)
         data = b"".join((*pieces, hash_of(self.context, *pieces)))
         if len(data) != size + HASH_BYTES:  # a view of something else than bytes
-            raise Invalid("a value is not made of bytes", hint=_MISTAKE)
+            raise Invalid("a value is not bytes", hint=_MISTAKE)
         return data
 
     def head(self, rows: int, size: int, places: Sequence[int]) -> bytes:

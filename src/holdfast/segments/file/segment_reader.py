@@ -481,7 +481,7 @@ class SegmentReader:
         except TooLarge:
             raise Invalid(
                 f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
-                hint="if you trust whoever wrote it, raise store.read_bytes_max",
+                hint="if you trust the writer, raise store.read_bytes_max",
             ) from None
         except FileNotFoundError:  # an object that was removed while it was read: the caller knows why
             raise

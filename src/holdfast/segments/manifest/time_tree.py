@@ -138,7 +138,7 @@ class _Search(NamedTuple):
 
     def _checked(self, node: TimeNode, number: int, above: TimeNode | None) -> TimeNode:
         if node.number != number:
-            raise Corrupt(f"the manifest gave another row number={node.number} wanted={number}")
+            raise Corrupt(f"the manifest returned another row number={node.number} wanted={number}")
         within = node.low <= node.time_min <= node.time_max <= node.high
         if not within or (above is not None and not above.low <= node.low <= node.high <= above.high):
             raise Corrupt(f"the time range of a manifest row contradicts the rows it covers number={number}")

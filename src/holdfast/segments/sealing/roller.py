@@ -126,7 +126,9 @@ class Roller:
         if not request.is_settled():
             if done:
                 raise (self._journal.end or Closed("the log is closed")).again()
-            raise Unavailable(f"not sealed within {timeout:g} s", hint="it goes on; wait with topic.wait_sealed(…)")
+            raise Unavailable(
+                f"not sealed within {timeout:g} s", hint="sealing continues; wait with topic.wait_sealed(…)"
+            )
 
     def ask(self, partitions: Iterable[Partition]) -> Request:
         """Ask for everything that is durable now in these partitions to be sealed."""
@@ -259,7 +261,7 @@ class Roller:
         self._retry.pop(partition, None)
         if not self._retry and self._failures.count:
             failures = self._failures.over()
-            logger.info("sealing goes on after %d failures", failures, extra={"action": "seal_recovered"})
+            logger.info("sealing continues after %d failures", failures, extra={"action": "seal_recovered"})
         if partition.sealed.sealed_offset >= until:  # else what is left is as old as it was
             partition.tail_since = began
         if sealed is not None:

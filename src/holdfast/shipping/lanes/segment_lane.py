@@ -252,7 +252,7 @@ class SegmentLane:
                 raise StoreRefused(
                     f"a segment's file is missing and cannot be shipped path={path}",
                     cause="disk",
-                    hint="put it back (holdfast reconcile looks for it); shipping of its partition goes on then",
+                    hint="put it back (holdfast reconcile looks for it); shipping of its partition then continues",
                 )
 
         await self._asking.until_answered(f"open {path.name}", look)

@@ -119,7 +119,7 @@ class Uploader:
             raise forged
         await self._fence.check()  # a successor's object that was damaged since is not ours to remove
         logger.error(
-            "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
+            "an object on the store is in the place of ours and is not signed by this log: it is removed: %s",
             forged.message,
             extra={"action": "forgery_removed", "path": key},
         )

@@ -173,7 +173,7 @@ class Takeover:
         return Closed(
             f"another restore has taken this log over store={self._store.url} epoch={epoch}",
             reason="fenced",
-            hint="it goes on there; to take it over from there, run this again",
+            hint="the log continues there; to take it over from there, run this again",
         )
 
     # -- objects ------------------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def _part(response: Response, key: str, start: int) -> bytes:
     """The part that was asked for: an answer with another one is not ours."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     if found is None or int(found[1]) != start or int(found[2]) - start + 1 != len(response.body):
-        raise StoreUnavailable(f"the store answered with another part than was asked for key={key}", cause="other")
+        raise StoreUnavailable(f"the store responded with another part than requested key={key}", cause="other")
     return response.body
 
 
