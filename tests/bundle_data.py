@@ -20,8 +20,8 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.footer import Footer, Group, Part
-from holdfast.segments.file.group_file import GroupFile
+from holdfast.segments.file.footer import BundlePart, Footer, RowGroupStatistics
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_columns import conform, stored_schema
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings
@@ -133,7 +133,7 @@ class Forgery:
         spans = [(p.footer.head.first, p.footer.end) for p in self.parts]
         return [r for i in indexes for r in self.rows if spans[i][0] <= r["first_offset"] < spans[i][1]]
 
-    def parse_parts(self, parts: Sequence[Part]) -> list[Part]:
+    def parse_parts(self, parts: Sequence[BundlePart]) -> list[BundlePart]:
         """Parts as a reader understands them in this order: places follow from the order."""
         shell = footers.bundled(self.parts, self.footer.groups, b"")
         stored = [footers._stored(part, self.footer.schema) for part in parts]
@@ -141,16 +141,16 @@ class Forgery:
 
     def write(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[BundlePart],
         rows: list[Row],
         *,
-        groups: Sequence[Group] | None = None,
+        groups: Sequence[RowGroupStatistics] | None = None,
         change: Callable[[Footer], Footer] | None = None,
     ) -> File:
         """The forged file; its row groups are the parts', unless it is told otherwise."""
         parts = self.parse_parts(parts)
         groups = groups or [footers.joined_groups([g for part in parts for g in part.footer.groups])]
-        writer = GroupFile(self.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
+        writer = RowGroupFile(self.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
         count = -(-len(rows) // len(groups))
         for at, group in enumerate(groups):
             writer.write(pa.Table.from_pylist(rows[at * count : (at + 1) * count], BLOCK_SCHEMA), group)

@@ -7,14 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast.clock import SystemClock
-from holdfast.compaction.compaction_plan import Run
+from holdfast.compaction.compaction_plan import FileRun
 from holdfast.compaction.run_rewrite import rewrite
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.signatures import Signer
 from holdfast.recovery.fetching import _Memory
 from holdfast.root import rewrites
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import IntentDocument, RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import read_manifest
@@ -44,7 +44,7 @@ class Compactor:
         *runs: tuple[int, int],
         remove: bool = False,
         now_us: int = NOW_US,
-        kept: tuple[Rewritten, ...] | None = None,
+        kept: tuple[RewrittenFile, ...] | None = None,
     ) -> RewriteDocument:
         """Write the files and swap them in; with `remove` the replaced ones go at once."""
         known = self.rewrites
@@ -87,10 +87,10 @@ class Compactor:
         self.store.create(key, Body.of(documents.encode(intent)))
         return key
 
-    def written(self, start: int, stop: int, known: list[RewriteDocument] | None = None) -> Rewritten:
+    def written(self, start: int, stop: int, known: list[RewriteDocument] | None = None) -> RewrittenFile:
         """A file of segments start..stop, uploaded and not swapped in."""
         files = rewrites.in_effect(self._segments(), self.rewrites if known is None else known)
-        run = Run(tuple(file for file in files if start <= file.segment.number < stop))
+        run = FileRun(tuple(file for file in files if start <= file.segment.number < stop))
         with TemporaryDirectory() as folder:
             path, nonce = Path(folder) / "long", SystemClock().random_bytes(8).hex()
             output = rewrite(run, path, self._opened, nonce, cancelled=lambda: False)

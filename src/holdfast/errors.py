@@ -12,7 +12,7 @@
     ├── OutcomeUnknown   it may or may not be durable: ask again with the key
     └── ExecutionError   an execution cannot go on as it is asked to
         ├── Diverged               the program is not the one that was recorded
-        ├── AmbiguousEffect        nobody knows whether a guarded effect happened: decide
+        ├── AmbiguousEffect        it is unknown whether a guarded effect happened: decide
         ├── ExecutionHeld          somebody else is running it
         ├── ExecutionCanceled      it was canceled, for good
         ├── StepFailed             a step raised something that cannot be raised again as it was
@@ -263,6 +263,6 @@ class UnsupportedEntryKind(ExecutionError):
 def refuse_to_travel(_: object) -> NoReturn:
     """`__reduce__` of what is at work in this process, so that nobody wonders what it was that cannot be pickled."""
     raise TypeError(
-        "an open log, its topics, tickets and consumers do not go to another process;"
-        " give it the path, and open the log there with holdfast.open(path, share=True)"
+        "an open log, its topics, tickets and consumers cannot be sent to another process;"
+        " pass the path, and open the log there with holdfast.open(path, share=True)"
     )

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
 
-class Opened(Protocol):
+class OpenHandle(Protocol):
     """An open log, as seen from here."""
 
     def before_fork(self) -> None:
@@ -84,18 +84,18 @@ def _run(future: Future[Any], call: Callable[..., Any], args: Any, kwargs: Any) 
         future.set_exception(error)
 
 
-_opened: WeakSet[Opened] = WeakSet()
+_opened: WeakSet[OpenHandle] = WeakSet()
 _state = {"registered": False, "ending": False}
 
 
-def keep(log: Opened) -> None:
+def keep(log: OpenHandle) -> None:
     """A log is open."""
     _opened.add(log)
     if not _state["registered"]:
         _register()
 
 
-def drop(log: Opened) -> None:
+def drop(log: OpenHandle) -> None:
     """It is closed."""
     _opened.discard(log)
 

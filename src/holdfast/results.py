@@ -17,7 +17,7 @@ from holdfast.log.producers.producer import Producer, ProducerStatus
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space
 from holdfast.log.transactions.transaction import Transaction
-from holdfast.log.upkeep.kept_tables import TableStats
+from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.model.record import Watermark
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.reconcile_report import ReconcileReport

@@ -117,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True):
         ):
             if left_out:
                 raise Invalid(
-                    f"settings= leaves out the {what} that the settings file or the environment asks for",
+                    f"settings= leaves out the {what} that the settings file or the environment sets",
                     hint=f"give nested dictionaries, which are merged over both, or {own}=…, or Settings.load()",
                 )
 

@@ -10,7 +10,7 @@ must look again. Notifying costs two truth tests when nobody waits, one wake-up 
 `call_soon_threadsafe` per event loop, however many coroutines wait there.
 
 A coroutine waits for a `future`, or, where many wait for the same and each wake-up counts, it parks: what it yields to
-its task is a `Parked`, a future-like object that asyncio allows for (`asyncio.isfuture`). All that are parked are
+its task is a `WaitingTask`, a future-like object that asyncio allows for (`asyncio.isfuture`). All that are parked are
 resumed one after the other in one callback of the loop; a future would need a callback each.
 """
 
@@ -79,7 +79,7 @@ class Signal:
             self._set_timer(sleepers, deadline)
         return future
 
-    def park(self, timeout: float, loop: AbstractEventLoop | None = None) -> Parked:
+    def park(self, timeout: float, loop: AbstractEventLoop | None = None) -> WaitingTask:
         """What `future` does, cheaper, for a task of the running loop that yields it at once, or drops it.
 
         It is a guess that the loop is the one that parked last in this thread. The task that gets another loop's
@@ -90,7 +90,7 @@ class Signal:
             sleepers = self._threads[get_ident()] = self._sleepers_of(loop or get_running_loop())
         loop = sleepers.loop
         deadline = loop.time() + timeout
-        parked = Parked(loop, deadline)
+        parked = WaitingTask(loop, deadline)
         sleepers.parked.append(parked)
         if deadline < sleepers.due:
             self._set_timer(sleepers, deadline)
@@ -197,7 +197,7 @@ class Flag:
         return self._is_set or self._signal.sleep(self.is_set, -1 if timeout is None else max(0.0, timeout))
 
 
-class Parked(msgspec.Struct, eq=False):
+class WaitingTask(msgspec.Struct, eq=False):
     """A task that waits, as what it waits for: of a future it has what tasks ask for, and no more."""
 
     _loop: AbstractEventLoop
@@ -223,7 +223,7 @@ class Parked(msgspec.Struct, eq=False):
         return True
 
     def __repr__(self) -> str:
-        return f"<Parked until={self.deadline:g}>"
+        return f"<WaitingTask until={self.deadline:g}>"
 
 
 class _Sleepers:
@@ -234,7 +234,7 @@ class _Sleepers:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.loop = loop
         self.futures: dict[Future[None], float] = {}
-        self.parked: list[Parked] = []
+        self.parked: list[WaitingTask] = []
         self.timer: TimerHandle | None = None
         self.due = inf
         """When the timer ends."""
@@ -245,7 +245,7 @@ class _Sleepers:
         _wake(self.futures)
         self.resume(iter(self.parked))
 
-    def resume(self, parked: Iterator[Parked]) -> None:
+    def resume(self, parked: Iterator[WaitingTask]) -> None:
         """Let each task run on to where it waits again, in this callback and in its own context."""
         done: Future[None] = self.loop.create_future()
         done.set_result(None)
@@ -262,7 +262,7 @@ class _Sleepers:
     def first_deadline(self) -> float:
         return min(chain(self.futures.values(), (one.deadline for one in self.parked)))
 
-    def split(self, now: float) -> tuple[list[Future[None]], list[Parked]]:
+    def split(self, now: float) -> tuple[list[Future[None]], list[WaitingTask]]:
         """Take out those whose time is up; in the order of their deadlines, however late the loop is."""
         over = sorted((f for f, deadline in self.futures.items() if deadline <= now), key=self.futures.__getitem__)
         for future in over:

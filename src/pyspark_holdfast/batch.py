@@ -17,13 +17,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.crypto.keyring import Keyring
-from holdfast.reader.offsets import Marks
+from holdfast.reader.offsets import ReadMarks
 from holdfast.reader.open_root import SettledRoot, root_store
 from holdfast.reader.piece_rows import TaskReader, no_key
-from holdfast.reader.read_columns import Column, Shaping, choose, sources_of, width_of
+from holdfast.reader.read_columns import Column, RowShaper, choose, sources_of, width_of
 from holdfast.reader.read_options import ReadOptions
-from holdfast.reader.read_plan import Bounds, Piece, Task, tasks_of
-from holdfast.reader.resolve import Span, bounds_of, check_schemas, pieces, resolve, shape_of
+from holdfast.reader.read_plan import Piece, Task, TimeBounds, tasks_of
+from holdfast.reader.resolve import OffsetSpan, bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_contents import versions
 from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 _NO_SPLIT = 2**62
 
 
-class Planned(NamedTuple):
+class PlannedBatch(NamedTuple):
     """A batch read that was planned and not cut into tasks."""
 
     root: SettledRoot
     topics: Sequence[TopicDocument]
     columns: Sequence[Column]
     found: Sequence[Piece]
-    bounds: Bounds
+    bounds: TimeBounds
     options: ReadOptions
 
 
@@ -83,8 +83,8 @@ class RowReading:
 
     def _needs_files(self, *, is_raw: bool) -> bool:
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
-        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
-        return shaping.needs_file or self._bounds != Bounds() or self._options.verify == "full"
+        shaping = RowShaper(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+        return shaping.needs_file or self._bounds != TimeBounds() or self._options.verify == "full"
 
     def _check_columns(
         self, topics: Sequence[TopicDocument], found: Sequence[Piece], tail: Iterable[tuple[str, bytes]] = ()
@@ -113,7 +113,7 @@ class RowReading:
         )
         return [InputPartition(task.encode()) for task in tasks]
 
-    def _manifests(self, root: SettledRoot, spans: Sequence[Span]) -> list[InputPartition]:
+    def _manifests(self, root: SettledRoot, spans: Sequence[OffsetSpan]) -> list[InputPartition]:
         return [InputPartition(task) for task in manifest_tasks(root, spans)]
 
     def _width(self, found: Sequence[Piece]) -> int | None:
@@ -148,7 +148,7 @@ class RowReading:
         # Spark pickles this object before it asks for tasks, so everything that planning found out must be in the task.
         is_raw, is_encrypted = not any(task.pieces[0].head.schema), self._options.encrypted == "sealed"
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw, is_encrypted=is_encrypted)
-        shaping = Shaping(sources, target, is_raw=is_raw)
+        shaping = RowShaper(sources, target, is_raw=is_raw)
         store = root_store(self._place, self._options)
         yield from TaskReader(store, self._options, shaping, self._bounds).read(task)
 
@@ -156,7 +156,7 @@ class RowReading:
         from holdfast.reader.tail_rows import TailReader
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
-        shaping = Shaping(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
+        shaping = RowShaper(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
         root = SettledRoot.open(self._place, self._options)
         return TailReader(root, self._options, shaping, self._bounds).read(task)
 
@@ -176,7 +176,7 @@ class BatchReader(RowReading, DataSourceReader):
     """
 
     def __init__(
-        self, place: str, options: ReadOptions, schema: StructType, pins: Marks | None, *, is_inferred: bool
+        self, place: str, options: ReadOptions, schema: StructType, pins: ReadMarks | None, *, is_inferred: bool
     ) -> None:
         super().__init__(place, options, schema, is_inferred=is_inferred)
         self._pins = pins
@@ -191,12 +191,12 @@ class BatchReader(RowReading, DataSourceReader):
             return self._manifests(root, resolve(root, self._options, self._pins).spans)
         return self._partitions(root, self._planned(root)[1])
 
-    def plan(self) -> Planned:
+    def plan(self) -> PlannedBatch:
         """The segments of this read, as tasks would have them: the same spans, the same refusals."""
         root = SettledRoot.open(self._place, self._options)
         topics, found = self._planned(root)
         columns = choose(shape_of(topics, self._options).columns, self._schema.fieldNames())
-        return Planned(root, topics, columns, found, self._bounds, self._options)
+        return PlannedBatch(root, topics, columns, found, self._bounds, self._options)
 
     def _planned(self, root: SettledRoot) -> tuple[Sequence[TopicDocument], list[Piece]]:
         resolved = resolve(root, self._options, self._pins)

@@ -33,7 +33,7 @@ _KINDS: dict[str, type[HoldfastError]] = {
 """What a worker raised; all others are Invalid."""
 
 
-class Placed(Protocol):
+class StoreAware(Protocol):
     """An object that knows which store it talks to."""
 
     def _where(self) -> tuple[str, str]:
@@ -41,7 +41,7 @@ class Placed(Protocol):
         ...
 
 
-Owner = TypeVar("Owner", bound=Placed)
+Owner = TypeVar("Owner", bound=StoreAware)
 
 
 def in_short(method: Callable[Concatenate[Owner, Given], Answer]) -> Callable[Concatenate[Owner, Given], Answer]:
@@ -57,7 +57,7 @@ def in_short(method: Callable[Concatenate[Owner, Given], Answer]) -> Callable[Co
     return called
 
 
-def each_in_short(owner: Placed, rows: Iterator[Answer]) -> Iterator[Answer]:
+def each_in_short(owner: StoreAware, rows: Iterator[Answer]) -> Iterator[Answer]:
     """The same for a generator."""
     try:
         yield from rows
@@ -75,7 +75,7 @@ def naming_store(root: str, endpoint: str) -> Iterator[None]:
         raise
 
 
-def _short(error: HoldfastError, owner: Placed) -> HoldfastError:
+def _short(error: HoldfastError, owner: StoreAware) -> HoldfastError:
     if isinstance(error, Unavailable | StoreRefused):
         root, endpoint = owner._where()
         error.message += f" root={root}" + (f" endpoint={endpoint}" if endpoint else "")

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.reader.open_root import SettledRoot
-from holdfast.reader.resolve import Span
+from holdfast.reader.resolve import OffsetSpan
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
@@ -41,7 +41,7 @@ MANIFEST_ROWS = StructType(
 _TASK_ROWS = 20_000
 
 
-def manifest_tasks(root: SettledRoot, spans: Sequence[Span]) -> list[bytes]:
+def manifest_tasks(root: SettledRoot, spans: Sequence[OffsetSpan]) -> list[bytes]:
     """What the manifests say about these spans, as tasks."""
     wanted = [span for span in spans if span.start < span.end]
     found = [row for rows in in_parallel(lambda span: _rows(root, span), wanted) for row in rows]
@@ -63,7 +63,7 @@ def _encoded(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _rows(root: SettledRoot, span: Span) -> list[dict[str, object]]:
+def _rows(root: SettledRoot, span: OffsetSpan) -> list[dict[str, object]]:
     segments = [one for one in root.segments((span.topic, span.partition)) if span.start <= one.first < span.end]
     settled = _settled(root, segments)
     return [

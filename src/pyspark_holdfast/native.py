@@ -31,7 +31,7 @@ from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.piece_rows import missing
 from holdfast.reader.read_columns import PARTITION, TOPIC, Column
 from holdfast.reader.read_options import ReadOptions, parse_options
-from holdfast.reader.read_plan import Bounds, Piece
+from holdfast.reader.read_plan import Piece, TimeBounds
 from holdfast.reader.resolve import bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.store.address import parse_url
@@ -203,7 +203,7 @@ def native_frame(
     root: SettledRoot,
     found: Sequence[Piece],
     columns: Sequence[Column],
-    bounds: Bounds,
+    bounds: TimeBounds,
     schema: StructType,
 ) -> DataFrame:
     """The rows of these pieces in this schema, read by Spark itself, or Unscannable."""
@@ -219,7 +219,7 @@ def native_scan(
     root: SettledRoot,
     found: Sequence[Piece],
     columns: Sequence[Column],
-    bounds: Bounds,
+    bounds: TimeBounds,
     schema: StructType,
 ) -> Scan:
     """What Spark must be told to read these pieces by itself, or Unscannable."""
@@ -266,7 +266,7 @@ def _within(found: Sequence[Piece], offset: str) -> Iterator[str]:
         yield f"{offset} >= _start AND {offset} < _end"
 
 
-def _between(found: Sequence[Piece], bounds: Bounds, time: str) -> Iterator[str]:
+def _between(found: Sequence[Piece], bounds: TimeBounds, time: str) -> Iterator[str]:
     if found and bounds.since is not None:
         yield f"{time} >= timestamp_micros({bounds.since}L)"
     if found and bounds.until is not None:

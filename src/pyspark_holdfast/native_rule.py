@@ -100,7 +100,7 @@ def path_of(frame: DataFrame) -> PathTaken:
     if not refusals:
         raise NotFound(
             "this DataFrame does not say how it is read: nothing in it is the format holdfast",
-            hint="ask one that load() or pyspark_holdfast.read returned, with at least one column",
+            hint="use one that load() or pyspark_holdfast.read returned, with at least one column",
         )
     reason = next(filter(None, refusals), "")
     return PathTaken("format", reason) if reason else NATIVE
@@ -145,7 +145,7 @@ class _Planner:
     def accept(self, load: Any) -> None:
         """Answer a load with Spark's own scan, or with the reason why not."""
         try:
-            scan = _scan(_session(load.session()), msgspec.json.decode(load.asked(), type=Asked))
+            scan = _scan(_session(load.session()), msgspec.json.decode(load.asked(), type=LoadRequest))
             load.accept(scan.relation, scan.where, scan.names)
             taken = NATIVE
         except (Unscannable, HoldfastError) as error:
@@ -176,7 +176,7 @@ def _session(java: Any) -> SparkSession:
 # -- planning a load --------------------------------------------------------------------------------------
 
 
-class Asked(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """A load, as the JVM describes it."""
 
     schema: str
@@ -193,7 +193,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether the source has planned its tasks already."""
 
 
-def _scan(spark: SparkSession, asked: Asked) -> Scan:
+def _scan(spark: SparkSession, asked: LoadRequest) -> Scan:
     """The scan that stands for a load, or Unscannable, or a refusal."""
     source, schema = _source(asked), StructType.fromJson(json.loads(asked.schema))
     if asked.tasks and not source.is_pinned:
@@ -209,7 +209,7 @@ def _scan(spark: SparkSession, asked: Asked) -> Scan:
     return native_scan(spark, planned.root, planned.found, planned.columns, planned.bounds, own)
 
 
-def _source(asked: Asked) -> HoldfastSource:
+def _source(asked: LoadRequest) -> HoldfastSource:
     """The source as Spark's other process would have it."""
     try:
         # From the JVM, which got it from Python: the same bytes are unpickled there.
@@ -223,7 +223,7 @@ def _source(asked: Asked) -> HoldfastSource:
     return made
 
 
-def _check_place(asked: Asked, place: str) -> None:
+def _check_place(asked: LoadRequest, place: str) -> None:
     """Unscannable if the same text means another place in this process."""
     is_relative = "://" not in place and not Path(place.removeprefix("file:")).is_absolute()
     if is_relative and asked.directory != os.getcwd():

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.errors import Corrupt
 from holdfast.model.segment import NO_SCHEMA, Segment, SegmentFacts, SegmentHead
-from holdfast.reader.offsets import Mark, Marks, format_marks
+from holdfast.reader.offsets import PartitionMark, ReadMarks, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions, parse_options
 from holdfast.reader.read_plan import Piece
@@ -170,8 +170,8 @@ class NativeStream:
         spans = folders_of(found)
         given = {name: value for name, value in self._given.items() if name.lower() != "startingoffsets"}
         given["native"] = "false"  # that was tried
-        read = {where: Mark(span.start, span.end) for where, span in spans.items()}
-        given["asOf"] = format_marks(Marks(self._root.log, read))
+        read = {where: PartitionMark(span.start, span.end) for where, span in spans.items()}
+        given["asOf"] = format_marks(ReadMarks(self._root.log, read))
         taken = PathTaken("format", reason)
         native.tell(taken)
         frame = spark.read.format("holdfast").options(**given).schema(self.schema).load()

@@ -30,9 +30,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from holdfast.reader.offsets import Mark, Marks, Where, format_marks
+from holdfast.reader.offsets import PartitionMark, ReadMarks, Where, format_marks
 from holdfast.reader.read_plan import Piece
-from holdfast.store.address import Address
+from holdfast.store.address import StoreAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ class Unscannable(Exception):
     """Spark's own reader cannot be used here; the message says why."""
 
 
-class Folder(NamedTuple):
+class FolderConstants(NamedTuple):
     """Constants of the files in one folder, one column each."""
 
     topic: str
@@ -72,17 +72,17 @@ class Folder(NamedTuple):
     end: int
 
 
-def folders_of(pieces: Sequence[Piece]) -> dict[Where, Folder]:
+def folders_of(pieces: Sequence[Piece]) -> dict[Where, FolderConstants]:
     """The partitions of these pieces, each with the wanted offsets."""
-    found: dict[Where, Folder] = {}
+    found: dict[Where, FolderConstants] = {}
     for piece in pieces:
         where = (piece.head.topic, piece.head.partition)
-        known = found.get(where, Folder(*where, piece.start, piece.end))
-        found[where] = Folder(*where, min(known.start, piece.start), max(known.end, piece.end))
+        known = found.get(where, FolderConstants(*where, piece.start, piece.end))
+        found[where] = FolderConstants(*where, min(known.start, piece.start), max(known.end, piece.end))
     return found
 
 
-def check_reach(spark: SparkSession, address: Address) -> None:
+def check_reach(spark: SparkSession, address: StoreAddress) -> None:
     """Unscannable if Spark cannot reach a store's files. Sends no request."""
     scheme = _SCHEMES.get(address.scheme)
     if scheme is None:
@@ -100,7 +100,7 @@ def check_reach(spark: SparkSession, address: Address) -> None:
 
 
 def relation_of(
-    spark: SparkSession, address: Address, pieces: Sequence[Piece], places: StructType, columns: StructType
+    spark: SparkSession, address: StoreAddress, pieces: Sequence[Piece], places: StructType, columns: StructType
 ) -> Any:
     """All rows of these pieces' files, for the JVM: `columns` of the files, and `places`, one for each of a Folder."""
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
@@ -123,7 +123,7 @@ def relation_of(
         raise Unscannable(f"Spark does not reach the files error={_kind(error)}") from error
 
 
-def plain_relation(spark: SparkSession, address: Address, sizes: Mapping[str, int], columns: StructType) -> Any:
+def plain_relation(spark: SparkSession, address: StoreAddress, sizes: Mapping[str, int], columns: StructType) -> Any:
     """All rows of some files, by their keys and sizes, for the JVM; a column that a file lacks is null there."""
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
     try:
@@ -168,8 +168,8 @@ def _file_format(gateway: Any) -> Any:
 
 def _told(pieces: Sequence[Piece]) -> str:
     """A short digest of the folders' constants."""
-    told = {where: Mark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
-    return sha256(format_marks(Marks("", told)).encode()).hexdigest()
+    told = {where: PartitionMark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
+    return sha256(format_marks(ReadMarks("", told)).encode()).hexdigest()
 
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.errors import NotFound
-from holdfast.reader.offsets import Marks, format_marks
+from holdfast.reader.offsets import ReadMarks, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import resolve
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MARKS, _OPTIONS = "holdfast.marks", "holdfast.options"
 
 
-def with_marks(schema: StructType, marks: Marks) -> StructType:
+def with_marks(schema: StructType, marks: ReadMarks) -> StructType:
     """A schema that carries marks."""
     return carrying(schema, _MARKS, format_marks(marks))
 
@@ -68,7 +68,7 @@ def marks_of(frame: DataFrame) -> str:
     if marks is None:
         raise NotFound(
             "this DataFrame carries no marks",
-            hint="ask the one that load() or pyspark_holdfast.read returned; or settled_marks(root, topic=…)",
+            hint="use the one that load() or pyspark_holdfast.read returned; or settled_marks(root, topic=…)",
         )
     return marks
 

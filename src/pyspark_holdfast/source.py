@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from holdfast.errors import Invalid, NotFound
-from holdfast.reader.offsets import Marks
+from holdfast.reader.offsets import ReadMarks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import PLACES, ReadOptions, is_table, own_options, parse_options
 from holdfast.reader.resolve import resolve, shape_of
@@ -37,7 +37,7 @@ class HoldfastSource(DataSource):
     """
 
     _is_inferred = False
-    _pins: Marks | None = None
+    _pins: ReadMarks | None = None
 
     @classmethod
     def name(cls) -> str:

@@ -31,13 +31,13 @@ from pyspark.sql.types import StructType
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.reader.admission import Limits, admit
+from holdfast.reader.admission import AdmissionLimits, admit
 from holdfast.reader.lease import Lease, segment_number
 from holdfast.reader.offsets import EARLIEST, LATEST, Where, marks_in, nested, require_log
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import meeting
-from holdfast.reader.resolve import Span, earliest_offset, lost, pieces
+from holdfast.reader.resolve import OffsetSpan, earliest_offset, lost, pieces
 from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast.batch import RowReading
@@ -107,7 +107,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         starts = self._begun(begun, ends)
         # Never go back and never drop a partition, even if the store shows less than before.
         ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
-        limits = Limits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
+        limits = AdmissionLimits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
         if isinstance(limit, ReadAllAvailable) or not any(limits):
             return self._told(ends)
         starts = {where: self._left(where, offset, ends[where]) for where, offset in starts.items()}
@@ -233,12 +233,12 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
     def _between(self, where: Where, start: int, end: int) -> Sequence[SegmentDocument]:
         return meeting(self._opened().segments(where), start, end) if start < end else ()
 
-    def _span(self, topic: TopicDocument, where: Where, start: int, end: int) -> Span:
+    def _span(self, topic: TopicDocument, where: Where, start: int, end: int) -> OffsetSpan:
         if start < end:
             left = self._next(topic, where, start)
             if start < left:
                 start = min(lost(where, start, left, fail=self._options.fail_on_data_loss), end)
-        return Span(*where, start, end)
+        return OffsetSpan(*where, start, end)
 
     # -- the lease ----------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         if self._lease is None:
             if not root.is_store():
                 raise Invalid(
-                    "a lease needs a store: the retention of a log's own directory asks nobody",
+                    "a lease needs a store: retention in a log's own directory checks no leases",
                     hint="leave reader out, or read the store that the log ships to",
                 )
             self._lease = Lease(root.store, root.log, options.reader, options.lease_seconds, SystemClock())

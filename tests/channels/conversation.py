@@ -25,7 +25,7 @@ from holdfast.channels import (
     MemoryPersistence,
     SdsMessage,
 )
-from holdfast.channels.keeping.snapshot import Known
+from holdfast.channels.keeping.snapshot import KnownMessage
 from holdfast.channels.wire.message import raw
 from holdfast.channels.wire.nim import NIM
 from holdfast.testing import ManualClock
@@ -133,9 +133,9 @@ def on_disk(log: Log) -> State:
     return msgspec.structs.replace(data, known=once(data.known)), records(log)
 
 
-def once(known: Sequence[Known]) -> tuple[Known, ...]:
+def once(known: Sequence[KnownMessage]) -> tuple[KnownMessage, ...]:
     """Each id once: what a failed commit was to keep comes again."""
-    found: dict[str, Known] = {}
+    found: dict[str, KnownMessage] = {}
     for one in known:
         found.setdefault(one.message_id, one)
     return tuple(found.values())

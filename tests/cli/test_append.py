@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Keyring
 from holdfast.cli.verbs import append
-from holdfast.journal.sqlite.filed_groups import FiledGroups
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
 pytestmark = pytest.mark.disk
@@ -165,13 +165,13 @@ def test_a_receipt_is_printed_only_when_its_record_is_durable(
 ) -> None:
     """However long the commit takes, the receipt is printed after it."""
     told, told_early = Event(), []
-    commit = FiledGroups.append_group
+    commit = GroupFileStore.append_group
 
-    def commit_late(groups: FiledGroups, *frame: Any) -> None:
+    def commit_late(groups: GroupFileStore, *frame: Any) -> None:
         told_early.append(told.wait(0.2))
         commit(groups, *frame)
 
-    monkeypatch.setattr(FiledGroups, "append_group", commit_late)
+    monkeypatch.setattr(GroupFileStore, "append_group", commit_late)
     monkeypatch.setattr(append, "emit_json", lambda receipt: told.set())
     assert run("append", "log", "orders", *arguments, "--json", stdin=stdin).exit_code == 0
     assert told.is_set()

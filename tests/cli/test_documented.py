@@ -35,9 +35,9 @@ from holdfast.model import record_json, row_json
 from holdfast.publish.publication import TableReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
-from holdfast.recovery.rebuild import Lost
+from holdfast.recovery.rebuild import LostRecords
 from holdfast.results import CompactionReport, PartitionCompaction, RebuildReport, RestoreReport
-from holdfast.segments.retention.retention_report import Removed, RetentionReport
+from holdfast.segments.retention.retention_report import RemovedSegment, RetentionReport
 from pyspark_holdfast.pipeline import run_report as pipeline_report
 from pyspark_holdfast.pipeline.run_report import InputReport, RunReport
 from pyspark_holdfast.pipeline.table_reports import TableStatus
@@ -103,8 +103,11 @@ def test_global_options_are_documented() -> None:
     [
         ("For all verbs", [output.ErrorLine]),
         ("holdfast append", [Receipt]),
-        ("holdfast read", [record_json.RecordLine, row_json.RowLine, read.PositionLine]),
-        ("holdfast topics", [topics.TopicLine, topics.SchemaVersion, topics.RetentionPolicy, summary.PartitionStatus]),
+        ("holdfast read", [record_json.RecordLine, row_json.JsonRow, read.PositionLine]),
+        (
+            "holdfast topics",
+            [topics.TopicEntryLine, topics.SchemaVersionLine, topics.RetentionPolicy, summary.PartitionStatus],
+        ),
         (
             "holdfast topics",
             [root_report.RootTopic, root_report.RootPartition, root_report.RootSchema, root_report.RootTable],
@@ -124,12 +127,12 @@ def test_global_options_are_documented() -> None:
         ),
         ("holdfast seal", [seal.SealLine]),
         ("holdfast metrics", [metrics.MetricLine]),
-        ("holdfast retain", [RetentionReport, Removed]),
-        ("holdfast reconcile", [reconcile.Reconciled, Finding, Repair]),
-        ("holdfast rebuild", [RebuildReport, Lost]),
+        ("holdfast retain", [RetentionReport, RemovedSegment]),
+        ("holdfast reconcile", [reconcile.ReconcileLine, Finding, Repair]),
+        ("holdfast rebuild", [RebuildReport, LostRecords]),
         ("holdfast compact", [CompactionReport, PartitionCompaction]),
         ("holdfast publish", [TableReport]),
-        ("holdfast ship", [ship.ShipReport, ship.Left]),
+        ("holdfast ship", [ship.ShipReport, ship.UnshippedLine]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),
         ("holdfast serve", [serve.ServingLine]),

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import Keyring
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite.entry_walk import EntryWalk
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from tests.cli.conftest import Run, objects, tamper
@@ -407,7 +407,7 @@ def test_a_tree_out_of_order_does_not_hold_it_up(log: Path, monkeypatch: pytest.
 
     class Stuck:
         def __init__(self, connection: apsw.Connection) -> None:
-            self._real, self.connection, self.late = connection, self, LateRows()
+            self._real, self.connection, self.late = connection, self, UnfoldedRows()
 
         def execute(self, sql: str, values: tuple[int, ...] = ()) -> apsw.Cursor:
             return self._real.execute(sql, (*values[:-1], 2) if values else ())

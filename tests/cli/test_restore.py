@@ -99,7 +99,7 @@ def test_it_says_that_it_takes_over_and_asks(run: Run, store: Path, answer: byte
     """Unless the answer is yes nothing happens, here or on the store."""
     result = run("restore", store, "back", stdin=answer)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "this takes the log over: whoever owns it now is shut out" in result.stderr
+    assert "this takes the log over: its current owner is fenced" in result.stderr
     assert "nothing was changed" in result.stderr
     assert (len(epochs(store)), Path("back").exists()) == (1, False)
     assert run("restore", store, "back", stdin=b"y\n").exit_code == 0

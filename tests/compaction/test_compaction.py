@@ -19,7 +19,7 @@ from holdfast import Corrupt, Invalid, Log, NotFound, Settings, Unavailable
 from holdfast.cli.program import program
 from holdfast.compaction import compactor, run_rewrite
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.store import layout
 from holdfast.store.port import Body
 from tests.compaction.conftest import Compact, expected, files, payloads, ship
@@ -339,7 +339,7 @@ def forged(root: Root) -> RewriteDocument:
         partition=0,
         number=0,
         nonce="f" * 16,
-        outputs=(Rewritten(upto=2, segment=document),),
+        outputs=(RewrittenFile(upto=2, segment=document),),
         rewritten_us=1,
     )
 

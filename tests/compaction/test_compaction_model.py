@@ -13,7 +13,7 @@ from holdfast import Log
 from holdfast.compaction import compactor
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.piece_rows import TaskReader
-from holdfast.reader.read_columns import Shaping, schema_of
+from holdfast.reader.read_columns import RowShaper, schema_of
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.read_plan import Task, tasks_of
 from holdfast.reader.resolve import bounds_of, pieces, resolve
@@ -158,7 +158,7 @@ class Model:
         found = pieces(self._settled, resolved.spans, options, bounds)
         tasks = tasks_of(found, 2**20, self._random.randint(0, 5))
         schema = schema_of(resolved.shape.columns)
-        shaping = Shaping([column.source for column in resolved.shape.columns], schema, is_raw=True)
+        shaping = RowShaper([column.source for column in resolved.shape.columns], schema, is_raw=True)
         reader = TaskReader(self._settled.store, options, shaping, bounds)
         batches = (batch for task in tasks for batch in reader.read(Task.decode(task.encode())))
         assert [row for batch in batches for row in batch.column("payload").to_pylist()] == self.expected()

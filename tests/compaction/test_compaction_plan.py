@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.compaction.compaction_plan import Run, plan
+from holdfast.compaction.compaction_plan import FileRun, plan
 from holdfast.model.segment import NO_CHAIN, NO_CONTENT, Segment, SegmentFacts, SegmentHead
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect
@@ -50,11 +50,11 @@ def in_effect(segments: list[SegmentDocument]) -> list[InEffect]:
     return [InEffect(one, one.number + 1) for one in segments]
 
 
-def numbers(runs: list[Run]) -> list[tuple[int, int]]:
+def numbers(runs: list[FileRun]) -> list[tuple[int, int]]:
     return [run.numbers for run in runs]
 
 
-def applied(files: list[InEffect], runs: list[Run]) -> list[InEffect]:
+def applied(files: list[InEffect], runs: list[FileRun]) -> list[InEffect]:
     """The files after these runs became one file each, of whatever size."""
     starts = {run.numbers[0]: run for run in runs}
     inside = {file.segment.number for run in runs for file in run.files}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Expired, Invalid, NotFound
-from holdfast.segments.retention.retention_plan import Planned, Policy, Removal, Waiting, waited
+from holdfast.segments.retention.retention_plan import ConsumerHold, Policy, Removal, RetentionPlan, waited
 from holdfast.testing import ManualClock
 from tests.segments.planting import wait_for
 from tests.unit.test_retention_plan import segment
@@ -206,9 +206,9 @@ def test_the_plan_keeps_what_is_unread_up_to_the_limit(rows, floor, due, over):
         segments.append(segment(number, first, count, 10 * count))
         first += count
     plan = waited(
-        Planned(tuple(Removal(one, "count") for one in segments[:due])),
-        Planned(tuple(Removal(one, "age") for one in segments[:over])),
-        Waiting(floor, Policy(records_max=1)),
+        RetentionPlan(tuple(Removal(one, "count") for one in segments[:due])),
+        RetentionPlan(tuple(Removal(one, "age") for one in segments[:over])),
+        ConsumerHold(floor, Policy(records_max=1)),
     )
     going = [removal.segment for removal in plan.removals]
     read = [one for one in segments[:due] if one.end <= floor]

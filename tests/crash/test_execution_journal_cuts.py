@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Settings
 from holdfast.execution.journal.entries import ENDED, Ended, StepResult
 from holdfast.execution.journal.execution_id import derived_id
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.journal.folding import unfolded
-from holdfast.execution.journal.recorded import in_order
 from holdfast.testing import ManualClock
 from tests.executions.by_hand import append, finish, fold_now, opened, release
 from tests.harness.cuts import Cut, examine, record, without_syncs

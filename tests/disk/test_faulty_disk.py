@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from holdfast import disk as holdfast_disk
 from holdfast.errors import Invalid
-from holdfast.testing.disk_change import SECTOR, Change, Link, Truncate, Write
+from holdfast.testing.disk_change import SECTOR, Change, LinkChange, TruncateChange, WriteChange
 from holdfast.testing.fault import Fault, Kind, Op
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.power_cut import PowerCut
@@ -271,8 +271,8 @@ def one_file(*pending: Change, durable: bytes = b"") -> PowerCut:
     return PowerCut({"f": 0}, {0: durable}, pending)
 
 
-def write(offset: int, data: bytes) -> Write:
-    return Write(0, "f", offset, data)
+def write(offset: int, data: bytes) -> WriteChange:
+    return WriteChange(0, "f", offset, data)
 
 
 def contents(cut: PowerCut, limit: int = 1000, seed: int = 0) -> set[bytes]:
@@ -324,12 +324,12 @@ def test_a_small_limit_still_sees_every_kind() -> None:
 
 
 writes = st.builds(write, st.integers(0, 2000), st.binary(min_size=1, max_size=1500))
-truncates = st.builds(lambda size: Truncate(0, "f", size), st.integers(0, 3000))
+truncates = st.builds(lambda size: TruncateChange(0, "f", size), st.integers(0, 3000))
 
 
 @given(st.lists(writes, max_size=6), st.binary(max_size=2000), st.integers(0, 99))
 def test_a_sector_never_holds_a_later_write_without_an_earlier_one(
-    pending: list[Write], durable: bytes, seed: int
+    pending: list[WriteChange], durable: bytes, seed: int
 ) -> None:
     """Each sector of each state is a version of that sector which the program had written at some time."""
     image = bytearray(durable.ljust(8 * SECTOR, b"\0"))
@@ -350,9 +350,9 @@ def test_the_state_with_everything_is_what_the_program_saw(changes: list[Change]
     try:
         os.pwrite(descriptor, durable, 0)
         for change in changes:
-            if isinstance(change, Write):
+            if isinstance(change, WriteChange):
                 os.pwrite(descriptor, change.data, change.offset)
-            elif isinstance(change, Truncate):
+            elif isinstance(change, TruncateChange):
                 os.ftruncate(descriptor, change.size)
         expected = os.pread(descriptor, 10_000, 0)
     finally:
@@ -364,7 +364,7 @@ def test_the_state_with_everything_is_what_the_program_saw(changes: list[Change]
 
 def test_a_state_says_what_survived_and_what_was_lost() -> None:
     """The description names each change on its side, and the sectors of a torn one."""
-    cut = PowerCut({}, {0: b""}, (Link("f", 0), Write(0, "f", 0, b"a" * 2 * SECTOR)))
+    cut = PowerCut({}, {0: b""}, (LinkChange("f", 0), WriteChange(0, "f", 0, b"a" * 2 * SECTOR)))
     described = {state.label.split()[0]: state.describe() for state in cut.states(limit=2)}
     assert "survived: nothing; lost: create f, write f 0+1024" in described["nothing"]
     assert "survived: create f, write f 0+1024; lost: nothing" in described["everything"]

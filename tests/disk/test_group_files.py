@@ -34,7 +34,7 @@ from holdfast.journal.commit import writer
 from holdfast.journal.groups.group_files import GroupFiles
 from holdfast.journal.groups.group_frame import HEAD_BYTES, SECTOR_BYTES, head_of, padded
 from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile
-from holdfast.journal.sqlite.filed_groups import FiledGroups
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.testing import Fault, FaultyDisk
 
 pytestmark = pytest.mark.disk
@@ -646,9 +646,9 @@ def append_to_files(log: Log, payloads: Iterable[bytes]) -> None:
 def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp_path, monkeypatch):
     """The owner seals, and gives files away, between the reader's look at the database and its look at the files."""
     monkeypatch.setattr(writer, "_LATE_ENTRIES_MAX", 10_000)
-    looks, look = [], FiledGroups._look
+    looks, look = [], GroupFileStore._look
 
-    def late_look(self: FiledGroups, connection: apsw.Connection, *durable: tuple[int, int]) -> Any:
+    def late_look(self: GroupFileStore, connection: apsw.Connection, *durable: tuple[int, int]) -> Any:
         looks.append(connection.execute("SELECT groups FROM log").fetchall())  # the snapshot is taken
         if len(looks) == nth:
             log.seal()
@@ -657,7 +657,7 @@ def test_a_reader_whose_snapshot_is_older_than_the_files_sees_no_damage(nth, tmp
 
     with opened(tmp_path / "log") as log:
         append_to_files(log, numbered(60))
-        monkeypatch.setattr(FiledGroups, "_look", late_look)
+        monkeypatch.setattr(GroupFileStore, "_look", late_look)
         with opened(tmp_path / "log", read_only=True) as beside:
             assert len(looks) >= nth
             assert beside.problems == ()

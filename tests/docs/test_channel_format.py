@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Keyring
 from holdfast.channels import ChannelMeta, HistoryEntry, SdsMessage
-from holdfast.channels.keeping.snapshot import Buffered, Known, RepairRequest, Unacknowledged
+from holdfast.channels.keeping.snapshot import BufferedMessage, KnownMessage, RepairRequest, UnacknowledgedMessage
 from holdfast.channels.keeping.storage import decode_known, decode_meta, encode_known, encode_meta
 from holdfast.channels.wire.derived_ids import check_derived_id, with_derived_id
 from holdfast.channels.wire.detect import dialect
@@ -24,8 +24,8 @@ M1 = SdsMessage("m1", "ch", 5, b"\x01\x02\x03", "alice")
 M4 = SdsMessage("m4", "ch", 9, b"x", "bob", (HistoryEntry("m3", b"", "bob"),))
 META = ChannelMeta(
     lamport=6,
-    outgoing=(Unacknowledged(M1, 1_700_000_000_123, 1),),
-    incoming=(Buffered(M4, ("m3",), 1_700_000_001_000),),
+    outgoing=(UnacknowledgedMessage(M1, 1_700_000_000_123, 1),),
+    incoming=(BufferedMessage(M4, ("m3",), 1_700_000_001_000),),
     requests=(RepairRequest(HistoryEntry("m3", b"", "bob"), 1_700_000_090_000),),
     met=("m0",),
     dialect="nim",
@@ -51,7 +51,7 @@ def test_the_examples_of_snapshots_are_what_is_written_and_read():
 
 def test_the_example_of_an_id_is_what_is_written_and_read():
     """With its time and its sender."""
-    known = Known("k1", 1_700_000_000_123, "bob")
+    known = KnownMessage("k1", 1_700_000_000_123, "bob")
     assert examples()["k1 of bob"] == encode_known(known)
     assert decode_known(examples()["k1 of bob"]) == [known]
 

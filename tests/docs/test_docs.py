@@ -27,8 +27,8 @@ from holdfast.reader.read_columns import ENCRYPTED, KAFKA, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
-from holdfast.recovery.rebuild import Lost
-from holdfast.segments.retention.retention import Removed
+from holdfast.recovery.rebuild import LostRecords
+from holdfast.segments.retention.retention import RemovedSegment
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.alarm import AlarmState
 from holdfast.shipping.shipping_stats import ShippingStats
@@ -230,9 +230,9 @@ def test_every_public_name_is_documented():
         Finding,
         Repair,
         results.RetentionReport,
-        Removed,
+        RemovedSegment,
         results.RebuildReport,
-        Lost,
+        LostRecords,
         SegmentStats,
         ShippingStats,
         PoolState,

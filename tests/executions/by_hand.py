@@ -7,9 +7,9 @@ from uuid import UUID
 from holdfast import Log
 from holdfast.execution.journal.entries import Entry, Status, StepResult
 from holdfast.execution.journal.execution_id import fresh_id
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.journal.folding import fold, unfolded
 from holdfast.execution.journal.live_execution import LiveExecution
-from holdfast.execution.journal.recorded import in_order
 from tests.executions.waiting_room import room_of
 
 

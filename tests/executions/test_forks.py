@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Log
 from holdfast.execution.journal.entries import StepResult
-from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.work.execution_views import unfolded
 
 pytestmark = pytest.mark.disk

@@ -18,7 +18,7 @@ from holdfast import Keyring
 from holdfast.errors import Full, Invalid, NotFound, OutcomeUnknown, PromiseRejected, Unavailable
 from holdfast.execution.journal.entries import SignalSent
 from holdfast.execution.waits import inbox as inbox_module
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.inbox_message import MESSAGE, Message, encode, file_name, message
 from holdfast.execution.waits.promise_token import Token
 from holdfast.log.execution_requests import request
@@ -140,7 +140,7 @@ def test_a_log_that_has_no_executions_looks_for_no_messages(tmp_path):
     with open_log(tmp_path / "log") as log:
         log.topic("events").append(b"1")
     with open_log(tmp_path / "log") as log:
-        assert log._executions._attendant is None
+        assert log._executions._background is None
 
 
 def test_somebody_who_reads_a_log_that_nobody_owns_is_told_so(tmp_path):
@@ -152,7 +152,7 @@ def test_somebody_who_reads_a_log_that_nobody_owns_is_told_so(tmp_path):
 def test_a_message_whose_answer_does_not_come_in_time_is_applied_all_the_same(tmp_path):
     begun(tmp_path / "log")
     with open_log(tmp_path / "log", executions={"poll_interval_ms": 3_600_000}) as log:
-        wait_until(lambda: log._executions._attendant._pause() > 1000)
+        wait_until(lambda: log._executions._background._pause() > 1000)
         with reading(tmp_path / "log") as other, pytest.raises(OutcomeUnknown, match="inbox"):
             other._executions.ask("signal", a_signal().fields, timeout=0.05)
     with open_log(tmp_path / "log") as log:
@@ -342,7 +342,7 @@ def test_a_folder_that_others_may_write_to_or_that_is_none_is_not_used(tmp_path,
     else:
         folder.rename(tmp_path / "aside")
         folder.write_bytes(b"")
-        assert not Folder.of(tmp_path / "log", MOST).has_messages()
+        assert not InboxFolder.of(tmp_path / "log", MOST).has_messages()
     with open_log(tmp_path / "log") as log:
         room_of(log).inbox.tick()
         wait_until(lambda: "inbox is not used" in caplog.text)
@@ -357,7 +357,7 @@ def test_a_folder_that_others_may_write_to_or_that_is_none_is_not_used(tmp_path,
 def test_files_and_folder_are_for_the_logs_user_alone(tmp_path):
     begun(tmp_path / "log")
     with open_log(tmp_path / "log", executions={"poll_interval_ms": 3_600_000}) as log:
-        wait_until(lambda: log._executions._attendant._pause() > 1000)
+        wait_until(lambda: log._executions._background._pause() > 1000)
         with reading(tmp_path / "log") as other, pytest.raises(OutcomeUnknown):
             other._executions.ask("signal", a_signal().fields, timeout=0)
         folder = tmp_path / "log/inbox"
@@ -368,7 +368,7 @@ def test_files_and_folder_are_for_the_logs_user_alone(tmp_path):
 
 def test_no_more_messages_lie_there_than_may(tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.execution.waits.inbox_folder.MESSAGES_MAX", 2)
-    folder = Folder.of(tmp_path, MOST)
+    folder = InboxFolder.of(tmp_path, MOST)
     folder.make()
     for number in range(2):
         folder.check_room()

@@ -12,8 +12,8 @@ from holdfast import Full, Invalid, Log, Unavailable
 from holdfast.errors import ExecutionCanceled, ExecutionHeld
 from holdfast.execution.journal.entries import Entry, StepResult
 from holdfast.execution.journal.execution_id import fresh_id
-from holdfast.execution.journal.live_execution import LiveExecution, Suspended
-from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.journal.execution_record import in_order
+from holdfast.execution.journal.live_execution import LiveExecution, Suspension
 from tests.executions.waiting_room import room_of
 from tests.failing_commits import refuse_next_commit
 from tests.stalled import stalled
@@ -242,7 +242,7 @@ def test_closing_the_log_ends_no_execution(open_log):
     live = begin(log)
     live.write(result("first")).result()
     log.close()
-    with pytest.raises(Suspended):
+    with pytest.raises(Suspension):
         live.check()
     again = open_log()
     resumed = begin(again, live.id)

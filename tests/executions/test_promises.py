@@ -262,7 +262,7 @@ def test_the_value_is_of_the_type_that_the_program_asks_for(tmp_path):
         log.executions.resolve(good.token(), {"a": 1})
         log.executions.resolve(bad.token(), "text")
         assert good.result() == {"a": 1}
-        with pytest.raises(Invalid, match="not what the program asks for"):
+        with pytest.raises(Invalid, match="not of the requested type"):
             bad.result()
 
 

@@ -36,10 +36,10 @@ def open_with(path: Path, clock: ManualClock | None = None, **executions: int) -
 def wait_for_first_look(log: Log) -> None:
     """The log looks at once for what it can prune, an hour later again: from now on only the test prunes."""
     looked = threading.Event()
-    attendant = room_of(log).attendant
-    attendant.every(3_600_000, "looked", looked.set)  # tasks run in one thread, in the order in which they were given
+    background = room_of(log).background
+    background.every(3_600_000, "looked", looked.set)  # tasks run in one thread, in the order in which they were given
     assert looked.wait(60)
-    attendant.drop("looked")
+    background.drop("looked")
 
 
 def ended(log: Log, status: str = "completed") -> UUID:

@@ -29,7 +29,7 @@ def clock():
 def still_log(path: Path, **options):
     """A log that looks for schedules only when it is told to."""
     log = open_log(path, **options)
-    room_of(log).attendant.stop()
+    room_of(log).background.stop()
     return log
 
 

@@ -161,5 +161,5 @@ def test_no_more_signals_wait_than_may(tmp_path, monkeypatch):
 def test_its_value_is_of_the_type_that_the_program_asks_for(tmp_path):
     with open_log(tmp_path / "log") as log, running(log) as live:
         log.executions.signal(ID, "paid", "text")
-        with pytest.raises(Invalid, match="not what the program asks for"):
+        with pytest.raises(Invalid, match="not of the requested type"):
             signal(log, live, returns=int).result()

@@ -16,7 +16,7 @@ import pytest
 from holdfast import Invalid, Log, Settings, Unavailable
 from holdfast.errors import AmbiguousEffect, Closed, Diverged, ExecutionCanceled, ExecutionHeld, Full, StepFailed
 from holdfast.execution.journal.entries import AmbiguityResolved, AttemptFailed, EffectIntent, Entry, Opened, StepResult
-from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.steps.context import Context
 from holdfast.testing import ManualClock
 from tests.failing_commits import refuse_next_commit

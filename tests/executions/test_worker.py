@@ -14,7 +14,7 @@ import pytest
 from holdfast import Closed, Full, HoldfastError, Invalid, Log, NotFound, Settings, Unavailable
 from holdfast.errors import ExecutionCanceled, ExecutionError, ExecutionHeld
 from holdfast.execution.work.work_function import work_functions
-from holdfast.execution.work.work_run import RetryPolicy, Taken
+from holdfast.execution.work.work_run import ClaimedExecution, RetryPolicy
 from holdfast.model.control_rows import DiskFailed
 from holdfast.testing import ManualClock
 from tests.failing_commits import refuse_next_commit
@@ -283,7 +283,7 @@ def test_what_has_ended_is_not_work_however_often_it_is_asked_for(open_log):
     work(log, job)
     assert log.executions.start("job", 7, id=started) == started
     work(log, job)
-    late = Taken(log._executions.room(), row, work_functions([job])["job"], RetryPolicy(0, 1.0, 9))
+    late = ClaimedExecution(log._executions.room(), row, work_functions([job])["job"], RetryPolicy(0, 1.0, 9))
     with pytest.raises(ExecutionHeld, match="no work left"):
         late.run()
     assert calls == [7]

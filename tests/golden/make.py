@@ -37,14 +37,14 @@ from tests.golden.make_table import make_table
 import holdfast
 from holdfast import Keyring, Log, Receipt, Record, Settings
 from holdfast.crypto import digests as chain
-from holdfast.crypto.cipher import AesGcmCipher, Source
+from holdfast.crypto.cipher import AesGcmCipher, KeySource
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import KeyEpoch
-from holdfast.journal.kept_time import KeptTime
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.state.spaces import header as space_header
 from holdfast.journal.state.spaces import stored_name, weight_of
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.model import frame
 from holdfast.model.control_rows import (
     LIVE,
@@ -131,7 +131,7 @@ def fixed(path: Path, clock: ManualClock, keyring: Keyring | None = None) -> Ite
     """An open log of which every stored byte is determined."""
     with (
         patch("os.getpid", return_value=4242),
-        patch.object(KeptTime, "write", lambda _: None),  # it is of the moment at which the log was open
+        patch.object(TimeKeeper, "write", lambda _: None),  # it is of the moment at which the log was open
         holdfast.open(path, settings=SETTINGS, keyring=keyring, clock=clock) as log,
     ):
         yield log
@@ -330,7 +330,7 @@ def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
     running = path.with_name(f"{path.name}-running")
     with (
         patch("os.getpid", return_value=4242),
-        patch.object(KeptTime, "write", lambda _: None),  # it is of the moment at which the log was open
+        patch.object(TimeKeeper, "write", lambda _: None),  # it is of the moment at which the log was open
         patch("holdfast.journal.commit.writer._FOLD_S", 3600.0),
         holdfast.open(running, settings=FILED, keyring=keyring, clock=clock) as log,
     ):
@@ -441,7 +441,7 @@ FRAMES: dict[str, Columns] = {
 }
 
 LOG_ID, LINK, SALT = bytes(range(16)), bytes(range(0xA0, 0xB0)), bytes(range(64, 96))
-SOURCE = Source(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"))
+SOURCE = KeySource(KEYS["golden-1"], SALT, LOG_ID + (5).to_bytes(8, "big"))
 FINGERPRINT = bytes(range(0x20, 0x30))
 ENTRIES: dict[str, tuple[Place, Entry]] = {
     "first of a partition": (Place(LOG_ID, "t", 0), Entry(1, 1, 0, 1, 2, 1, 0, 0, 5, 5, chain.NO_LINK, b"", b"body")),
@@ -636,7 +636,7 @@ def store_documents() -> dict[str, AnyDocument]:
         layout.epoch_key(2): documents.EpochDocument(epoch=2, purpose="restore", **claim),
         layout.topic_key("orders", 1): documents.TopicDocument(version=1, **topic),
         layout.topic_key("orders", 2): documents.TopicDocument(
-            version=2, schemas=(_SCHEMA_VERSION,), retention=documents.Limits(0, 3_600_000_000, 1000), **topic
+            version=2, schemas=(_SCHEMA_VERSION,), retention=documents.RetentionLimits(0, 3_600_000_000, 1000), **topic
         ),
         **{layout.manifest_key("orders", 3, d.slot): d for d in manifest_objects()},
         layout.floor_key(2, 9): documents.FloorDocument(log=log, epoch=2, seq=9),
@@ -660,7 +660,7 @@ def compaction_documents() -> dict[str, AnyDocument]:
     assert isinstance(first, documents.SegmentDocument)
     assert isinstance(second, documents.SegmentDocument)
     files = [
-        documents.Rewritten(upto=at + 1, segment=msgspec.structs.replace(one, sha256=f"{at:02x}" * 32))
+        documents.RewrittenFile(upto=at + 1, segment=msgspec.structs.replace(one, sha256=f"{at:02x}" * 32))
         for at, one in enumerate((first, second))
     ]
     nonces = ("0123456789abcdef", "fedcba9876543210")

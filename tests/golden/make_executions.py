@@ -40,7 +40,7 @@ from holdfast.execution.journal.entries import (
     encode_entry,
 )
 from holdfast.execution.journal.execution_id import derived_id
-from holdfast.execution.journal.recorded import in_order
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.steps import claim_check
 from holdfast.testing.manual_clock import ManualClock
 

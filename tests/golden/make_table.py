@@ -15,7 +15,7 @@ from holdfast.store.directory import DirectoryStore
 from holdfast.tables.data_file import FileWriter, read_file
 from holdfast.tables.table_layout import DELETED
 from holdfast.tables.table_log import TableChange, TableLog, TableSnapshot
-from holdfast.tables.table_run import Position, Run
+from holdfast.tables.table_run import Position, TableRun
 from holdfast.testing.manual_clock import ManualClock
 
 NAME = "orders_now"
@@ -44,7 +44,7 @@ def _write(store: DirectoryStore, clock: ManualClock, path: Path) -> None:
         with FileWriter(store, NAME, schema, number, "a1b2", str(number % 2), clock=clock) as writer:
             writer.write(pa.RecordBatch.from_pylist(rows, schema)) if rows else None
             added = tuple(writer.finish())
-        made = Run(
+        made = TableRun(
             pipeline="shop",
             table=NAME,
             kind="keyed",

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from holdfast import HoldfastError
 from holdfast.testing import Fault, FaultyDisk
-from holdfast.testing.fault import Kind, Step
+from holdfast.testing.fault import DiskStep, Kind
 
 KINDS: list[Kind] = ["eio", "enospc", "short_write", "fsync"]
 
@@ -53,7 +53,7 @@ def fail_at(
             shutil.rmtree(left)
 
 
-def struck(disk: FaultyDisk, kind: Kind) -> list[Step]:
+def struck(disk: FaultyDisk, kind: Kind) -> list[DiskStep]:
     """The steps so far that a fault of this kind may strike: the n-th of them is meant by `nth`."""
     return [step for step in disk.log if Fault(1, kind).matches(step.op)]
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
 from holdfast.segments.file import footer as footers
-from holdfast.segments.file.footer import Footer, Group
+from holdfast.segments.file.footer import Footer, RowGroupStatistics
 from holdfast.segments.file.hashing_sink import BLOCK_BYTES, hash_block
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME, typed_schema
 from holdfast.segments.file.segment_writer import parquet_settings
@@ -42,7 +42,7 @@ def forge(path: Path, claimed: pa.Schema, table: pa.Table, **settings: Any) -> N
             time_min=0,
             time_max=0,
             content=bytes(32),
-            groups=(Group(table.num_rows, 0, 0),),
+            groups=(RowGroupStatistics(table.num_rows, 0, 0),),
             blocks=hashes,
             schema=claimed.serialize().to_pybytes(),
             encrypted_with=None,

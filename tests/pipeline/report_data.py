@@ -6,7 +6,7 @@ from random import Random
 from uuid import UUID
 
 from pyspark_holdfast.pipeline.reports.report_files import file_name
-from pyspark_holdfast.pipeline.reports.report_history import History, with_report
+from pyspark_holdfast.pipeline.reports.report_history import RunHistory, with_report
 from pyspark_holdfast.pipeline.run_report import InputReport, Outcome, RunReport, TableReport
 
 START_MS = 1_794_800_000_000
@@ -64,8 +64,8 @@ def run_report(*tables: TableReport, number: int = 0, **other: object) -> RunRep
     return RunReport(**(values | other))  # type: ignore[arg-type]
 
 
-def history_of(*reports: RunReport) -> History:
-    history = History()
+def history_of(*reports: RunReport) -> RunHistory:
+    history = RunHistory()
     for report in reports:
         history = with_report(history, file_name(report), report)
     return history

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.errors import Invalid
-from holdfast.reader.offsets import Mark, Marks
-from holdfast.tables.table_run import Position, Reason, Run
+from holdfast.reader.offsets import PartitionMark, ReadMarks
+from holdfast.tables.table_run import Position, Reason, TableRun
 from pyspark_holdfast.pipeline.backfill_range import (
     Range,
     clipped,
@@ -31,9 +31,9 @@ from tests.pipeline.test_table_order import made
 PLANNED = ordered([made("paid", "orders")])[0]
 
 
-def run(number: int, end: int, reason: Reason = "run") -> Run:
+def run(number: int, end: int, reason: Reason = "run") -> TableRun:
     marks = Position(source="log", marks={"0": end}, begins={"0": 0})
-    return Run(
+    return TableRun(
         pipeline="p",
         table="paid",
         kind="append",
@@ -50,7 +50,7 @@ def nothing(name: str, since: int | None, before: int | None) -> Spans:
     raise AssertionError("no times were asked for")
 
 
-def met(range_: Range, *runs: Run) -> list[int]:
+def met(range_: Range, *runs: TableRun) -> list[int]:
     return [step.run for step in steps_in(PLANNED, range_, steps_of(runs), nothing)]
 
 
@@ -62,7 +62,7 @@ def test_bounds_are_runs_times_or_offsets() -> None:
     micros = round(noon.timestamp() * 1e6)
     assert parse_range("2026-11-15T12:00:00Z", None).times == parse_range(noon, "").times == (micros, None)
     assert parse_range(str(micros // 1000), None).times == (micros, None)
-    offsets = Marks("", {("orders", 0): Mark(None, 12)})
+    offsets = ReadMarks("", {("orders", 0): PartitionMark(None, 12)})
     assert parse_range('{"orders":{"0":12}}', None).offsets == (offsets, None)
     assert parse_range(None, {"orders": {"0": 12}}).offsets == (None, offsets)
 
@@ -126,7 +126,7 @@ def test_steps_cover_what_was_read_once(sizes: list[int], begin: int, end: int) 
     source = PLANNED.sources[0]
     spans = [spans_between(source, step.before, step.after)[0] for step in steps]
     assert [offset for span in spans for offset in range(*span)] == list(range(ends[-1]))
-    first, last = (Marks("", {("orders", 0): Mark(None, offset)}) for offset in (begin, end))
+    first, last = (ReadMarks("", {("orders", 0): PartitionMark(None, offset)}) for offset in (begin, end))
     asked = Range(offsets=(first, last))
     found = {step.run for step in steps_in(PLANNED, asked, steps, nothing)}
     assert found == {at + 1 for at, span in enumerate(spans) if set(range(*span)) & set(range(begin, end))}
@@ -148,7 +148,7 @@ def test_runs_that_read_joined_rows_are_one_step() -> None:
     """If a table that is read does not tell rows of its runs 1..5 apart, neither can those who read them."""
     planned = ordered([made("a", "orders"), made("b", "a")])[1]
 
-    def read(number: int, upto: int) -> Run:
+    def read(number: int, upto: int) -> TableRun:
         reads = {"a": Position(source="t", version=upto, run=upto)}
         return replace(run(number, 0), reads=reads)
 

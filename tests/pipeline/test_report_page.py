@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_holdfast.pipeline.reports.page_graph import Node, graph
+from pyspark_holdfast.pipeline.reports.page_graph import GraphNode, graph
 from pyspark_holdfast.pipeline.reports.page_words import brief, duration, size, text
-from pyspark_holdfast.pipeline.reports.report_history import History, with_report
+from pyspark_holdfast.pipeline.reports.report_history import RunHistory, with_report
 from pyspark_holdfast.pipeline.reports.report_page import page
 from pyspark_holdfast.pipeline.run_report import InputReport, RunReport, TableReport
 from tests.pipeline.report_data import history_of, run_report, shop, table_input, table_report, topic_input
@@ -55,7 +55,7 @@ class Seen(HTMLParser):
 
 
 HISTORIES = {
-    "no runs": History(),
+    "no runs": RunHistory(),
     "one run": history_of(*shop(1)),
     "forty runs": history_of(*shop(40)),
     "a thousand runs": history_of(*shop(1000)),
@@ -190,7 +190,7 @@ def test_many_runs_are_few_columns() -> None:
 
 def test_no_edge_goes_through_a_box() -> None:
     """A table that reads over a layer has a way of its own past the tables between."""
-    nodes = [Node(name, name, "", "fine") for name in "abc"]
+    nodes = [GraphNode(name, name, "", "fine") for name in "abc"]
     drawn = graph(nodes, [("a", "b"), ("b", "c"), ("a", "c")], "")
     boxes = {(int(x), int(y)) for x, y in re.findall(r'<rect x="(\d+)" y="(\d+)"', drawn)}
     (between,) = [(x, y) for x, y in boxes if x == sorted(x for x, _ in boxes)[1]]
@@ -273,7 +273,7 @@ RUNS = st.builds(
 @given(st.lists(RUNS, max_size=2))
 def test_whatever_a_report_says_there_is_a_page(reports: list[RunReport]) -> None:
     """Reports are files that anybody may have written."""
-    history = History()
+    history = RunHistory()
     for number, report in enumerate(reports):
         history = with_report(history, f"{number}.json", report)
     source = page(history)

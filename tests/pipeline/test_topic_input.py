@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from pyspark_holdfast.pipeline.topic_input import Topics, check_options
+from pyspark_holdfast.pipeline.topic_input import RootTopics, check_options
 
 DAY = 86_400
 RUN = "shop.0b5b7b1c-0000-4000-8000-00000000000"
@@ -27,8 +27,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def topics(root: Path) -> Topics:
-    return Topics(str(root), {}, SystemClock())
+def topics(root: Path) -> RootTopics:
+    return RootTopics(str(root), {}, SystemClock())
 
 
 def test_what_is_new_lies_between_two_positions(root: Path) -> None:

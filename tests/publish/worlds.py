@@ -16,7 +16,7 @@ from holdfast import Log, Settings
 from holdfast.model.segment import SegmentHead
 from holdfast.publish.publication import Publisher
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ExpiredDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import ExpiredDocument, RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.root.rewrites import in_effect, read_rewrites
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
@@ -97,7 +97,7 @@ class World:
             partition=partition,
             number=len(done),
             nonce="0" * 16,
-            outputs=(Rewritten(upto=upto, segment=one),),
+            outputs=(RewrittenFile(upto=upto, segment=one),),
             rewritten_us=CLOCK.now_us(),
         )
         store.create(layout.rewrite_key(topic, partition, len(done)), Body.of(documents.encode(rewrite)))

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.reader.admission import Limits, admit
+from holdfast.reader.admission import AdmissionLimits, admit
 from holdfast.reader.offsets import Where
 from holdfast.root.objects.documents import SegmentDocument
 from tests.reader.manifests import end_of, manifests, segment
 
 pytestmark = pytest.mark.unit
 
-NO_LIMITS = Limits()
+NO_LIMITS = AdmissionLimits()
 limits = st.builds(
-    Limits,
+    AdmissionLimits,
     offsets=st.integers(0, 200),
     bytes=st.sampled_from([0, 1, 10**6, 10**9]) | st.integers(0, 10**9),
     segments=st.integers(0, 20),
@@ -107,17 +107,17 @@ def test_the_oldest_records_are_taken_first():
         A: [segment(0, 10, times=(50, 60))],
         B: [segment(0, 10, partition=1, times=(1, 2)), segment(10, 10, number=1, partition=1, times=(3, 4))],
     }
-    assert admit({A: 0, B: 0}, behind, Limits(segments=2)) == {A: 0, B: 20}
+    assert admit({A: 0, B: 0}, behind, AdmissionLimits(segments=2)) == {A: 0, B: 20}
 
 
 def test_a_segment_larger_than_the_limit_is_taken_alone():
     behind = {A: [segment(0, 10, size=10**9), segment(10, 10, number=1, size=10)]}
-    assert admit({A: 0}, behind, Limits(bytes=100)) == {A: 10}
+    assert admit({A: 0}, behind, AdmissionLimits(bytes=100)) == {A: 10}
 
 
 def test_offsets_are_shared_in_proportion_to_what_is_there():
     behind = {A: [segment(0, 900)], B: [segment(0, 100, partition=1)]}
-    assert admit({A: 0, B: 0}, behind, Limits(offsets=100)) == {A: 90, B: 10}
+    assert admit({A: 0, B: 0}, behind, AdmissionLimits(offsets=100)) == {A: 90, B: 10}
 
 
 def test_a_partition_gets_its_turn_beside_more_busy_ones_than_the_limit_has_records():
@@ -134,12 +134,12 @@ def test_a_partition_gets_its_turn_beside_more_busy_ones_than_the_limit_has_reco
             for topic, number in busy
         }
         behind[large] = [segment(0, there, partition=3, times=(5, 50))] if at[large] < there else []
-        at = admit(at, behind, Limits(offsets=3))
+        at = admit(at, behind, AdmissionLimits(offsets=3))
     assert at[large] == there
     assert min(at[where] for where in busy) > 10
 
 
 def test_what_a_small_partition_cannot_use_goes_to_the_others():
     behind = {A: [segment(0, 1000)], B: [segment(0, 1, partition=1)]}
-    taken = admit({A: 0, B: 0}, behind, Limits(offsets=10))
+    taken = admit({A: 0, B: 0}, behind, AdmissionLimits(offsets=10))
     assert taken[A] + taken[B] == 10

@@ -20,8 +20,8 @@ from holdfast.root.objects.documents import (
     EpochDocument,
     ExpiredDocument,
     FloorDocument,
-    Limits,
     LogDocument,
+    RetentionLimits,
     SegmentDocument,
     TopicDocument,
 )
@@ -246,7 +246,7 @@ RESTORE_ATTACKS = {
     if name not in ("the name of a checkpoint", "a checkpoint of what never was")  # passed over: the objects say it all
 }
 RESTORE_ATTACKS["a policy that deletes everything"] = lambda a, log: a.change(
-    layout.topic_key("orders", 1), TopicDocument, retention=Limits(1, 1, 1)
+    layout.topic_key("orders", 1), TopicDocument, retention=RetentionLimits(1, 1, 1)
 )
 RESTORE_ATTACKS["a claim"] = lambda a, log: a.write(
     layout.epoch_key(2),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
 from holdfast.reader.offsets import (
-    Mark,
-    Marks,
+    PartitionMark,
+    ReadMarks,
     format_marks,
     format_offsets,
     marks_in,
@@ -37,7 +37,7 @@ def test_offsets_come_back_from_their_text(given_offsets):
 @given(offsets)
 def test_offsets_come_back_from_what_json_decodes_to(given_offsets):
     assert marks_in(nested(given_offsets)).ends == given_offsets
-    assert marks_in({LOG: nested(given_offsets)}) == Marks(LOG, marks_in(nested(given_offsets)).of)
+    assert marks_in({LOG: nested(given_offsets)}) == ReadMarks(LOG, marks_in(nested(given_offsets)).of)
 
 
 @given(offsets, st.integers())
@@ -106,12 +106,12 @@ def test_marks_are_numbers_and_never_words(offset):
     assert parse_offsets('{"orders":{"0":0}}', least=0).ends == {("orders", 0): 0}
 
 
-spans = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61)).map(lambda pair: Mark(min(pair), max(pair)))
+spans = st.tuples(st.integers(0, 2**61), st.integers(0, 2**61)).map(lambda pair: PartitionMark(min(pair), max(pair)))
 
 
 @given(st.dictionaries(places, spans, max_size=12))
 def test_marks_come_back_from_their_text_and_mean_their_ends_as_offsets(of):
-    marks = Marks(LOG, of)
+    marks = ReadMarks(LOG, of)
     assert parse_marks(format_marks(marks)) == parse_offsets(format_marks(marks)) == marks
     assert marks.ends == {where: mark.end for where, mark in of.items()}
 
@@ -132,7 +132,7 @@ def test_marks_of_several_logs_are_refused():
 
 
 def test_a_topic_may_be_called_as_a_log_is():
-    assert parse_offsets(f'{{"{LOG}":{{"0":5}}}}') == Marks("", {(LOG, 0): Mark(None, 5)})
+    assert parse_offsets(f'{{"{LOG}":{{"0":5}}}}') == ReadMarks("", {(LOG, 0): PartitionMark(None, 5)})
 
 
 def test_marks_are_refused_at_another_log_and_offsets_are_not():

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.reader import prefetch as prefetching_module
-from holdfast.reader.object_bytes import Part
+from holdfast.reader.object_bytes import ByteRange
 from holdfast.reader.prefetch import Prefetch, prefetching
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body, StoreRefused, StoreUnavailable
@@ -31,7 +31,7 @@ class CountingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__("counting", SystemClock())
-        self.asked: Counter[Part] = Counter()
+        self.asked: Counter[ByteRange] = Counter()
         self.asked_late = 0
         """Requests of the reading itself, which nobody made ahead."""
         self.at_once = self.at_once_most = 0
@@ -45,7 +45,7 @@ class CountingStore(MemoryStore):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._counting:
-            self.asked[Part(key, start, start + length)] += 1
+            self.asked[ByteRange(key, start, start + length)] += 1
             self.asked_late += threading.current_thread() not in ours()
             self.at_once += 1
             self.at_once_most = max(self.at_once_most, self.at_once)
@@ -91,11 +91,11 @@ def content(number: int) -> bytes:
     return bytes([number]) * SIZE
 
 
-def part(number: int) -> Part:
-    return Part(f"segments/{number}", 0, SIZE)
+def part(number: int) -> ByteRange:
+    return ByteRange(f"segments/{number}", 0, SIZE)
 
 
-def parts(count: int = COUNT) -> list[Part]:
+def parts(count: int = COUNT) -> list[ByteRange]:
     return [part(number) for number in range(count)]
 
 

@@ -18,7 +18,7 @@ from holdfast.reader.read_columns import (
     PARTITION,
     RAW,
     TOPIC,
-    Shaping,
+    RowShaper,
     choose,
     columns_of,
     schema_of,
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.unit
 TYPED = declare(pa.schema({"city": pa.string(), "count": pa.int32()}))
 
 
-def shaping(names: list[str] | None = None, target: pa.Schema | None = None) -> Shaping:
+def shaping(names: list[str] | None = None, target: pa.Schema | None = None) -> RowShaper:
     chosen = choose(RAW, names)
-    return Shaping([column.source for column in chosen], target or schema_of(chosen), is_raw=True)
+    return RowShaper([column.source for column in chosen], target or schema_of(chosen), is_raw=True)
 
 
 def test_raw_topics_have_the_columns_of_their_files():
@@ -125,16 +125,16 @@ def test_batches_of_several_topics_keep_their_own():
 def test_a_column_that_came_with_a_later_version_is_null():
     columns = columns_of(TYPED)
     rows = pa.RecordBatch.from_pydict({"_offset": pa.array([5]), "city": pa.array(["Ulm"])})
-    found = Shaping([c.source for c in columns], schema_of(columns), is_raw=False).shape(rows, "t", 0)
+    found = RowShaper([c.source for c in columns], schema_of(columns), is_raw=False).shape(rows, "t", 0)
     assert found.select(["_offset", "city", "count"]).to_pylist() == [{"_offset": 5, "city": "Ulm", "count": None}]
 
 
 def test_a_wider_type_is_made_and_a_value_that_does_not_fit_is_refused():
     rows = pa.RecordBatch.from_pydict({"count": pa.array([1, 300], pa.int32())})
-    wide = Shaping(["count"], pa.schema([pa.field("count", pa.int64())]), is_raw=False).shape(rows, "t", 0)
+    wide = RowShaper(["count"], pa.schema([pa.field("count", pa.int64())]), is_raw=False).shape(rows, "t", 0)
     assert wide.column(0).to_pylist() == [1, 300]
     with pytest.raises(Invalid, match="column 'count' does not fit its type type=int8 stored=int32") as refused:
-        Shaping(["count"], pa.schema([pa.field("count", pa.int8())]), is_raw=False).shape(rows, "t", 0)
+        RowShaper(["count"], pa.schema([pa.field("count", pa.int8())]), is_raw=False).shape(rows, "t", 0)
     assert "300" not in str(refused.value)
 
 
@@ -176,7 +176,7 @@ def test_rows_without_a_column_still_have_a_number():
 
 def test_made_rows_of_typed_topics_have_their_own_name_for_offsets():
     columns = choose(columns_of(TYPED), ["_offset", "_topic"])
-    (rows,) = Shaping([c.source for c in columns], schema_of(columns), is_raw=False).made("t", 0, 3, 5)
+    (rows,) = RowShaper([c.source for c in columns], schema_of(columns), is_raw=False).made("t", 0, 3, 5)
     assert rows.to_pylist() == [{"_offset": 3, "_topic": "t"}, {"_offset": 4, "_topic": "t"}]
 
 
@@ -184,7 +184,7 @@ def test_made_rows_of_typed_topics_have_their_own_name_for_offsets():
 def test_a_users_column_with_a_name_of_ours_is_the_users(name):
     """Of a typed topic nothing but what begins with an underscore is the log's; its file is needed, and its values."""
     columns = choose(columns_of(declare(pa.schema({name: pa.int64()}))), [name])
-    shape = Shaping([c.source for c in columns], schema_of(columns), is_raw=False)
+    shape = RowShaper([c.source for c in columns], schema_of(columns), is_raw=False)
     assert shape.needs_file
     rows = pa.RecordBatch.from_pydict({"_offset": pa.array([5]), name: pa.array([1000])})
     assert shape.shape(rows, "t", 0).to_pylist() == [{name: 1000}]
@@ -205,7 +205,7 @@ def test_a_users_column_with_a_name_of_ours_is_the_users(name):
 )
 def test_a_value_that_would_be_rounded_does_not_fit(stored, values, is_fit):
     rows = pa.RecordBatch.from_arrays([pa.array(values, stored)], names=["price"])
-    shape = Shaping(["price"], pa.schema([pa.field("price", pa.float32())]), is_raw=False)
+    shape = RowShaper(["price"], pa.schema([pa.field("price", pa.float32())]), is_raw=False)
     if is_fit:
         assert shape.shape(rows, "t", 0).num_rows == len(values)
     else:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Invalid
 from holdfast.reader import read_options as module
-from holdfast.reader.offsets import Mark, Marks
+from holdfast.reader.offsets import PartitionMark, ReadMarks
 from holdfast.reader.read_options import (
     OPTION_NAMES,
     SPLIT_BYTES,
@@ -54,14 +54,14 @@ CASES = {
     "startingOffsets": Case(
         '{"orders":{"0":5}}',
         "starting_offsets",
-        Marks("", {("orders", 0): Mark(None, 5)}),
+        ReadMarks("", {("orders", 0): PartitionMark(None, 5)}),
         "first",
         "startingOffsets: these are not",
     ),
     "endingOffsets": Case(
         '{"orders":{"0":-1}}',
         "ending_offsets",
-        Marks("", {("orders", 0): Mark(None, -1)}),
+        ReadMarks("", {("orders", 0): PartitionMark(None, -1)}),
         "earliest",
         "endingOffsets: these are not",
     ),
@@ -72,7 +72,7 @@ CASES = {
     "asOf": Case(
         f'{{"{LOG}":{{"orders":{{"0":[2,5]}}}}}}',
         "as_of",
-        Marks(LOG, {("orders", 0): Mark(2, 5)}),
+        ReadMarks(LOG, {("orders", 0): PartitionMark(2, 5)}),
         '{"orders":{"0":[2,5]}}',
         "asOf: these are not the marks of a read",
     ),

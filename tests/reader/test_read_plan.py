@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.reader.read_plan import Bounds, Piece, Task, pieces_of, tasks_of
+from holdfast.reader.read_plan import Piece, Task, TimeBounds, pieces_of, tasks_of
 from holdfast.store import layout
 from tests.reader.manifests import end_of, lost_segment, manifests, segment
 
 pytestmark = pytest.mark.unit
 
-NO_BOUNDS = Bounds()
+NO_BOUNDS = TimeBounds()
 MIB = 2**20
 splits = st.integers(1, 400 * MIB)
 
@@ -54,7 +54,7 @@ def test_tasks_together_bring_exactly_the_wanted_offsets_once_and_in_order(span,
 
 @given(manifests(min_size=1), st.integers(-1500, 1500), st.integers(-1500, 1500))
 def test_segments_are_left_out_by_time_only_where_no_record_can_match(segments, since, until):
-    bounds = Bounds(since=since, until=until)
+    bounds = TimeBounds(since=since, until=until)
     taken = {piece.head.number for piece in pieces_of(segments, 0, 2**62, bounds)}
     assert taken == {s.number for s in segments if s.time_max >= since and s.time_min <= until}
 

@@ -254,7 +254,7 @@ def test_an_end_beyond_what_is_settled_is_refused_with_what_is(orders):
 @pytest.mark.parametrize("place", ['{"ordres":{"0":3}}', '{"orders":{"2":3}}'])
 @pytest.mark.parametrize("option", ["starting_offsets", "ending_offsets"])
 def test_offsets_of_what_is_not_read_are_a_mistake(orders, option, place):
-    with pytest.raises(Invalid, match="offsets are given for what is not read"):
+    with pytest.raises(Invalid, match="offsets name a partition that is not read"):
         read(orders, **{option: place})
 
 

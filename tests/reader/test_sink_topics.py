@@ -12,7 +12,7 @@ from holdfast import Corrupt, Keyring
 from holdfast.clock import SystemClock
 from holdfast.root.batch_application import apply, manifest_key_of
 from holdfast.root.objects import documents, signature_place
-from holdfast.root.objects.documents import Limits, SinkBatchDocument
+from holdfast.root.objects.documents import RetentionLimits, SinkBatchDocument
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.sink.sink_retention import SinkRetention
 from holdfast.store import layout
@@ -96,7 +96,7 @@ def test_readers_agree_with_a_list_while_files_are_joined_and_retired(place, key
             holdfast.compact(str(place), "spark", delete_after_ms=0, **options)
         else:
             retention = SinkRetention(sink.store, SystemClock(), Grace(0, 0))
-            retention.set_policy("spark", Limits(0, 0, 2))
+            retention.set_policy("spark", RetentionLimits(0, 0, 2))
             retention.apply(*retention.topics())
             retention.set_policy("spark", None)
             sink.version = retention.topics()[0].version

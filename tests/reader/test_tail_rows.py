@@ -23,10 +23,10 @@ from holdfast.crypto import digests
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.entry import Entry, Place, header_of
 from holdfast.reader.open_root import SettledRoot
-from holdfast.reader.read_columns import RAW, Shaping, schema_of
+from holdfast.reader.read_columns import RAW, RowShaper, schema_of
 from holdfast.reader.read_options import ReadOptions
-from holdfast.reader.read_plan import Bounds, Task, pieces_of, tasks_of
-from holdfast.reader.resolve import Span, resolve
+from holdfast.reader.read_plan import Task, TimeBounds, pieces_of, tasks_of
+from holdfast.reader.resolve import OffsetSpan, resolve
 from holdfast.reader.tail_rows import TailReader, TailTask, plan_tail
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import TailEntry
@@ -329,7 +329,7 @@ def test_what_is_settled_between_marks_and_planning_is_not_left_out(written, shi
     resolved = resolve(root, options)
     written.settle()
     written.append(0, 1)
-    assert plan_tail(root, resolved, options).spans == (Span("orders", 0, 10, 14), Span("orders", 1, 0, 4))
+    assert plan_tail(root, resolved, options).spans == (OffsetSpan("orders", 0, 10, 14), OffsetSpan("orders", 1, 0, 4))
 
 
 class Hasty(DirectoryStore):
@@ -348,7 +348,7 @@ class Hasty(DirectoryStore):
 def test_a_listing_that_misses_the_floor_cuts_nothing_off(written, root):
     """Batches were removed while the names were read: what lies behind them has not gone with them."""
     _, task = planned(Hasty(root, SystemClock()))
-    assert task.spans == (Span("orders", 0, 10, 13), Span("orders", 1, 0, 4))
+    assert task.spans == (OffsetSpan("orders", 0, 10, 13), OffsetSpan("orders", 1, 0, 4))
 
 
 class Interfering(DirectoryStore):
@@ -376,7 +376,9 @@ def planned(store: DirectoryStore, **options: Any) -> tuple[TailReader, TailTask
     root = SettledRoot(RootStore(store, RootTrust(None)))
     read_options = ReadOptions(topics=("orders",), include_tail=True, starting_offsets="latest", **options)
     plan = plan_tail(root, resolve(root, read_options), read_options)
-    reader = TailReader(root, read_options, Shaping([c.source for c in RAW], schema_of(RAW), is_raw=True), Bounds())
+    reader = TailReader(
+        root, read_options, RowShaper([c.source for c in RAW], schema_of(RAW), is_raw=True), TimeBounds()
+    )
     return reader, TailTask(bytes.fromhex(root.log), True, plan.spans)
 
 
@@ -619,14 +621,14 @@ def test_with_another_key_encrypted_entries_are_refused(open_shipped, root, keyr
 
 def test_plain_entries_do_not_pass_where_a_key_was_given(written, root, key_file):
     """Whoever names a keyring expects encrypted records: plain ones may have been put there."""
-    with pytest.raises(Invalid, match="a keyring was given, and the log at this root has no keys"):
+    with pytest.raises(Invalid, match="a keyring was passed, and the log at this root has no keys"):
         read(root, keyring=key_file).to_arrow()
 
 
 # -- tasks --------------------------------------------------------------------------------------------------
 
 spans = st.builds(
-    Span, st.text(min_size=1, max_size=5), st.integers(0, 9), st.integers(0, 2**62), st.integers(0, 2**62)
+    OffsetSpan, st.text(min_size=1, max_size=5), st.integers(0, 9), st.integers(0, 2**62), st.integers(0, 2**62)
 )
 
 
@@ -640,7 +642,7 @@ def test_a_task_of_the_tail_comes_back_from_its_bytes(log, is_raw, wanted):
 @pytest.mark.unit
 @given(manifests(min_size=1))
 def test_a_task_of_segments_is_none_of_the_tail(segments):
-    for task in [*tasks_of(pieces_of(segments, 0, 2**62, Bounds()), 2**20), Task(())]:
+    for task in [*tasks_of(pieces_of(segments, 0, 2**62, TimeBounds()), 2**20), Task(())]:
         assert TailTask.decode(task.encode()) is None
 
 

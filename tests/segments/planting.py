@@ -13,7 +13,7 @@ import pytest
 from holdfast import Log, Topic
 from holdfast.log.local_parts import parts_of
 from holdfast.reconcile import reconcile_pass
-from holdfast.reconcile.classify import Classified
+from holdfast.reconcile.classify import Classification
 from holdfast.store import layout
 
 ROWS = 10
@@ -108,7 +108,7 @@ def after_judging(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
     judge = reconcile_pass.classify
     pending = [act]
 
-    def judge_then_act(*args: Any, **options: Any) -> Classified:
+    def judge_then_act(*args: Any, **options: Any) -> Classification:
         judged = judge(*args, **options)
         if judged.findings and pending:
             pending.pop()()

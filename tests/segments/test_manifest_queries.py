@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Log
 from holdfast.journal.groups.group_files import GroupFiles
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite.stored_rows import StoredRows
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LOST
 
@@ -41,7 +41,7 @@ def test_no_question_to_the_manifest_scans_a_table(open_log: Callable[..., Log],
         return True
 
     connection.exec_trace = note
-    LOOKS[look](StoredRows(connection, log.path, GroupFiles(log.path / "durable.db"), LateRows()))
+    LOOKS[look](StoredRows(connection, log.path, GroupFiles(log.path / "durable.db"), UnfoldedRows()))
     connection.exec_trace = None
     assert asked
     for sql, bindings in asked:

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Unavailable
 from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
-from holdfast.recovery.rebuild_plan import Found, choose, plan
+from holdfast.recovery.rebuild_plan import SegmentFound, choose, plan
 
 pytestmark = pytest.mark.disk
 
@@ -196,7 +196,7 @@ def test_a_lost_format_file_is_written_again(filled, open_log, keys):
 # The plan itself.
 
 
-def file(number: int, first: int, rows: int, previous: bytes, salt: bytes = b"a") -> Found:
+def file(number: int, first: int, rows: int, previous: bytes, salt: bytes = b"a") -> SegmentFound:
     head = SegmentHead(
         log_id=b"l" * 16,
         topic="t",
@@ -210,7 +210,7 @@ def file(number: int, first: int, rows: int, previous: bytes, salt: bytes = b"a"
     facts = SegmentFacts(
         rows=rows, size=100, time_min=0, time_max=1, sha256=salt * 32, content=salt * 32, footer=b"f" * 16, key_id=""
     )
-    return Found(Segment(head=head, facts=facts), 0)
+    return SegmentFound(Segment(head=head, facts=facts), 0)
 
 
 def test_of_two_files_with_one_number_the_one_that_its_successor_names_is_right():

@@ -256,7 +256,7 @@ def test_a_damaged_entry_among_many_is_named():
     encoder = single_rows.single_rows(schema)
     bodies = [bytes(encoder.encode([(encoder.taken(row(at))[0], 1)]).body) for at in range(9)]
     bodies[5] = bodies[5][:-9]
-    gathering = tail_batches.TypedGathering(schema.stored, typed_schema(schema.stored))
+    gathering = tail_batches.TypedBatchBuffer(schema.stored, typed_schema(schema.stored))
     for at, body in enumerate(bodies):
         gathering.add(at, 1, body)
     with pytest.raises(tail_batches.BadEntryRows) as found:

@@ -10,7 +10,7 @@ from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, F
 from holdfast.journal.sessions.outcomes import Outcome, Refusal, Repeat, RunOutcome
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Encoded, Row
+from holdfast.model.record_columns import Columns, EncodedRows, Row
 from holdfast.owner import wire
 from holdfast.owner.group_frames import PackedGroup
 from holdfast.signals import Signal
@@ -26,7 +26,7 @@ ROWS: list[Row] = [
 
 def items() -> list[Item]:
     """All kinds of items and operations."""
-    encoded = Encoded(2, 5, 7, b"the bytes of an entry's body", b"fingerprint")
+    encoded = EncodedRows(2, 5, 7, b"the bytes of an entry's body", b"fingerprint")
     encoded.key = encoded.batch = bytes(range(32))
     keyed = Run.unplaced(PARTITIONS[4])
     keyed.rows, keyed.extras, keyed.keyed = ROWS, True, True

@@ -8,7 +8,7 @@ from holdfast.journal.journal import Run
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
-from holdfast.model.record_columns import Columns, Encoded
+from holdfast.model.record_columns import Columns, EncodedRows
 from holdfast.owner import wire
 from holdfast.owner.group_frames import GroupReader
 from tests.sharing.golden_frames import PARTITIONS, PLACE, ROWS, frames
@@ -45,7 +45,7 @@ def test_a_stored_group_gives_its_items() -> None:
     assert (batch.alone, batch.records) == (True, 2)
     typed = batch.operations[0]
     assert isinstance(typed, Run)
-    assert isinstance(typed.columns, Encoded)
+    assert isinstance(typed.columns, EncodedRows)
     assert bytes(typed.columns.body) == b"the bytes of an entry's body"
     assert typed.columns.key == typed.columns.batch == bytes(range(32))
     assert isinstance(transaction, ForwardedUnit)

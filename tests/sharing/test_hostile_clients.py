@@ -19,7 +19,7 @@ from holdfast.journal.journal import Run
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Encoded
+from holdfast.model.record_columns import Columns, EncodedRows
 from holdfast.owner import wire
 from holdfast.owner.group_frames import GroupHead, PackedGroup
 from holdfast.sharing import socket_place
@@ -154,7 +154,7 @@ def bad_items(log: Log) -> dict[str, list[Item]]:
             ForwardedProduced(b"p", 1, 1, unit(Run.unplaced(partition_of(log, "_consumers"), Columns([b"x"], [1])))[0])
         ],
         "a space's key that is too large": unit(ChangeSpace(b"space/s", [(bytes(100_000), 0, b"")])),
-        "typed rows in no number": unit(Run.unplaced(partition, Encoded(0, 1, 1, b"", b""))),
+        "typed rows in no number": unit(Run.unplaced(partition, EncodedRows(0, 1, 1, b"", b""))),
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.journal.groups.preallocated_file import GroupFile
-from holdfast.journal.sqlite.filed_groups import FiledGroups
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.shared_number import SharedNumber
 from tests.harness.cuts import Cut, examine, record
 from tests.sharing.member import SETTINGS
@@ -241,8 +241,8 @@ def test_nothing_that_a_member_showed_is_lost_in_a_power_cut(tmp_path: Path, som
 def test_this_test_would_notice_an_owner_that_speaks_too_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: everything that is written counts as durable."""
     with monkeypatch.context() as patch:
-        durable = FiledGroups.durable
-        patch.setattr(FiledGroups, "durable", lambda self: (durable(self)[0], 2**40))
+        durable = GroupFileStore.durable
+        patch.setattr(GroupFileStore, "durable", lambda self: (durable(self)[0], 2**40))
         cuts = life(tmp_path / "disk")
     with pytest.raises(AssertionError, match="shown and lost"):
         examine([cut for cut in on_files_of_groups(cuts) if cut.op == "sync"], holds, tmp_path / "states", 4)

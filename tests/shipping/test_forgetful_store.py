@@ -579,7 +579,7 @@ def test_a_damaged_claim_of_our_own_is_still_our_own(open_shipped, root):
     root.store.create(layout.epoch_key(3), Body.of(b"{}"))
     before = root.objects()
     log = open_shipped(shipping={"rebuild_store": True})
-    with pytest.raises(StoreForgot, match="nobody can tell whose"):
+    with pytest.raises(StoreForgot, match="its owner is unknown"):
         log.topic("orders").append(b"x", durability="shipped")
     assert root.objects() == before
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import Closed, Corrupt, Invalid, Log, Unavailable
-from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.reconcile.manifest_walk import ManifestWalk, PartitionFacts, Slot
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.root.objects import checkpoint, commit_batch, documents
 from holdfast.root.objects.commit_batch import CommitBatch
@@ -897,7 +897,7 @@ class Written:
             number += is_segment
             harms = {"missing": None, "damaged": flipped(data), "lying": self.start(99, slot)}
             self.objects.append(harms.get(wrong.get(slot, ""), data))
-        self.of = Walked("ab" * 16, "t", 0, len(kinds), number)
+        self.of = PartitionFacts("ab" * 16, "t", 0, len(kinds), number)
 
     def due(self, number: int, slot: int) -> bytes:
         return documents.encode(

@@ -398,6 +398,6 @@ def test_a_topic_document_may_be_an_older_one_if_nothing_needs_the_newer(open_sh
     whole = root.store.get(key)
     assert documents.decode(whole, key, TopicDocument).version == 2
     replace(root, key, None)
-    assert "a schema that no document of their topic knows" in refused(root, bring).message
+    assert "a schema that is in no document of their topic" in refused(root, bring).message
     replace(root, key, whole)
     assert bring().records == 2

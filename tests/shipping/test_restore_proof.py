@@ -135,7 +135,7 @@ def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
     log.close()
     (key,) = root.keys(layout.topic_folder("notes"))
     forged = documents.decode(root.store.get(key), key, TopicDocument)
-    root.replace(key, documents.encode(msgspec.structs.replace(forged, retention=documents.Limits(0, 0, 1))))
+    root.replace(key, documents.encode(msgspec.structs.replace(forged, retention=documents.RetentionLimits(0, 0, 1))))
     expired = documents.ExpiredDocument(log=log.id, topic="orders", partition=0, upto=1, first=10, expired_us=1)
     root.store.create(layout.expired_key("orders", 0, 1), Body.of(documents.encode(expired)))
     report = bring()

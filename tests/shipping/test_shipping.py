@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import Closed, Invalid, Unavailable
 from holdfast.root.objects import checkpoint, documents
-from holdfast.root.objects.documents import ExpiredDocument, Limits, SegmentDocument
+from holdfast.root.objects.documents import ExpiredDocument, RetentionLimits, SegmentDocument
 from holdfast.shipping.shipping_marks import ShippedMarks
 from holdfast.store import layout
 from tests.segments.planting import ROWS, TEN, files, fill, wait_for
@@ -423,7 +423,7 @@ def test_a_new_policy_makes_a_new_document(open_shipped, root, keyring, encrypte
     log.set_retention("orders", age_max=timedelta(seconds=1), records_max=7)
     topic.append(b"x", durability="shipped")
     limits = [document.retention for document in root.topic_documents("orders")]
-    assert limits == [None, Limits(5, 0, 0), Limits(0, 10**6, 7)]
+    assert limits == [None, RetentionLimits(5, 0, 0), RetentionLimits(0, 10**6, 7)]
 
 
 def test_an_unchanged_topic_is_not_described_again(open_shipped, faults, root):

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Log, Topic
 from holdfast.shipping import session
-from holdfast.shipping.lanes.batching import Batching
+from holdfast.shipping.lanes.batching import BatchRule
 from holdfast.shipping.remote_store import StoreRemote
 from holdfast.store import layout
 from holdfast.store.pool_state import PoolState
@@ -136,13 +136,13 @@ def test_at_the_limit_of_requests_in_flight_only_a_reply_sends(started, faults):
 def test_idle_is_blocked(started, monkeypatch):
     """No commit, nothing in flight: no decision is made, by no timer."""
     decisions = []
-    decide = Batching.decide
+    decide = BatchRule.decide
 
     def counted(self, *numbers):
         decisions.append(numbers)
         return decide(self, *numbers)
 
-    monkeypatch.setattr(Batching, "decide", counted)
+    monkeypatch.setattr(BatchRule, "decide", counted)
     log, topic = started(batch_timeout_ms=1)
     wait_for(lambda: log._store.shipper._lane._waiting is not None and not log._store.shipper._lane._waiting.done())
     before = len(decisions)

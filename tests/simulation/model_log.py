@@ -18,7 +18,7 @@ from typing import cast
 from holdfast.crypto import digests
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SegmentRow, ShipmentRow, ShippingRow
@@ -26,7 +26,7 @@ from holdfast.model.entry import RAW, Entry, header
 from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, Segment, SegmentFacts, SegmentHead
 from holdfast.root.objects.documents import EpochDocument, RewriteDocument
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_walk import Walked
+from holdfast.root.tail_walk import TailContents
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFiles
 from holdfast.signals import Signal
@@ -89,7 +89,7 @@ class ModelLog:
         self.shipping = ShippingRow(ROOT, owner or sha256(name.encode()).digest()[:16], 0, 0, 0)
         self.log_id = LOG_ID
         self.created_us = 1
-        self.commits = Commits(0)
+        self.commits = CommitCounts(0)
         self.held: dict[str, HoldfastError] = {}
         """Why appends are refused."""
         self.entries: dict[int, Entry] = {}
@@ -104,7 +104,12 @@ class ModelLog:
 
     @classmethod
     def brought_back(
-        cls, name: str, claim: EpochDocument, manifests: Sequence[StoreManifest], tail: Sequence[Entry], walked: Walked
+        cls,
+        name: str,
+        claim: EpochDocument,
+        manifests: Sequence[StoreManifest],
+        tail: Sequence[Entry],
+        walked: TailContents,
     ) -> ModelLog:
         """A log as a restore makes it: segments, the tail behind them, and marks that say that all of it is shipped."""
         places = [(manifest.topic, manifest.partition) for manifest in manifests]
@@ -115,12 +120,12 @@ class ModelLog:
         log._check_tail()
         log._kept = sorted(log.entries)
         log._group = walked.last_group
-        log.commits = Commits(walked.last_seq)
+        log.commits = CommitCounts(walked.last_seq)
         log.shipping = log.shipping._replace(shipped_seq=walked.last_seq, epoch=claim.epoch)
         log.noted = (log.shipping, {p.id: p.shipment for p in log.all_partitions})
         return log
 
-    def _found(self, partition: Partition, manifest: StoreManifest, walked: Walked) -> None:
+    def _found(self, partition: Partition, manifest: StoreManifest, walked: TailContents) -> None:
         where = (manifest.topic, manifest.partition)
         end, link = 0, NO_CHAIN
         for document in manifest.segments:
@@ -214,7 +219,7 @@ class ModelLog:
         shipping, shipments = self.noted
         self.shipping = shipping
         self.shipping_state = ShippingState()
-        self.commits = Commits(self.commits.last_seq)
+        self.commits = CommitCounts(self.commits.last_seq)
         self.held.clear()
         for partition in self.all_partitions:
             partition.shipment = shipments[partition.id]

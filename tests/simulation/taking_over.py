@@ -18,12 +18,12 @@ from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, StartDocument
 from holdfast.root.objects.manifest_chain import prove
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.root.tail_listing import TailListing, inherit
 from holdfast.shipping.escalation import Escalation
 from holdfast.shipping.lanes.uploading import Requests
 from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_stats import ShippingCounters
 from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body
 from tests.simulation.model_log import LOG_ID, ModelLog, Where
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 class _Found(NamedTuple):
     """What a restore has read."""
 
-    inherited: Inherited
+    inherited: TailListing
     manifests: list[StoreManifest]
     batches: list[CommitBatch]
     settled: dict[Where, int]
@@ -70,7 +70,7 @@ class _TakeOver:
         self._face = ModelFace(world.store, policy, name, world.loop)
         self._remote = remote(world.store, policy, name)
         escalation = Escalation("keep-trying", lambda reason: None, no_abort)
-        self._requests = Requests(settings, escalation, Counters(), world.clock)
+        self._requests = Requests(settings, escalation, ShippingCounters(), world.clock)
 
     async def run(self) -> ModelLog:
         ACTING.set(self._policy)
@@ -97,7 +97,7 @@ class _TakeOver:
             raise Closed("another restore has taken over", reason="fenced")
         return self._bring_back(claim, found, walked.last_seq)
 
-    async def _adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
+    async def _adopt(self, claim: EpochDocument, inherited: TailListing, seq: int) -> None:
         """Say what counts; also in the name of takeovers that have said nothing yet."""
         epoch = claim.epoch - 1
         while epoch and epoch not in dict(inherited.adopted):

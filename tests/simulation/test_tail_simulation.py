@@ -15,7 +15,7 @@ import pytest
 from holdfast.errors import Closed
 from holdfast.journal.state.partition import Partition
 from holdfast.shipping.lanes.batch_source import JournalSource
-from holdfast.shipping.lanes.ordering import Ordering
+from holdfast.shipping.lanes.ordering import BatchOrder
 from holdfast.shipping.lanes.segment_lane import SegmentLane
 from holdfast.shipping.lanes.tail_lane import TailLane
 from holdfast.shipping.lanes.uploading import Uploader
@@ -124,7 +124,7 @@ def test_whatever_the_store_does_at_full_size() -> None:
 # -- bugs that were planted to see that they are found ----------------------------------------------------
 
 
-def in_order_of_completion(line: Ordering) -> list[int]:
+def in_order_of_completion(line: BatchOrder) -> list[int]:
     """Whatever is complete counts, also behind a hole; `_abandoned` remembers what did."""
     places = sorted(line._complete)
     line._complete.clear()
@@ -175,7 +175,7 @@ def nothing_released(lane: TailLane) -> None:
 
 
 PLANTED = {
-    "publish in the order of completion": (Ordering, "acknowledge", in_order_of_completion),
+    "publish in the order of completion": (BatchOrder, "acknowledge", in_order_of_completion),
     "already exists means fenced": (Uploader, "put", taken_is_fenced),
     "remove batches without a floor": (Uploader, "put", without_floors),
     "do not wait for what was trimmed": (JournalSource, "unsettled", nothing_needed),

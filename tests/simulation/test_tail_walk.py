@@ -35,7 +35,7 @@ def batch(log: ModelLog, epoch: int, first: int, last: int, without: tuple[int, 
     return CommitBatch(LOG_ID, epoch, first, last, (), rows)
 
 
-def check(walked: tail_walk.Walked, batches: list[CommitBatch], settled: dict[tuple[str, int], int]) -> None:
+def check(walked: tail_walk.TailContents, batches: list[CommitBatch], settled: dict[tuple[str, int], int]) -> None:
     """The entries that are brought back end where the walk says that they end."""
     ends = dict(settled)
     for entry in tail_walk.entries(batches, settled, walked.last_seq, IDS):

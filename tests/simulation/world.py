@@ -33,8 +33,8 @@ from holdfast.root.objects.manifest_chain import prove
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, continued
-from holdfast.root.tail_listing import Inherited, inherit
-from holdfast.root.tail_walk import Walked
+from holdfast.root.tail_listing import TailListing, inherit
+from holdfast.root.tail_walk import TailContents
 from holdfast.shipping import session, shipper
 from holdfast.shipping.cleanup import janitor
 from holdfast.shipping.events import Event
@@ -120,7 +120,7 @@ class World:
         """Up to where a partition lies in segments on the store."""
         return self.manifest(where).settled or 0
 
-    def counting(self, log: ModelLog) -> tuple[list[CommitBatch], dict[Where, int], Inherited]:
+    def counting(self, log: ModelLog) -> tuple[list[CommitBatch], dict[Where, int], TailListing]:
         """The commit batches that count, and up to where partitions lie in segments that do: settled, or named."""
         inherited = inherit(self.store.list(layout.TAIL))
         names = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
@@ -189,7 +189,7 @@ class World:
         halves = [group for group, found in back.items() if len(found) > 1]
         assert not halves, f"a restore would bring back a part of a commit of {log.name} groups={halves} {key=}"
 
-    def audit(self) -> Walked:
+    def audit(self) -> TailContents:
         """Bring everything back, as a restore would at this moment: nothing that was acknowledged is missing."""
         log = self.newest
         assert log is not None

@@ -18,11 +18,11 @@ from holdfast.root import shared_stores
 from holdfast.root.objects.documents import SinkBatchDocument
 from holdfast.root.sink_batches import newest_batch
 from holdfast.sink import write_steps
-from holdfast.sink.batch_commit import Committed
+from holdfast.sink.batch_commit import CommitResult
 from holdfast.sink.sink_root import open_root
-from holdfast.sink.sink_target import Mark, SinkTarget
+from holdfast.sink.sink_target import BatchMark, SinkTarget
 from holdfast.sink.task_files import WrittenTask
-from holdfast.sink.write_steps import Prepared
+from holdfast.sink.write_steps import WritePlan
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body, ObjectInfo, Store
 from holdfast.store.store_settings import StoreSettings
@@ -158,8 +158,8 @@ def batch_of(writer: str, batch: int, task: int, rows: int) -> pa.RecordBatch:
 
 
 def written(
-    target: SinkTarget, writer: str, batch: int, tasks: Mapping[int, int] = TASKS, mark: Mark | None = None
-) -> tuple[Prepared, list[WrittenTask]]:
+    target: SinkTarget, writer: str, batch: int, tasks: Mapping[int, int] = TASKS, mark: BatchMark | None = None
+) -> tuple[WritePlan, list[WrittenTask]]:
     """A batch whose tasks are done."""
     prepared = write_steps.prepare(target, ROWS, CLOCK)
     write_steps._seen.clear()  # each task in a process of its own
@@ -172,8 +172,8 @@ def written(
 
 def write(
     target: SinkTarget, writer: str, batch: int = 0, tasks: Mapping[int, int] = TASKS, *, is_marked: bool = True
-) -> Committed:
+) -> CommitResult:
     """A whole write, under the mark of its writer."""
-    mark = Mark(writer, batch) if is_marked else None
+    mark = BatchMark(writer, batch) if is_marked else None
     prepared, done = written(target, writer, batch, tasks, mark)
     return write_steps.commit(prepared, done, mark, CLOCK)

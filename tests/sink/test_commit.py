@@ -16,7 +16,7 @@ from holdfast.root import sink_batches
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument, SinkBatchDocument
 from holdfast.sink import write_steps
-from holdfast.sink.sink_target import Mark
+from holdfast.sink.sink_target import BatchMark
 from holdfast.sink.task_files import WrittenTask
 from holdfast.store import layout
 from holdfast.store.port import StoreUnavailable
@@ -58,7 +58,7 @@ def test_a_batch_that_is_written_again_is_known(place: Place) -> None:
 
 def test_a_late_commit_of_a_dead_driver_is_known(place: Place) -> None:
     """Its tasks were done before the other driver committed the same batch: nothing twice, and no file stays."""
-    mark = Mark("q", 0)
+    mark = BatchMark("q", 0)
     prepared, done = written(place.target(), "q", 0, mark=mark)
     write(place.target(), "q", 0)
     assert not write_steps.commit(prepared, done, mark, CLOCK).is_new

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Invalid
 from holdfast.clock import SystemClock
-from holdfast.root.objects.documents import Limits
+from holdfast.root.objects.documents import RetentionLimits
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.sink.sink_retention import SinkRetention
 from holdfast.sink.sink_root import open_root
@@ -56,7 +56,7 @@ def test_a_sinks_topic_among_all_who_work_on_a_root(tmp_path: Path) -> None:
     table = deltalake.DeltaTable(str(root / layout.table_folder("t"))).to_pyarrow_table()
     assert table.num_rows == 5 * WHOLE
     retention = SinkRetention(open_root(target, CLOCK).store, SystemClock(), Grace(0, 0))
-    retention.set_policy("t", Limits(0, 0, 1))
+    retention.set_policy("t", RetentionLimits(0, 0, 1))
     retention.apply(*retention.topics())
     write(target, "q", 5)
     assert counted(root)[("q", 5)] == WHOLE

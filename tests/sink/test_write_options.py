@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.sink.sink_target import Mark
+from holdfast.sink.sink_target import BatchMark
 from pyspark_holdfast.sink.write_options import WRITE_OPTION_NAMES, parse_write_options
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ def test_options_are_parsed() -> None:
         "keyring": "env:KEYS", "logId": "ab" * 16, "checkpointLocation": "/c",
     }  # fmt: skip
     parsed = parse_write_options(given, is_stream=False)
-    assert parsed.mark == Mark("a", 3)
+    assert parsed.mark == BatchMark("a", 3)
     target = parsed.target
     assert (target.place, target.topic, target.segment_bytes, target.compression_level) == ("/root", "t", 65536, 9)
     assert (target.keyring, target.log_id, target.store.region) == ("env:KEYS", "ab" * 16, "eu")

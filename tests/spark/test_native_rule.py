@@ -415,7 +415,7 @@ def test_the_same_words_must_mean_the_same_place(
     assert "HOLDFAST_STORE__" in path_of(frame).reason
     assert frame.count() == 180
     monkeypatch.delenv("HOLDFAST_STORE__REGION")
-    asked = native_rule.Asked(schema="", options={}, directory=os.getcwd(), variables={})
+    asked = native_rule.LoadRequest(schema="", options={}, directory=os.getcwd(), variables={})
     native_rule._check_place(asked, "data")
     monkeypatch.chdir(tmp_path)
     native_rule._check_place(asked, "/srv/data")

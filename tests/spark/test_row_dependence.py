@@ -337,5 +337,5 @@ def test_a_snapshot_is_always_made_of_all_rows(spark: SparkSession) -> None:
         return orders.agg(F.sum("cents").alias("cents"))
 
     assert [row["cents"] for row in run_table(totals, ORDERS, then=MORE, spark=spark)] == [18]
-    with pytest.raises(Invalid, match="a snapshot is always made of all rows"):
+    with pytest.raises(Invalid, match="a snapshot is always computed from all rows"):
         table(inputs="orders", kind=snapshot(), per_run=True, name="all")(lambda orders: orders)

@@ -20,7 +20,7 @@ from holdfast import Corrupt, HoldfastError, Invalid, NotFound
 from holdfast.store import repeated_create
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline import bucket_tasks, table_writing
-from pyspark_holdfast.pipeline.bucket_tasks import MergeTask, Output, Stored, day_name, unpacked
+from pyspark_holdfast.pipeline.bucket_tasks import BucketContents, MergeTask, TaskOutput, day_name, unpacked
 from pyspark_holdfast.pipeline.table_columns import BUCKET, DELETED, configuration_of, latest_rule, stored_columns
 from pyspark_holdfast.pipeline.table_definition import append, count, keyed, max_of, mean_of, min_of, sum_of, windowed
 from pyspark_holdfast.pipeline.table_writing import bucket_days
@@ -366,9 +366,9 @@ def test_tasks_that_run_twice_leave_garbage_and_no_rows(spark: SparkSession, tmp
     before, columns = table.log.snapshot(), table.columns
     (file, *_) = before.files
     task = MergeTask(
-        Output(table.place, 2, "n0nce", columns),
+        TaskOutput(table.place, 2, "n0nce", columns),
         columns.append(pa.field(DELETED, pa.bool_())),
-        {file.bucket: Stored((file,))},
+        {file.bucket: BucketContents((file,))},
         latest_rule(LATEST),
     )
     row = {"tenant": "z", "id": 9, "at": 5, "name": "twice", DELETED: False, BUCKET: int(file.bucket)}
@@ -428,7 +428,7 @@ def test_rows_too_large_for_memory_say_what_helps(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bucket_tasks, "_pieces", overflow)
     table = WrittenTable(tmp_path, LATEST)
     task = MergeTask(
-        Output(table.place, 1, "n", pa.schema([("id", pa.int8())])), pa.schema([]), {}, latest_rule(LATEST)
+        TaskOutput(table.place, 1, "n", pa.schema([("id", pa.int8())])), pa.schema([]), {}, latest_rule(LATEST)
     )
 
     with pytest.raises(Exception, match=r"do not fit into memory(.|\n)*hint: give the table more buckets"):
@@ -466,7 +466,9 @@ def test_a_store_that_is_away_is_named_and_no_secret_is(tmp_path: Path, monkeypa
     secrets.chmod(0o600)
     settings = StoreSettings(endpoint="http://127.0.0.1:9", region=REGION, credentials=f"file:{secrets}", retries=0)
     task = bucket_tasks.RowsTask(
-        Output(bucket_tasks.TablePlace("s3://nowhere/tables", settings, "t"), 1, "n", pa.schema([("id", pa.int64())]))
+        TaskOutput(
+            bucket_tasks.TablePlace("s3://nowhere/tables", settings, "t"), 1, "n", pa.schema([("id", pa.int64())])
+        )
     )
     (result,) = task.run([pa.RecordBatch.from_pylist([{"id": 1}])])
 
@@ -490,9 +492,9 @@ def test_a_bucket_passes_piece_by_piece(spark: SparkSession, tmp_path: Path, mon
     assert groups > 2
     seen = spy(monkeypatch)
     task = MergeTask(
-        Output(table.place, 2, "n0nce", table.columns),
+        TaskOutput(table.place, 2, "n0nce", table.columns),
         table.columns.append(pa.field(DELETED, pa.bool_())),
-        {"0": Stored((file,))},
+        {"0": BucketContents((file,))},
         latest_rule(keyed("id", order_by="at")),
     )
     batch = pa.RecordBatch.from_pylist([{"id": 5, "at": 1, DELETED: False, BUCKET: 0}])

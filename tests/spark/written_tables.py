@@ -11,12 +11,12 @@ from deltalake import DeltaTable
 from holdfast.clock import SystemClock
 from holdfast.store.store_settings import StoreSettings
 from holdfast.tables.table_log import TableChange, TableLog, TableSnapshot
-from holdfast.tables.table_run import Run
+from holdfast.tables.table_run import TableRun
 from holdfast.tables.table_schema import grown
 from pyspark_holdfast.pipeline.table_columns import configuration_of, stored_columns
 from pyspark_holdfast.pipeline.table_definition import Keyed, Kind, Windowed
 from pyspark_holdfast.pipeline.table_place import TablePlace
-from pyspark_holdfast.pipeline.table_writing import Written, write_latest, write_rows, write_windows
+from pyspark_holdfast.pipeline.table_writing import WriteResult, write_latest, write_rows, write_windows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,11 +31,11 @@ class WrittenTable:
         self.log = TableLog(self.place.store(), name, SystemClock())
         self.before: TableSnapshot = self.log.snapshot()
 
-    def write(self, frame: DataFrame, **options: Any) -> Written:
+    def write(self, frame: DataFrame, **options: Any) -> WriteResult:
         """One run."""
         return self.commit(self.compute(frame, **options))
 
-    def compute(self, frame: DataFrame, **options: Any) -> Written:
+    def compute(self, frame: DataFrame, **options: Any) -> WriteResult:
         """What a run does before its commit."""
         self.before, kind = self.log.snapshot(), self.kind
         now = stored_columns(frame, kind)
@@ -47,9 +47,9 @@ class WrittenTable:
             return write_windows(frame, self.place, kind, self.before, run, "n0nce", self.columns, **options)
         return write_rows(frame, self.place, run, "n0nce", self.columns)
 
-    def commit(self, written: Written) -> Written:
+    def commit(self, written: WriteResult) -> WriteResult:
         """What makes it visible."""
-        run = Run(
+        run = TableRun(
             pipeline="p",
             table="t",
             kind=self.kind.name,

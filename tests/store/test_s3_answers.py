@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Invalid
 from holdfast.store.port import StoreRefused, StoreUnavailable
 from holdfast.store.s3.answers import failure
-from holdfast.store.s3.bucket_address import Place, S3Address
+from holdfast.store.s3.bucket_address import BucketPlace, S3Address
 from holdfast.store.s3.http import Response
 from holdfast.store.s3.redirects import redirected
 
@@ -29,37 +29,37 @@ def answer(status, code="", *, extra="", **headers):
         (
             S3Address("logs", "a/b"),
             "eu-west-1",
-            Place("https", "logs.s3.eu-west-1.amazonaws.com", 443, "/a/b"),
+            BucketPlace("https", "logs.s3.eu-west-1.amazonaws.com", 443, "/a/b"),
             "logs.s3.eu-west-1.amazonaws.com",
         ),
         (
             S3Address("logs"),
             "cn-north-1",
-            Place("https", "logs.s3.cn-north-1.amazonaws.com.cn", 443, ""),
+            BucketPlace("https", "logs.s3.cn-north-1.amazonaws.com.cn", 443, ""),
             "logs.s3.cn-north-1.amazonaws.com.cn",
         ),
         (
             S3Address("my.logs"),
             "us-east-1",
-            Place("https", "s3.us-east-1.amazonaws.com", 443, "/my.logs"),
+            BucketPlace("https", "s3.us-east-1.amazonaws.com", 443, "/my.logs"),
             "s3.us-east-1.amazonaws.com",
         ),
         (
             S3Address("logs", "a b", "http://127.0.0.1:8333", path_style=True),
             "x",
-            Place("http", "127.0.0.1", 8333, "/logs/a%20b"),
+            BucketPlace("http", "127.0.0.1", 8333, "/logs/a%20b"),
             "127.0.0.1:8333",
         ),
         (
             S3Address("logs", "", "https://[::1]:9000/base/", path_style=True),
             "x",
-            Place("https", "::1", 9000, "/base/logs"),
+            BucketPlace("https", "::1", 9000, "/base/logs"),
             "[::1]:9000",
         ),
         (
             S3Address("logs", "", "http://s3.example.org"),
             "x",
-            Place("http", "logs.s3.example.org", 80, ""),
+            BucketPlace("http", "logs.s3.example.org", 80, ""),
             "logs.s3.example.org",
         ),
     ],
@@ -173,27 +173,27 @@ def led(address, response):
         (
             AWS,
             answer(307, location="https://logs.s3-us-west-2.amazonaws.com/app/d/k%20y"),
-            (Place("https", "logs.s3-us-west-2.amazonaws.com", 443, "/app"), "us-east-1"),
+            (BucketPlace("https", "logs.s3-us-west-2.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
             AWS,
             answer(307, location="https://logs.s3.dualstack.eu-west-1.amazonaws.com/other/path"),
-            (Place("https", "logs.s3.dualstack.eu-west-1.amazonaws.com", 443, "/app"), "us-east-1"),
+            (BucketPlace("https", "logs.s3.dualstack.eu-west-1.amazonaws.com", 443, "/app"), "us-east-1"),
         ),
         (
             AWS,
             answer(301, extra="<Endpoint>s3.us-gov-west-1.amazonaws.com</Endpoint>"),
-            (Place("https", "s3.us-gov-west-1.amazonaws.com", 443, "/logs/app"), "us-east-1"),
+            (BucketPlace("https", "s3.us-gov-west-1.amazonaws.com", 443, "/logs/app"), "us-east-1"),
         ),
         (
             OWN,
             answer(307, location="https://logs.s3.example.org:9000/app/d/k%20y"),
-            (Place("https", "logs.s3.example.org", 9000, "/app"), "us-east-1"),
+            (BucketPlace("https", "logs.s3.example.org", 9000, "/app"), "us-east-1"),
         ),
         (
             OWN_NAMED,
             answer(307, location="https://s3.example.org:9000/logs/app/d/k%20y"),
-            (Place("https", "s3.example.org", 9000, "/logs/app"), "us-east-1"),
+            (BucketPlace("https", "s3.example.org", 9000, "/logs/app"), "us-east-1"),
         ),
     ],
 )

@@ -18,7 +18,7 @@ from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, S
 from holdfast.store.s3 import answers
 from holdfast.store.s3.async_store import AsyncS3Store
 from holdfast.store.s3.bucket_address import S3Address
-from holdfast.store.s3.connections import Connection
+from holdfast.store.s3.connections import AsyncConnection
 from holdfast.store.s3.http import PIECE_BYTES
 from tests.store import fault_proxy as faults
 from tests.store.servers import ACCESS_KEY, BUCKET, READER_ACCESS_KEY, READER_SECRET_KEY, REGION, SECRET_KEY, start_weed
@@ -97,7 +97,7 @@ def test_what_was_created_is_there(connect, s3_server, prefix):
 def test_a_large_object_never_holds_up_the_loop(connect, monkeypatch):
     """It goes out in pieces, with a turn of the loop between them, and it is hashed and checked in another thread."""
     turns, pieces, hashed = count(), [], set()
-    write = Connection.write
+    write = AsyncConnection.write
 
     def written(connection, data):
         pieces.append((len(data), next(turns)))
@@ -120,7 +120,7 @@ def test_a_large_object_never_holds_up_the_loop(connect, monkeypatch):
             assert await remote.read("large") == bytes(2**20)
             turning.cancel()
 
-    monkeypatch.setattr(Connection, "write", written)
+    monkeypatch.setattr(AsyncConnection, "write", written)
     for module in (port, answers):
         monkeypatch.setattr(module, "sha256", noted)
     asyncio.run(run())

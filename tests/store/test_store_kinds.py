@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.store.address import Address, parse_url
+from holdfast.store.address import StoreAddress, parse_url
 from holdfast.store.cloud import ObjectStore
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
@@ -34,22 +34,22 @@ def opened(url: str, /, **settings: object) -> Store:
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("/srv/log", Address("file", "/srv/log")),
-        ("file:///srv/log/", Address("file", "/srv/log")),
-        ("file://localhost/srv/a%20b", Address("file", "/srv/a b")),
-        ("memory://orders", Address("memory", "orders")),
-        ("s3://bucket", Address("s3", "bucket")),
-        ("s3://bucket/", Address("s3", "bucket")),
-        ("s3://bucket/a/b/", Address("s3", "bucket", "a/b")),
-        ("gs://bucket/a", Address("gs", "bucket", "a")),
-        ("az://container/a", Address("az", "container", "a")),
+        ("/srv/log", StoreAddress("file", "/srv/log")),
+        ("file:///srv/log/", StoreAddress("file", "/srv/log")),
+        ("file://localhost/srv/a%20b", StoreAddress("file", "/srv/a b")),
+        ("memory://orders", StoreAddress("memory", "orders")),
+        ("s3://bucket", StoreAddress("s3", "bucket")),
+        ("s3://bucket/", StoreAddress("s3", "bucket")),
+        ("s3://bucket/a/b/", StoreAddress("s3", "bucket", "a/b")),
+        ("gs://bucket/a", StoreAddress("gs", "bucket", "a")),
+        ("az://container/a", StoreAddress("az", "container", "a")),
         (
             "abfss://container@account.dfs.core.windows.net/a",
-            Address("abfss", "container@account.dfs.core.windows.net", "a"),
+            StoreAddress("abfss", "container@account.dfs.core.windows.net", "a"),
         ),
     ],
 )
-def test_a_url_says_what_and_where(url: str, address: Address) -> None:
+def test_a_url_says_what_and_where(url: str, address: StoreAddress) -> None:
     assert parse_url(url) == address
     assert parse_url(address.url) == address
 

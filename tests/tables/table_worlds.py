@@ -15,7 +15,7 @@ from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Body, ObjectInfo, Store, StoreUnavailable
 from holdfast.tables.data_file import DataFile, FileWriter, read_file
 from holdfast.tables.table_log import TableChange, TableLog, TableSnapshot
-from holdfast.tables.table_run import Position, Reason, Run
+from holdfast.tables.table_run import Position, Reason, TableRun
 from holdfast.testing import ManualClock
 
 NAME = "orders"
@@ -136,7 +136,7 @@ class World:
         """The next run, up to the moment before its commit."""
         before = self.log().snapshot()
         number = 1 if before.run is None else before.run.run + 1
-        run = Run(
+        run = TableRun(
             pipeline="nightly",
             table=NAME,
             kind=kind,

@@ -21,7 +21,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body
-from holdfast.tables import table_schema, weighed_parquet
+from holdfast.tables import table_schema, untrusted_parquet
 from holdfast.tables.data_file import DataFile, FileWriter, read_file
 from holdfast.tables.table_layout import DELETED, parse_file
 from tests.hostile.mutations import flipped
@@ -371,7 +371,7 @@ def test_a_file_that_is_not_ours_is_corrupt(tmp_path: Path):
         "no schema": {"store_schema": False},
         "dictionaries": {"use_dictionary": ["id"], "column_encoding": None},
     }.items():
-        settings = {**weighed_parquet.parquet_settings(rows.schema), **options}
+        settings = {**untrusted_parquet.parquet_settings(rows.schema), **options}
         pq.write_table(rows, tmp_path / name, **settings)
         spoiled, like = stored((tmp_path / name).read_bytes(), file)
         with pytest.raises(Corrupt):
@@ -380,7 +380,7 @@ def test_a_file_that_is_not_ours_is_corrupt(tmp_path: Path):
 
 @pytest.mark.unit
 def test_a_small_file_that_stands_for_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(weighed_parquet, "_GROUP_BYTES_MAX", 2**20)
+    monkeypatch.setattr(untrusted_parquet, "_GROUP_BYTES_MAX", 2**20)
     place = store()
     bomb = pa.table({"text": pa.array(["x" * 3_000_000])})
     (file,) = written(place, bomb)

@@ -13,7 +13,7 @@ from holdfast.errors import Corrupt, Invalid
 from holdfast.store.directory import DirectoryStore
 from holdfast.tables.table_commit import TableCommitInfo, TableState
 from holdfast.tables.table_log import TableLog
-from holdfast.tables.table_run import Position, Run
+from holdfast.tables.table_run import Position, TableRun
 from holdfast.testing import ManualClock
 from tests.golden.make_table import NAME, described, make_table
 
@@ -77,5 +77,5 @@ def test_a_golden_table_that_was_damaged_is_refused(table: Path):
 
 def test_every_field_of_a_commit_is_documented():
     ours = set(TableCommitInfo.__struct_encode_fields__) - {"holdfast"}
-    for name in (*ours, *Run.__struct_fields__, *Position.__struct_fields__, *TableState.__struct_fields__):
+    for name in (*ours, *TableRun.__struct_fields__, *Position.__struct_fields__, *TableState.__struct_fields__):
         assert f"`{name}`" in PAGE, name

@@ -18,9 +18,9 @@ from holdfast.tables.key_numbers import KeyNumbers, check_key, check_order
 from holdfast.tables.merging import (
     DELETED,
     Combine,
-    Gathering,
     Latest,
     Merge,
+    MergeBuffer,
     from_tombstones,
     live_and_deleted,
     tombstone_schema,
@@ -61,7 +61,7 @@ class KeyedTable:
         self.tombstones = tombstone_schema(SCHEMA, LATEST).empty_table()
 
     def apply(self, changes: pa.Table) -> None:
-        gathered = Gathering(LATEST, rows_least=3)
+        gathered = MergeBuffer(LATEST, rows_least=3)
         for batch in changes.to_batches(max_chunksize=2):
             gathered.add(pa.table(batch).rename_columns([*SCHEMA.names, DELETED]))
         merge = Merge(LATEST, gathered.rows())
@@ -120,7 +120,7 @@ def test_of_equal_rows_the_new_one_counts() -> None:
 
 
 def test_of_equal_rows_that_are_gathered_the_last_counts() -> None:
-    gathered = Gathering(Latest(("id",), ("at",)), rows_least=2)
+    gathered = MergeBuffer(Latest(("id",), ("at",)), rows_least=2)
     for n in range(7):
         gathered.add(pa.table({"id": [1, 2], "at": [5, 5], "n": [n, n]}))
 

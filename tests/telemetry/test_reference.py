@@ -35,7 +35,7 @@ def row_of(metric: Metric) -> str:
 
 
 @pytest.mark.parametrize("section", metric_list.SECTIONS, ids=lambda section: section.title)
-def test_every_metric_has_its_row(section: metric_list.Section) -> None:
+def test_every_metric_has_its_row(section: metric_list.MetricSection) -> None:
     """In its section, in order, and nothing else is there."""
     part = PAGE.partition(f"\n### {section.title}\n")[2].partition("\n#")[0]
     rows = [line for line in part.splitlines() if re.match(r"\| `(holdfast|durable)", line)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.model.entry import Entry
 from holdfast.shipping.lanes import batch_source as module
 from holdfast.shipping.lanes.batch_source import JournalSource, first_batch
@@ -40,7 +40,7 @@ class FakeJournal:
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
         self.reads = 0
-        self.commits = Commits(entries[-1].seq if entries else 0)
+        self.commits = CommitCounts(entries[-1].seq if entries else 0)
         self.partitions: Any = {1: FakePartition()}
 
     def entries_after(self, seq: int, groups_max: int, bytes_max: int) -> tuple[list[Entry], bool]:

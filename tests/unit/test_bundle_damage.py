@@ -19,7 +19,7 @@ from holdfast.segments.file import footer as footers
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.group_file import GroupFile
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings
 
@@ -315,8 +315,8 @@ def test_a_bundle_without_its_parts_is_corrupt(small, monkeypatch):
         kept = {name: value for name, value in changed.items() if value is not None}
         with monkeypatch.context() as forging:
             forging.setattr(footers.Footer, "pairs", lambda self, kept=kept: kept)
-            writer = GroupFile(forged.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
-            writer.write(pa.Table.from_pylist(forged.rows, BLOCK_SCHEMA), footers.Group(7, 0, 0))
+            writer = RowGroupFile(forged.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
+            writer.write(pa.Table.from_pylist(forged.rows, BLOCK_SCHEMA), footers.RowGroupStatistics(7, 0, 0))
             writer.finish(lambda blocks: forged.footer, digests.plain_stamp)
         with pytest.raises(Corrupt):
             SegmentReader(forged.path, None, None, KEYS)

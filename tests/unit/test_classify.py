@@ -15,8 +15,8 @@ from tests.segment_data import head
 
 from holdfast import Invalid
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed, Segment, SegmentFacts
-from holdfast.reconcile.classify import Classified, Finding, Mark, classify
+from holdfast.model.segment import Segment, SegmentFacts, StoredFile
+from holdfast.reconcile.classify import Classification, Finding, SealedMark, classify
 from holdfast.store.layout import segment_name, temporary_name
 
 pytestmark = pytest.mark.unit
@@ -46,18 +46,18 @@ def row(number: int, first: int | None = None, rows: int = 10, size: int = 100, 
     return SegmentRow.of(segment, partition_id=1, sealed_us=0, state=state)
 
 
-def file_of(of: SegmentRow, size: int | None = None) -> Listed:
-    return Listed(name_of(of.number), of.size if size is None else size)
+def file_of(of: SegmentRow, size: int | None = None) -> StoredFile:
+    return StoredFile(name_of(of.number), of.size if size is None else size)
 
 
 def three(middle: int = LIVE) -> list[SegmentRow]:
     return [row(0), row(1, state=middle), row(2)]
 
 
-SEALED = Mark(2, 30)
+SEALED = SealedMark(2, 30)
 
 
-def only(result: Classified) -> Finding:
+def only(result: Classification) -> Finding:
     assert len(result.findings) == 1, result.findings
     return result.findings[0]
 
@@ -68,11 +68,11 @@ def only(result: Classified) -> Finding:
 def test_rows_and_files_that_agree_give_no_finding():
     rows = three()
     result = classify(rows, map(file_of, reversed(rows)), SEALED)
-    assert result == Classified(checked_segments=3, checked_files=3, bytes_expected=300, bytes_actual=300)
+    assert result == Classification(checked_segments=3, checked_files=3, bytes_expected=300, bytes_actual=300)
 
 
 def test_a_partition_without_anything_is_clean():
-    assert classify([], [], Mark(None, 0)) == Classified()
+    assert classify([], [], SealedMark(None, 0)) == Classification()
 
 
 def test_a_live_row_without_its_file_is_missing():
@@ -120,12 +120,12 @@ def test_a_lost_rows_file_that_is_back_is_untracked_but_never_garbage():
 def test_expired_and_lost_rows_need_no_file(state):
     rows = three(state)
     result = classify(rows, [file_of(rows[0]), file_of(rows[2])], SEALED)
-    assert result == Classified(checked_segments=3, checked_files=2, bytes_expected=200, bytes_actual=200)
+    assert result == Classification(checked_segments=3, checked_files=2, bytes_expected=200, bytes_actual=200)
 
 
 def test_a_state_from_the_future_is_refused():
     with pytest.raises(Invalid, match="state") as caught:
-        classify([row(0, state=9)], [], Mark(0, 10))
+        classify([row(0, state=9)], [], SealedMark(0, 10))
     assert caught.value.hint
 
 
@@ -136,51 +136,51 @@ def test_a_state_from_the_future_is_refused():
 def test_a_file_with_another_hash_than_its_row_is_untracked(state):
     rows = three(state)
     kept = [file_of(r) for r in rows if r.state == LIVE]
-    finding = only(classify(rows, [*kept, Listed(name_of(1, attempt=9), 7)], SEALED))
+    finding = only(classify(rows, [*kept, StoredFile(name_of(1, attempt=9), 7)], SEALED))
     assert (finding.kind, finding.number, finding.actual, finding.garbage) == ("untracked", 1, 7, False)
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "", "1.parquet", name_of(1) + ".expired", name_of(1).upper(), "x.tmp"])
 def test_a_name_that_is_not_ours_is_untracked_and_never_garbage(name):
     rows = three()
-    finding = only(classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[1, 3]))
+    finding = only(classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[1, 3]))
     assert (finding.kind, finding.number, finding.name, finding.garbage) == ("untracked", None, name, False)
 
 
 def test_a_dead_orphan_above_the_mark_is_found():
     rows = three()
-    finding = only(classify(rows, [*map(file_of, rows), Listed(name_of(3), 7)], SEALED, in_flight=[4]))
+    finding = only(classify(rows, [*map(file_of, rows), StoredFile(name_of(3), 7)], SEALED, in_flight=[4]))
     assert (finding.kind, finding.number, finding.garbage) == ("untracked", 3, False)
 
 
 def test_leftovers_of_a_partition_without_rows_are_found():
-    findings = classify([], [Listed(name_of(0), 7), Listed(temporary_name(0), 7)], Mark(None, 0)).findings
+    findings = classify([], [StoredFile(name_of(0), 7), StoredFile(temporary_name(0), 7)], SealedMark(None, 0)).findings
     assert {(f.kind, f.garbage) for f in findings} == {("untracked", False), ("untracked", True)}
 
 
 def test_an_unfinished_file_that_nobody_writes_is_provable_garbage():
     rows = three()
     for number in (1, 3):
-        finding = only(classify(rows, [*map(file_of, rows), Listed(temporary_name(number), 7)], SEALED))
+        finding = only(classify(rows, [*map(file_of, rows), StoredFile(temporary_name(number), 7)], SEALED))
         assert (finding.kind, finding.number, finding.garbage) == ("untracked", number, True)
 
 
 @pytest.mark.parametrize("name", [name_of(3), name_of(3, attempt=9), temporary_name(3)])
 def test_files_of_numbers_in_flight_are_counted_and_not_reported(name):
     rows = three()
-    result = classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[3])
+    result = classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[3])
     assert (result.findings, result.in_flight, result.checked_files) == ((), 1, 3)
 
 
 @pytest.mark.parametrize("name", [name_of(1, attempt=9), temporary_name(1)])
 def test_nothing_at_or_below_the_mark_is_in_flight(name):
     rows = three()
-    result = classify(rows, [*map(file_of, rows), Listed(name, 7)], SEALED, in_flight=[1])
+    result = classify(rows, [*map(file_of, rows), StoredFile(name, 7)], SEALED, in_flight=[1])
     assert (only(result).kind, result.in_flight) == ("untracked", 0)
 
 
 def test_a_partition_before_its_first_seal_may_have_files_in_flight():
-    result = classify([], [Listed(temporary_name(0), 7)], Mark(None, 0), in_flight={0})
+    result = classify([], [StoredFile(temporary_name(0), 7)], SealedMark(None, 0), in_flight={0})
     assert (result.findings, result.in_flight) == ((), 1)
 
 
@@ -189,19 +189,19 @@ def test_a_partition_before_its_first_seal_may_have_files_in_flight():
 
 def test_rows_above_the_mark_are_counted_and_never_judged():
     rows = [row(0), row(2, first=999), row(2, first=5), row(7, state=EXPIRED)]
-    result = classify(rows, [file_of(rows[0])], Mark(0, 10))
+    result = classify(rows, [file_of(rows[0])], SealedMark(0, 10))
     assert (result.findings, result.in_flight, result.checked_segments) == ((), 3, 1)
 
 
 def test_a_row_above_the_mark_vouches_for_files_of_its_number():
     rows = [row(0), row(1)]
-    files = [file_of(rows[0]), file_of(rows[1], 7), Listed(temporary_name(1), 7)]
-    result = classify(rows, files, Mark(0, 10))
+    files = [file_of(rows[0]), file_of(rows[1], 7), StoredFile(temporary_name(1), 7)]
+    result = classify(rows, files, SealedMark(0, 10))
     assert (result.findings, result.in_flight) == ((), 2)
 
 
 def test_before_the_first_seal_no_row_is_judged():
-    result = classify(three(), [], Mark(None, 0))
+    result = classify(three(), [], SealedMark(None, 0))
     assert (result.findings, result.in_flight, result.checked_segments) == ((), 3, 0)
 
 
@@ -210,14 +210,14 @@ def test_before_the_first_seal_no_row_is_judged():
 
 def test_offsets_between_two_rows_that_are_in_neither_are_a_gap():
     rows = [row(0), row(1, first=14), row(2, first=24)]
-    finding = only(classify(rows, map(file_of, rows), Mark(2, 34)))
+    finding = only(classify(rows, map(file_of, rows), SealedMark(2, 34)))
     assert (finding.kind, finding.number, finding.first, finding.rows) == ("gap", 1, 10, 4)
     assert (finding.expected, finding.actual) == (10, 14)
 
 
 def test_offsets_in_two_rows_are_an_overlap():
     rows = [row(0), row(1, first=7), row(2, first=17)]
-    finding = only(classify(rows, map(file_of, rows), Mark(2, 27)))
+    finding = only(classify(rows, map(file_of, rows), SealedMark(2, 27)))
     assert (finding.kind, finding.number, finding.first, finding.rows) == ("overlap", 1, 7, 3)
 
 
@@ -230,7 +230,7 @@ def test_a_row_is_compared_with_the_row_just_before_it():
 @pytest.mark.parametrize("state", [EXPIRING, EXPIRED, LOST])
 def test_spans_of_all_states_must_meet(state):
     rows = [row(0, state=state), row(1, first=11, state=state)]
-    assert only(classify(rows, [], Mark(1, 21))).kind == "gap"
+    assert only(classify(rows, [], SealedMark(1, 21))).kind == "gap"
 
 
 def test_a_row_missing_from_the_numbering_is_a_gap():
@@ -241,7 +241,7 @@ def test_a_row_missing_from_the_numbering_is_a_gap():
 
 def test_a_hole_in_the_numbering_is_a_gap_even_if_the_spans_meet():
     rows = [row(0), row(2, first=10)]
-    finding = only(classify(rows, map(file_of, rows), Mark(2, 20)))
+    finding = only(classify(rows, map(file_of, rows), SealedMark(2, 20)))
     assert (finding.kind, finding.number, finding.first, finding.rows) == ("gap", 1, 10, 0)
 
 
@@ -260,13 +260,13 @@ def test_a_manifest_that_ends_before_the_mark_is_a_gap():
 
 def test_a_manifest_that_ends_beyond_the_mark_is_an_overlap():
     rows = three()
-    finding = only(classify(rows, map(file_of, rows), Mark(2, 28)))
+    finding = only(classify(rows, map(file_of, rows), SealedMark(2, 28)))
     assert (finding.kind, finding.first, finding.rows) == ("overlap", 28, 2)
 
 
 def test_the_end_is_compared_with_the_mark_although_rows_follow():
     rows = three()
-    finding = only(classify(rows, map(file_of, rows), Mark(1, 23)))
+    finding = only(classify(rows, map(file_of, rows), SealedMark(1, 23)))
     assert (finding.kind, finding.first, finding.rows) == ("gap", 20, 3)
 
 
@@ -287,7 +287,7 @@ def test_rows_out_of_order_are_a_wrong_call():
     with pytest.raises(Invalid, match="sorted"):
         classify([row(1), row(0)], [], SEALED)
     with pytest.raises(Invalid, match="sorted"):
-        classify([row(1)], [], SEALED, after=Mark(2, 30))
+        classify([row(1)], [], SEALED, after=SealedMark(2, 30))
 
 
 # Pages.
@@ -295,29 +295,40 @@ def test_rows_out_of_order_are_a_wrong_call():
 
 def test_gaps_and_overlaps_across_pages_are_found():
     for first, kind in ((13, "gap"), (8, "overlap")):
-        result = classify([row(1, first=first)], [Listed(name_of(1), 100)], Mark(9, 999), after=Mark(0, 10), last=False)
+        result = classify(
+            [row(1, first=first)],
+            [StoredFile(name_of(1), 100)],
+            SealedMark(9, 999),
+            after=SealedMark(0, 10),
+            last=False,
+        )
         assert only(result).kind == kind
 
 
 def test_a_number_repeated_across_pages_is_found():
-    assert only(classify([row(0)], [], Mark(9, 999), after=Mark(0, 10), last=False)).kind == "overlap"
+    assert only(classify([row(0)], [], SealedMark(9, 999), after=SealedMark(0, 10), last=False)).kind == "overlap"
 
 
 def test_only_the_last_page_is_compared_with_the_mark():
-    page, files = [row(0)], [Listed(name_of(0), 100)]
-    assert classify(page, files, Mark(1, 20), last=False).findings == ()
-    assert only(classify(page, files, Mark(1, 20), last=True)).kind == "gap"
+    page, files = [row(0)], [StoredFile(name_of(0), 100)]
+    assert classify(page, files, SealedMark(1, 20), last=False).findings == ()
+    assert only(classify(page, files, SealedMark(1, 20), last=True)).kind == "gap"
 
 
 def test_the_page_on_which_rows_pass_the_mark_is_compared_with_it_and_no_later_one():
-    mark, after = Mark(0, 12), Mark(0, 10)
+    mark, after = SealedMark(0, 12), SealedMark(0, 10)
     assert only(classify([row(1)], [], mark, after=after, last=False)).kind == "gap"
-    assert classify([row(2)], [], mark, after=Mark(1, 20), last=True).findings == ()
+    assert classify([row(2)], [], mark, after=SealedMark(1, 20), last=True).findings == ()
 
 
 def test_a_page_passes_over_files_that_other_pages_judge():
-    files = [Listed(name_of(0, attempt=9), 7), Listed(name_of(1), 100), Listed(name_of(2), 7), Listed("x", 7)]
-    result = classify([row(1)], files, Mark(9, 999), after=Mark(0, 10), last=False)
+    files = [
+        StoredFile(name_of(0, attempt=9), 7),
+        StoredFile(name_of(1), 100),
+        StoredFile(name_of(2), 7),
+        StoredFile("x", 7),
+    ]
+    result = classify([row(1)], files, SealedMark(9, 999), after=SealedMark(0, 10), last=False)
     assert (result.findings, result.checked_files) == ((), 1)
 
 
@@ -326,8 +337,8 @@ def test_a_page_passes_over_files_that_other_pages_judge():
 
 class Partition(NamedTuple):
     rows: list[SegmentRow]
-    files: list[Listed]
-    mark: Mark
+    files: list[StoredFile]
+    mark: SealedMark
 
 
 @st.composite
@@ -339,7 +350,7 @@ def partitions(draw, min_size: int = 0) -> Partition:
         rows.append(row(number, first, count, size, state))
         first += count
     index = draw(st.integers(-1, len(rows) - 1))
-    mark = Mark(index, rows[index].end) if index >= 0 else Mark(None, 0)
+    mark = SealedMark(index, rows[index].end) if index >= 0 else SealedMark(None, 0)
     files = [
         file_of(r)
         for r in rows
@@ -349,13 +360,13 @@ def partitions(draw, min_size: int = 0) -> Partition:
 
 
 @st.composite
-def noise(draw, partition: Partition) -> tuple[list[Listed], set[int]]:
+def noise(draw, partition: Partition) -> tuple[list[StoredFile], set[int]]:
     """Files of numbers that somebody is writing, above the mark."""
     start = -1 if partition.mark.index is None else partition.mark.index
     numbers = draw(st.sets(st.integers(start + 1, start + 40), max_size=6))
     names = [maker(n) for n in sorted(numbers) for maker in (name_of, temporary_name, lambda n: name_of(n, 9))]
     known = {name_of(one.number) for one in partition.rows}
-    return [Listed(name, 5) for name in names if name not in known and draw(st.booleans())], numbers
+    return [StoredFile(name, 5) for name in names if name not in known and draw(st.booleans())], numbers
 
 
 DAMAGES = (
@@ -383,7 +394,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
     garbage: set[str] = set()
     for number, damage in damages.items():
         victim = partition.rows[number]
-        file, twin = file_of(victim), Listed(name_of(number, 9), 3)
+        file, twin = file_of(victim), StoredFile(name_of(number, 9), 3)
         if damage == "remove file":
             files.remove(file)
             expected.add(("missing", number, name_of(number)))
@@ -394,7 +405,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
             files.append(twin)
             expected.add(("untracked", number, twin.name))
         elif damage == "add temporary":
-            files.append(Listed(temporary_name(number), 3))
+            files.append(StoredFile(temporary_name(number), 3))
             expected.add(("untracked", number, temporary_name(number)))
             garbage.add(temporary_name(number))
         elif damage == "drop row":
@@ -407,7 +418,7 @@ def plant(partition: Partition, damages: dict[int, str], foreign: set[str]) -> P
             rows[rows.index(victim)] = victim._replace(state=EXPIRED if damage == "expire row" else LOST)
             expected.add(("untracked", number, name_of(number)))
             garbage |= {name_of(number)} if damage == "expire row" else set()
-    files += [Listed(name, 1) for name in foreign]
+    files += [StoredFile(name, 1) for name in foreign]
     expected |= {("untracked", None, name) for name in foreign}
     return Planted(Partition(rows, files, partition.mark), expected, garbage)
 
@@ -425,7 +436,7 @@ def planted(draw) -> Planted:
     return plant(partition, damages, foreign)
 
 
-def found(result: Classified) -> set[tuple[str, int | None, str | None]]:
+def found(result: Classification) -> set[tuple[str, int | None, str | None]]:
     triples = [(f.kind, f.number, f.name) for f in result.findings]
     assert len(triples) == len(set(triples))
     return set(triples)
@@ -473,14 +484,14 @@ def test_pages_together_equal_the_whole(case, data):
             listing,
             mark,
             numbers,
-            after=Mark(rows[start - 1].number, rows[start - 1].end) if start else None,
+            after=SealedMark(rows[start - 1].number, rows[start - 1].end) if start else None,
             last=place == len(bounds) - 2,
         )
         for place, (start, end) in enumerate(pairwise(bounds))
     ]
     columns = zip(*map(msgspec.structs.astuple, pages), strict=True)
     findings, *counts = columns
-    together = Classified(tuple(chain.from_iterable(findings)), *map(sum, counts))
+    together = Classification(tuple(chain.from_iterable(findings)), *map(sum, counts))
     assert together == classify(rows, listing, mark, numbers)
 
 

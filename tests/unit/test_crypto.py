@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast import Corrupt, Invalid, Keyring, NotFound, Unavailable
 from holdfast.clock import SystemClock
 from holdfast.crypto import digests
-from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, NotAuthentic, Source
+from holdfast.crypto.cipher import OVERHEAD_BYTES, AesGcmCipher, KeySource, NotAuthentic
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.testing.manual_clock import ManualClock
 
@@ -29,7 +29,7 @@ TEXT = "k1:" + base64.b64encode(KEY).decode()
 def cipher(**changes):
     options = {"master": KEY, "salt": b"s" * 32, "context": b"log", "encrypts": True, **changes}
     return AesGcmCipher(
-        Source(options["master"], options["salt"], options["context"]),
+        KeySource(options["master"], options["salt"], options["context"]),
         encrypts=options["encrypts"],
         random=options.get("random", os.urandom),
     )

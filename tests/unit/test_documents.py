@@ -62,9 +62,14 @@ def unchecked(document: AnyDocument) -> AnyDocument:
 
 def small(kind: type[AnyDocument]) -> AnyDocument:
     """Some document of a kind, always the same."""
-    simple = {int: 3, str: "text", documents.Limits | None: documents.Limits(1, 2, 3), dict[str, dict[str, int]]: {}}
+    simple = {
+        int: 3,
+        str: "text",
+        documents.RetentionLimits | None: documents.RetentionLimits(1, 2, 3),
+        dict[str, dict[str, int]]: {},
+    }
     simple[tuple[documents.SchemaVersion, ...]] = (documents.SchemaVersion("fingerprint", "definition"),)
-    simple[tuple[documents.Rewritten, ...]] = simple[tuple[documents.Rewritten, ...] | None] = ()
+    simple[tuple[documents.RewrittenFile, ...]] = simple[tuple[documents.RewrittenFile, ...] | None] = ()
     simple[tuple[tuple[int, int], ...]] = ((1, 2),)
     simple[tuple[documents.SegmentDocument, ...]] = ()
     simple[dict[str, documents.PartitionEnd]] = {"0": documents.PartitionEnd(1, 1, 3, "chain")}

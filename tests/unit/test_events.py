@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Closed, Corrupt
-from holdfast.shipping.events import Event, Subscribers
+from holdfast.shipping.events import Event, EventSubscribers
 from holdfast.signals import Signal
 
 pytestmark = pytest.mark.unit
@@ -52,7 +52,7 @@ def in_thread(work):
 
 def test_events_come_in_the_order_of_publication():
     """All of them, as they were published."""
-    subscribers = Subscribers(100)
+    subscribers = EventSubscribers(100)
     subscription = subscribers.subscribe()
     published = [event(n, kind) for n in range(10) for kind in ("accepted", "shipped")]
     for each in published:
@@ -63,7 +63,7 @@ def test_events_come_in_the_order_of_publication():
 
 def test_a_subscription_begins_now():
     """What was published before is not seen, and not counted as missed."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     early = subscribers.subscribe()
     subscribers.publish(event(1))
     late = subscribers.subscribe()
@@ -75,7 +75,7 @@ def test_a_subscription_begins_now():
 
 def test_every_subscription_gets_every_event():
     """They do not take from each other."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscriptions = [subscribers.subscribe() for _ in range(3)]
     subscribers.publish(event(1))
     assert [each.get(0) for each in subscriptions] == [event(1)] * 3
@@ -83,7 +83,7 @@ def test_every_subscription_gets_every_event():
 
 def test_a_full_buffer_drops_the_oldest_and_the_next_event_says_how_many():
     """The count stands on the first event behind the gap, once."""
-    subscribers = Subscribers(3)
+    subscribers = EventSubscribers(3)
     subscription = subscribers.subscribe()
     for n in range(10):
         subscribers.publish(event(n))
@@ -96,7 +96,7 @@ def test_a_full_buffer_drops_the_oldest_and_the_next_event_says_how_many():
 
 def test_a_slow_consumer_takes_nothing_from_a_fast_one():
     """Losses are each subscription's own."""
-    subscribers = Subscribers(2)
+    subscribers = EventSubscribers(2)
     slow, fast = subscribers.subscribe(), subscribers.subscribe()
     for n in range(6):
         subscribers.publish(event(n))
@@ -107,7 +107,7 @@ def test_a_slow_consumer_takes_nothing_from_a_fast_one():
 @given(st.integers(1, 5), st.lists(st.booleans(), max_size=60))
 def test_delivered_and_missed_add_up_to_published(size, steps):
     """Nothing is lost without being counted, and nothing comes twice or out of order."""
-    subscribers = Subscribers(size)
+    subscribers = EventSubscribers(size)
     subscription = subscribers.subscribe()
     published, expected = 0, 0
     for is_publication in [*steps, *[False] * size]:
@@ -122,7 +122,7 @@ def test_delivered_and_missed_add_up_to_published(size, steps):
 
 def test_get_answers_none_when_nothing_comes_in_time():
     """A time-out is no error; the subscription goes on."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     assert subscription.get(0) is None
     assert subscription.get(0.001) is None
@@ -132,7 +132,7 @@ def test_get_answers_none_when_nothing_comes_in_time():
 
 def test_the_end_comes_after_what_was_published():
     """A closed log ends the iteration, not before its last event; get says Closed."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     subscribers.publish(event(1))
     subscribers.end(None)
@@ -144,7 +144,7 @@ def test_the_end_comes_after_what_was_published():
 
 def test_an_error_is_raised_after_what_was_published():
     """Each time anew, as a copy of its own, to iteration and get alike."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     error = Corrupt("two logs share a root", hint="h")
     subscribers.publish(event(1))
@@ -158,7 +158,7 @@ def test_an_error_is_raised_after_what_was_published():
 
 def test_the_first_end_counts_and_nothing_comes_behind_it():
     """A later end or event changes nothing; publishing still does not raise."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     subscribers.end(None)
     subscribers.end(Corrupt("late"))
@@ -170,7 +170,7 @@ def test_the_first_end_counts_and_nothing_comes_behind_it():
 @pytest.mark.parametrize("error", [None, Corrupt("over")])
 def test_subscribing_after_the_end_ends_at_once(error):
     """It does not wait for what cannot come."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscribers.end(error)
     subscription = subscribers.subscribe()
     with pytest.raises(StopIteration if error is None else Corrupt):
@@ -180,7 +180,7 @@ def test_subscribing_after_the_end_ends_at_once(error):
 
 def test_closing_ends_a_subscription_and_forgets_it():
     """What it held is dropped; the others go on; closing twice is fine."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     other = subscribers.subscribe()
     with subscribers.subscribe() as subscription:
         subscribers.publish(event(1))
@@ -196,7 +196,7 @@ def test_closing_ends_a_subscription_and_forgets_it():
 
 def test_a_closed_subscription_does_not_raise_what_ended_shipping():
     """Who has left is not told."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     subscribers.end(Corrupt("over"))
     subscription.close()
@@ -205,7 +205,7 @@ def test_a_closed_subscription_does_not_raise_what_ended_shipping():
 
 def test_a_forgotten_subscription_costs_nothing():
     """Leaving a loop without closing leaves nothing behind."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     for n in range(100):
         subscription = subscribers.subscribe()
         subscribers.publish(event(n))
@@ -220,7 +220,7 @@ def test_a_forgotten_subscription_costs_nothing():
 
 def test_a_sleeping_thread_is_woken_by_an_event():
     """No polling, no missed ring."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     result = in_thread(lambda: next(subscription))
     subscribers.publish(event(1))
@@ -230,7 +230,7 @@ def test_a_sleeping_thread_is_woken_by_an_event():
 @pytest.mark.parametrize("how", ["end", "error", "close"])
 def test_a_sleeping_thread_is_woken_by_the_end(how):
     """Nobody is left waiting."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     result = in_thread(lambda: list(subscription))
     if how == "close":
@@ -246,7 +246,7 @@ def test_a_sleeping_thread_is_woken_by_the_end(how):
 
 def test_async_iteration_sees_all_and_ends():
     """`async for` is woken from another thread, for each event and for the end."""
-    subscribers = Subscribers(1000)
+    subscribers = EventSubscribers(1000)
     subscription = subscribers.subscribe()
 
     def publish():
@@ -264,7 +264,7 @@ def test_async_iteration_sees_all_and_ends():
 @pytest.mark.parametrize("how", ["error", "close"])
 def test_async_iteration_is_woken_by_the_end(how):
     """An error is raised to it, closing ends it."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
 
     async def consume():
@@ -283,7 +283,7 @@ def test_async_iteration_is_woken_by_the_end(how):
 
 def test_a_consumer_that_stands_still_does_not_hold_up_publishing():
     """Even one that stopped in the midst of taking an event: the publisher shares no lock with it."""
-    subscribers = Subscribers(5)
+    subscribers = EventSubscribers(5)
     subscription = subscribers.subscribe()
     subscription._taking.acquire()
 
@@ -298,7 +298,7 @@ def test_a_consumer_that_stands_still_does_not_hold_up_publishing():
 
 def test_no_lock_is_held_while_bells_are_rung():
     """Whoever is woken may subscribe, publish and close, from any thread."""
-    subscribers = Subscribers(5)
+    subscribers = EventSubscribers(5)
     subscription = subscribers.subscribe()
     rung = []
 
@@ -318,7 +318,7 @@ def test_no_lock_is_held_while_bells_are_rung():
 
 def test_a_block_closed_by_the_garbage_collector_does_not_lock_up_publishing():
     """Closing inside publishing, on the same thread, works."""
-    subscribers = Subscribers(5)
+    subscribers = EventSubscribers(5)
     kept, gone = subscribers.subscribe(), subscribers.subscribe()
 
     def publish():
@@ -333,7 +333,7 @@ def test_a_block_closed_by_the_garbage_collector_does_not_lock_up_publishing():
 
 def test_threads_that_share_a_subscription_share_its_events():
     """Each event goes to one of them; with losses, every one is counted once."""
-    subscribers = Subscribers(16)
+    subscribers = EventSubscribers(16)
     subscription = subscribers.subscribe()
     results = [in_thread(lambda: [(e.first_seq, e.missed) for e in subscription]) for _ in range(4)]
     for n in range(5000):
@@ -346,7 +346,7 @@ def test_threads_that_share_a_subscription_share_its_events():
 
 def test_many_publishers_keep_one_order():
     """All subscriptions see the same order, and each publisher's events in his order."""
-    subscribers = Subscribers(10_000)
+    subscribers = EventSubscribers(10_000)
     subscriptions = [subscribers.subscribe() for _ in range(3)]
 
     def publish(place):
@@ -365,7 +365,7 @@ def test_many_publishers_keep_one_order():
 def test_the_end_is_not_taken_for_the_last_event():
     """A consumer that races with publication and end still gets everything, then the error."""
     for _ in range(300):
-        subscribers = Subscribers(10)
+        subscribers = EventSubscribers(10)
         subscription = subscribers.subscribe()
 
         def consume(subscription=subscription):
@@ -384,7 +384,7 @@ def test_the_end_is_not_taken_for_the_last_event():
 
 def test_what_is_published_between_a_look_and_the_end_is_not_lost():
     """The consumer found nothing; before it looks for the end, an event and the end come."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     take = subscription._take
 
@@ -401,7 +401,7 @@ def test_what_is_published_between_a_look_and_the_end_is_not_lost():
 
 def test_consumers_of_one_subscription_take_one_at_a_time():
     """Taking an event and counting what is missing before it are one step."""
-    subscribers = Subscribers(10)
+    subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     subscribers.publish(event(1))
     with subscription._taking:

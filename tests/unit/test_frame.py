@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model import frame
-from holdfast.model.record_columns import BadFrame, Columns, decode_headers, encode_headers
+from holdfast.model.record_columns import BadRecords, Columns, decode_headers, encode_headers
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +39,7 @@ def test_any_cut_is_refused(rows, data):
     body = frame.encode(columns_of(rows))
     cut = data.draw(st.integers(0, len(body) - 1))
     for damaged in (body[:cut], body + b"\0" * (1 + cut)):
-        with pytest.raises(BadFrame):
+        with pytest.raises(BadRecords):
             frame.decode(damaged)
 
 
@@ -49,24 +49,24 @@ def test_noise_never_raises_anything_else(noise):
     for body in (noise, b"\x01" + noise):
         try:
             frame.decode(body)
-        except BadFrame:
+        except BadRecords:
             pass
 
 
 def test_a_huge_count_is_refused_before_anything_is_allocated():
     """A count that the body cannot hold is refused by arithmetic alone."""
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadRecords):
         frame.decode(frame.HEAD.pack(1, 0, 0, 2**32 - 1) + b"x" * 100)
 
 
 def test_unknown_versions_and_flags_are_refused():
     """Nothing is guessed about a frame from the future."""
     body = frame.encode(Columns([b"x"], [0]))
-    with pytest.raises(BadFrame, match="version"):
+    with pytest.raises(BadRecords, match="version"):
         frame.decode(b"\x02" + body[1:])
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadRecords):
         frame.decode(body[:1] + b"\x10" + body[2:])
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadRecords):
         frame.decode(body[:2] + b"\x01" + body[3:])
 
 
@@ -74,7 +74,7 @@ def test_an_absent_payload_is_refused():
     """Only keys, kinds and headers may be absent."""
     body = bytearray(frame.encode(Columns([b""], [0])))
     body[-4:] = b"\xff" * 4
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadRecords):
         frame.decode(bytes(body))
 
 
@@ -101,5 +101,5 @@ def test_malformed_headers_are_refused(noise):
     """Headers that are no map of text to bytes are a BadFrame."""
     try:
         decode_headers(noise)
-    except BadFrame:
+    except BadRecords:
         pass

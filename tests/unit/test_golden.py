@@ -30,15 +30,15 @@ import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings
 from holdfast.clock import SystemClock
 from holdfast.crypto import digests as chain
-from holdfast.crypto.cipher import AesGcmCipher, Source
+from holdfast.crypto.cipher import AesGcmCipher, KeySource
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher
 from holdfast.crypto.signatures import Signer
-from holdfast.journal.kept_time import KeptTime
 from holdfast.journal.session_access import ForwardedRows, Outcome, RunOutcome
-from holdfast.journal.sessions.session_state import Session, Staged
+from holdfast.journal.sessions.session_state import SessionState, StagedSession
 from holdfast.journal.sqlite import migrations
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.state import spaces
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.model import frame
 from holdfast.model.entry import Entry, Place, header_of, is_whole
 from holdfast.model.record_columns import Columns
@@ -128,7 +128,7 @@ def read_rows(log: Log) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def time_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that a log knows is of the moment at which it was open; `disk/test_wrong_clock.py` is about it."""
-    monkeypatch.setattr(KeptTime, "write", lambda self: None)
+    monkeypatch.setattr(TimeKeeper, "write", lambda self: None)
 
 
 @pytest.mark.parametrize("name", list(KEYRINGS))
@@ -322,7 +322,7 @@ def test_golden_sessions_are_answered_as_ever(golden: Callable[[str], Path], nam
 
 def test_answers_are_written_as_documented() -> None:
     """0015: the worked example of what a session was answered."""
-    staged = Staged(Session(b"m" + bytes(16), 0))
+    staged = StagedSession(SessionState(b"m" + bytes(16), 0))
     staged.take(5, 1, (Outcome(None, (RunOutcome(1, 10, 7, 3),)),), 64)
     assert staged.row(0, 0).answers == examples("0015")["answers"]
 
@@ -769,7 +769,7 @@ def test_the_worked_example_of_encryption_is_right() -> None:
         "digest": digest,
         "stamp": stamp,
     }
-    source = Source(master, salt, context)
+    source = KeySource(master, salt, context)
     assert AesGcmCipher(source, encrypts=True, random=lambda count: fresh).encrypt(body, header) == encrypted
 
 

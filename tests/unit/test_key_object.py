@@ -18,7 +18,7 @@ from holdfast.root.objects.commit_batch import TailKey
 from holdfast.root.objects.documents import StartDocument
 from holdfast.root.objects.key_object import KeyObject, StoredKey, decode, encode
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.store import layout
 
 pytestmark = pytest.mark.unit
@@ -155,7 +155,7 @@ def test_a_key_counts_when_its_record_does(epoch: int, seq: int, record: int, co
 def test_what_was_acknowledged_is_said_by_batches_floors_and_adoptions(
     floor: int, acks: dict[int, int], adopted: tuple[tuple[int, int], ...], lines: dict[int, int], told: int
 ) -> None:
-    inherited = Inherited(floor, floor, (), (), (), adopted)
+    inherited = TailListing(floor, floor, (), (), (), adopted)
     assert acknowledged(inherited, acks, lines) == told
     manifest = StoreManifest("orders", 2, tuple(start(epoch, 0, seq) for epoch, seq in lines.items()), None)
     assert takeovers([manifest]) == lines

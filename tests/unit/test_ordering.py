@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Invalid
-from holdfast.shipping.lanes.ordering import Ordering, Stage
+from holdfast.shipping.lanes.ordering import BatchOrder, Stage
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,7 @@ class Payload:
 
 
 def begun(count):
-    line = Ordering()
+    line = BatchOrder()
     assert [line.begin() for _ in range(count)] == list(range(count))
     return line
 
@@ -122,7 +122,7 @@ steps = st.lists(st.tuples(verbs, st.integers(0, 12)), max_size=80)
 @given(steps, st.booleans())
 def test_whatever_happens_the_acknowledged_places_are_the_longest_good_prefix(steps, abandons):
     """Against the plainest model: random completions, repetitions and abandonment."""
-    line, told = Ordering(), []
+    line, told = BatchOrder(), []
     count, complete, abandoned = 0, set(), set()
     for verb, place in steps:
         is_open = len(told) <= place < count

@@ -11,15 +11,15 @@ from holdfast import Invalid
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import Segment, SegmentFacts
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Held, Planned, Policy, Removal, budget
+from holdfast.segments.retention.retention_plan import Budget, LiveTotals, Policy, Removal, RetentionPlan, budget
 
 pytestmark = pytest.mark.unit
 
 EVERYTHING = 2**62
 
 
-def expire(candidates: list[SegmentRow], policy: Policy, now_us: int, floor_offset: int) -> Planned:
-    return retention_plan.expire(candidates, Held.of(candidates), policy, now_us, floor_offset)
+def expire(candidates: list[SegmentRow], policy: Policy, now_us: int, floor_offset: int) -> RetentionPlan:
+    return retention_plan.expire(candidates, LiveTotals.of(candidates), policy, now_us, floor_offset)
 
 
 def segment(number: int, first: int, rows: int, size: int, *, time_max: int = 0, sealed_us: int = 0) -> SegmentRow:
@@ -46,11 +46,11 @@ def segments(*shapes: tuple[int, int, int]) -> list[SegmentRow]:
     return made
 
 
-def numbers(planned: Planned) -> list[int]:
+def numbers(planned: RetentionPlan) -> list[int]:
     return [removal.segment.number for removal in planned.removals]
 
 
-def reasons(planned: Planned) -> list[str]:
+def reasons(planned: RetentionPlan) -> list[str]:
     return [removal.why for removal in planned.removals]
 
 
@@ -58,11 +58,11 @@ FOUR = segments((10, 100, 1_000), (10, 100, 2_000), (10, 100, 3_000), (10, 100, 
 
 
 def test_without_limits_nothing_goes():
-    assert expire(FOUR, Policy(), now_us=EVERYTHING, floor_offset=EVERYTHING) == Planned()
+    assert expire(FOUR, Policy(), now_us=EVERYTHING, floor_offset=EVERYTHING) == RetentionPlan()
 
 
 def test_no_segments_no_plan():
-    assert expire([], Policy(1, 1, 1), now_us=EVERYTHING, floor_offset=EVERYTHING) == Planned()
+    assert expire([], Policy(1, 1, 1), now_us=EVERYTHING, floor_offset=EVERYTHING) == RetentionPlan()
 
 
 @pytest.mark.parametrize(("limit", "gone"), [(400, 0), (301, 0), (300, 1), (299, 1), (200, 2), (100, 3), (1, 3)])
@@ -120,7 +120,7 @@ def test_nothing_that_is_not_settled_goes(floor, gone):
 def test_what_follows_an_unsettled_segment_stays_even_if_its_offsets_are_low():
     """A damaged manifest may overlap; a prefix is a prefix all the same."""
     crossed = [segment(0, 100, 10, 1), segment(1, 0, 10, 1)]
-    assert expire(crossed, Policy(age_max_us=1), EVERYTHING, 50) == Planned()
+    assert expire(crossed, Policy(age_max_us=1), EVERYTHING, 50) == RetentionPlan()
     assert budget({("t", 0): crossed}, 1, {("t", 0): 50}).removals == ()
 
 

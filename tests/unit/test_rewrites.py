@@ -10,7 +10,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.segment import NO_CHAIN, NO_CONTENT, Segment, SegmentFacts, SegmentHead
 from holdfast.root import rewrites
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import IntentDocument, RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.root.rewrites import in_effect, read_intents, read_rewrites, replaced, segments_in_effect
 from holdfast.store import layout
 from holdfast.store.memory import MemoryStore
@@ -55,13 +55,13 @@ def manifest(count: int) -> list[SegmentDocument]:
     return found
 
 
-def output(segments: list[SegmentDocument], start: int, upto: int, mark: bytes = b"r") -> Rewritten:
+def output(segments: list[SegmentDocument], start: int, upto: int, mark: bytes = b"r") -> RewrittenFile:
     of = segments[start]
     joined = segment(start, (upto - start) * ROWS, of.first, bytes.fromhex(of.previous), mark)
-    return Rewritten(upto=upto, segment=joined)
+    return RewrittenFile(upto=upto, segment=joined)
 
 
-def rewrite(number: int, *outputs: Rewritten) -> RewriteDocument:
+def rewrite(number: int, *outputs: RewrittenFile) -> RewriteDocument:
     return RewriteDocument(
         log=LOG.hex(), topic="orders", partition=0, number=number, nonce="0" * 16, outputs=outputs, rewritten_us=1
     )
@@ -122,7 +122,7 @@ def test_later_rewrites_replace_files_of_earlier_ones():
 def test_a_file_that_does_not_fit_is_refused(change):
     segments = manifest(4)
     made = output(segments, 0, 2)
-    forged = Rewritten(upto=2, segment=msgspec.structs.replace(made.segment, **change))
+    forged = RewrittenFile(upto=2, segment=msgspec.structs.replace(made.segment, **change))
     assert spans(in_effect(segments, [rewrite(0, made)]))[0] == (0, 2, 0)
     with pytest.raises(Corrupt, match="does not fit"):
         in_effect(segments, [rewrite(0, forged)])

@@ -250,10 +250,10 @@ def test_hashes_that_do_not_fit_are_found(tmp_path):
 def test_groups_must_be_parquets_own(tmp_path):
     """Row groups of other sizes or number than Parquet's are refused."""
     low, high = 0, 2**62
-    one, two = footers.Group(2, low, high), footers.Group(3, low, high)
+    one, two = footers.RowGroupStatistics(2, low, high), footers.RowGroupStatistics(3, low, high)
     real = BATCH.column(1).view(pa.int64()).to_pylist()
-    halves = (footers.Group(2, min(real), max(real)), footers.Group(2, min(real), max(real)))
-    for groups in ((one, two), halves, (footers.Group(4, low, high),)):
+    halves = (footers.RowGroupStatistics(2, min(real), max(real)), footers.RowGroupStatistics(2, min(real), max(real)))
+    for groups in ((one, two), halves, (footers.RowGroupStatistics(4, low, high),)):
         forged(tmp_path / "segment", BATCH, PLACE, groups=groups)
         with pytest.raises(Corrupt):
             SegmentReader(tmp_path / "segment", None, None, None)
@@ -263,7 +263,10 @@ def test_times_outside_of_their_group_are_found_by_verify(tmp_path):
     """A group that claims another time range, which would hide records from time reads, fails verify."""
     batch = raw_batch(0, 150)
     times = batch.column(1).view(pa.int64()).to_pylist()
-    lies = (footers.Group(100, min(times), max(times)), footers.Group(50, max(times), max(times)))
+    lies = (
+        footers.RowGroupStatistics(100, min(times), max(times)),
+        footers.RowGroupStatistics(50, max(times), max(times)),
+    )
     forged(tmp_path / "segment", batch, head(), groups=lies)
     with SegmentReader(tmp_path / "segment", None, None, None) as reader, pytest.raises(Corrupt, match="times"):
         reader.verify()
@@ -289,7 +292,7 @@ def test_a_footer_that_the_key_did_not_make_is_refused(tmp_path, monkeypatch):
         read(tmp_path / "segment", facts, VAULT.stored_segment_key)
 
 
-@pytest.mark.parametrize("field", encrypted_blocks.Place._fields)
+@pytest.mark.parametrize("field", encrypted_blocks.BlockFacts._fields)
 def test_an_encrypted_block_decrypts_only_as_it_was_encrypted(tmp_path, monkeypatch, field):
     """Place, count and times beside a block are bound by its encryption."""
     encrypt = encrypted_blocks.BlockEncryptor.encrypt

@@ -27,7 +27,7 @@ from tests.segment_data import (
 import holdfast
 from holdfast import Invalid
 from holdfast.errors import Corrupt
-from holdfast.model.batch_sizing import Gathering
+from holdfast.model.batch_sizing import BatchBuffer
 from holdfast.model.segment import chain_value
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
@@ -401,15 +401,15 @@ def test_errors_of_the_helper_come_out(tmp_path, monkeypatch):
 
 def test_no_file_is_finished_that_readers_would_refuse(tmp_path, monkeypatch):
     """A footer beyond the readers' limit fails the writer, while the records are still elsewhere."""
-    from holdfast.segments.file import group_file
+    from holdfast.segments.file import row_group_file
 
-    monkeypatch.setattr(group_file, "FOOTER_BYTES_MAX", 500)
+    monkeypatch.setattr(row_group_file, "FOOTER_BYTES_MAX", 500)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     writer.write(raw_batch(0, 10))
     with pytest.raises(Invalid, match="footer is too large"):
         writer.finish()
     writer.abandon()
-    monkeypatch.setattr(group_file, "GROUPS_MAX", 2)
+    monkeypatch.setattr(row_group_file, "GROUPS_MAX", 2)
     writer = SegmentWriter(tmp_path / "segment", head(), RAW_SCHEMA, SMALL, None)
     with pytest.raises(Invalid, match="too many row groups"):
         writer.write(raw_batch(0, 1000))
@@ -450,7 +450,7 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path):
 @given(st.lists(st.lists(st.integers(0, 300), max_size=20), max_size=8), st.integers(1, 25), st.integers(1, 500))
 def test_gathering_keeps_rows_and_bounds(sizes, rows_max, bytes_max):
     """Gathering loses nothing, keeps the order, and exceeds its bytes only with a single row."""
-    gathering = Gathering(rows_max, bytes_max)
+    gathering = BatchBuffer(rows_max, bytes_max)
     batches = [pa.record_batch({"x": pa.array([b"x" * n for n in part], pa.binary())}) for part in sizes]
     parts = [piece for batch in batches for piece in gathering.add(batch)]
     rest = gathering.rest()
@@ -511,7 +511,7 @@ def test_footers_parse_or_are_refused(noise):
         time_min=5,
         time_max=5,
         content=bytes(32),
-        groups=(footers.Group(1, 5, 5),),
+        groups=(footers.RowGroupStatistics(1, 5, 5),),
         blocks=b"",
         schema=b"x",
         encrypted_with=None,

@@ -8,7 +8,7 @@ import pytest
 from tests.segment_data import LOG_ID, head, keyed_vault, raw_batch, write
 
 from holdfast import Corrupt, Invalid, Keyring, Unavailable
-from holdfast.crypto.cipher import AesGcmCipher, NotAuthentic, Source
+from holdfast.crypto.cipher import AesGcmCipher, KeySource, NotAuthentic
 from holdfast.crypto.segment_key import decrypting_key, encrypting_key
 from holdfast.crypto.vault import Vault
 from holdfast.segments.file.segment_reader import SegmentReader
@@ -62,13 +62,13 @@ def test_two_encryptions_of_the_same_data_never_share_key_and_nonce(tmp_path):
 def test_segments_and_the_journal_share_neither_keys_nor_nonces():
     """One master key and one salt give other subkeys in another use, and another nonce prefix."""
     key = encrypting_key(RING, None, LOG_ID, SALT)
-    journal = AesGcmCipher(Source(RING.key("k1"), SALT, LOG_ID + bytes(8)), encrypts=False)
-    same_context = AesGcmCipher(Source(RING.key("k1"), SALT, b"segment|" + LOG_ID), encrypts=False)
+    journal = AesGcmCipher(KeySource(RING.key("k1"), SALT, LOG_ID + bytes(8)), encrypts=False)
+    same_context = AesGcmCipher(KeySource(RING.key("k1"), SALT, b"segment|" + LOG_ID), encrypts=False)
     for cipher in (journal, same_context):
         with pytest.raises(NotAuthentic):
             cipher.decrypt(key.encrypt(b"rows", b""), b"")
     with pytest.raises(Invalid, match="prefix"):
-        AesGcmCipher(Source(RING.key("k1"), SALT, b"", b"long prefix"), encrypts=False)
+        AesGcmCipher(KeySource(RING.key("k1"), SALT, b"", b"long prefix"), encrypts=False)
 
 
 def test_another_log_or_salt_is_another_key():

@@ -16,8 +16,8 @@ from holdfast.model.segment import NO_CHAIN, NO_SCHEMA
 from holdfast.root.objects import checkpoint, documents
 from holdfast.root.objects.documents import (
     ExpiredDocument,
-    Limits,
     ManifestDocument,
+    RetentionLimits,
     SchemaVersion,
     SegmentDocument,
     StartDocument,
@@ -272,7 +272,13 @@ def a_topic(**values: object) -> TopicDocument:
     schema = declare(pa.schema({"n": pa.int64()}))
     version = SchemaVersion(schema.fingerprint.hex(), b64encode(schema.serialize()).decode())
     draft = TopicDocument(
-        log=LOG, topic="t", version=2, partitions=3, first_offset=5, schemas=(version,), retention=Limits(1, 2, 3)
+        log=LOG,
+        topic="t",
+        version=2,
+        partitions=3,
+        first_offset=5,
+        schemas=(version,),
+        retention=RetentionLimits(1, 2, 3),
     )
     return msgspec.structs.replace(draft, **values)
 
@@ -295,7 +301,7 @@ def test_a_topic_without_documents_is_damaged(store):
 
 BAD_TOPICS = [
     {"log": "00" * 16}, {"topic": "u"}, {"version": 1}, {"partitions": 0}, {"partitions": 10**9}, {"first_offset": -1},
-    {"first_offset": 2**62}, {"retention": Limits(-1, 0, 0)}, {"retention": Limits(0, 2**63, 0)},
+    {"first_offset": 2**62}, {"retention": RetentionLimits(-1, 0, 0)}, {"retention": RetentionLimits(0, 2**63, 0)},
     {"schemas": (SchemaVersion("zz", "AA=="),)}, {"schemas": (SchemaVersion("00" * 16, "?"),)},
     {"schemas": (SchemaVersion("00" * 16, ""),)},
 ]  # fmt: skip

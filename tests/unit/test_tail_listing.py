@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.root.tail_listing import TailListing, inherit
 from holdfast.store import layout
 from holdfast.store.port import ObjectInfo
 
@@ -22,12 +22,12 @@ def listing(batches: list[Name] = [], floors: list[tuple[int, int]] = [], adopte
     return [ObjectInfo(key, 1, 0) for key in sorted(keys)]
 
 
-def names(found: Inherited) -> list[Name]:
+def names(found: TailListing) -> list[Name]:
     return [tuple(name) for _, name in found.batches]
 
 
 def test_an_empty_tail_begins_at_the_beginning():
-    assert inherit([]) == Inherited(0, 0, (), (), (), ())
+    assert inherit([]) == TailListing(0, 0, (), (), (), ())
 
 
 def test_batches_count_as_far_as_they_are_connected():
@@ -97,7 +97,7 @@ def test_a_floor_of_a_writer_that_was_overtaken_says_nothing_beyond_what_was_ado
 
 def test_strange_names_are_not_ours():
     strange = [ObjectInfo(f"tail/{name}", 1, 0) for name in ("x", "1/1-2.arrow", "00000000000000000001/7.floor")]
-    assert inherit(strange) == Inherited(0, 0, (), (), (), ())
+    assert inherit(strange) == TailListing(0, 0, (), (), (), ())
 
 
 batch_names = st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(0, 4)).map(

@@ -11,7 +11,7 @@ from holdfast.errors import Corrupt
 from holdfast.model.entry import RAW, Entry, Place, header_of
 from holdfast.root import tail_walk
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
-from holdfast.root.tail_walk import Walked, walk
+from holdfast.root.tail_walk import TailContents, walk
 from holdfast.store import layout
 
 pytestmark = pytest.mark.unit
@@ -58,11 +58,11 @@ def batch(
     return CommitBatch(LOG, epoch, first or entries[0].seq, last or entries[-1].seq, found, entries)
 
 
-def walked(batches: list[CommitBatch], settled=FIRSTS, floor: int = 0, limit: int = NO_LIMIT) -> Walked:
+def walked(batches: list[CommitBatch], settled=FIRSTS, floor: int = 0, limit: int = NO_LIMIT) -> TailContents:
     return walk(LOG, batches, settled, floor, limit)
 
 
-def brought(batches: list[CommitBatch], found: Walked, settled=FIRSTS) -> list[int]:
+def brought(batches: list[CommitBatch], found: TailContents, settled=FIRSTS) -> list[int]:
     """The numbers of the entries that come back."""
     return [entry.seq for entry in tail_walk.entries(batches, settled, found.last_seq, {A: 1, B: 2})]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Corrupt, Invalid
-from holdfast.segments.manifest.time_tree import Node, children, combine, overlapping, span_of
+from holdfast.segments.manifest.time_tree import TimeNode, children, combine, overlapping, span_of
 
 pytestmark = pytest.mark.unit
 
@@ -18,13 +18,13 @@ class Manifest:
     """Rows as a writer makes them, one by one, and a count of what is fetched."""
 
     def __init__(self, ranges):
-        self.rows: list[Node] = []
+        self.rows: list[TimeNode] = []
         self.fetched: list[int] = []
         for number, own in enumerate(ranges):
             below = [(self.rows[child].low, self.rows[child].high) for child in children(number)]
-            self.rows.append(Node(number, *own, *combine(own, below)))
+            self.rows.append(TimeNode(number, *own, *combine(own, below)))
 
-    def fetch(self, number: int) -> Node:
+    def fetch(self, number: int) -> TimeNode:
         self.fetched.append(number)
         return self.rows[number]
 
@@ -122,7 +122,7 @@ def test_a_negative_number_is_a_wrong_call():
 
 def test_another_row_than_the_wanted_one_is_damage():
     with pytest.raises(Corrupt, match="another row"):
-        list(overlapping(0, 3, None, None, lambda number: Node(number + 1, 0, 0, 0, 0)))
+        list(overlapping(0, 3, None, None, lambda number: TimeNode(number + 1, 0, 0, 0, 0)))
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ class Endless:
     def __init__(self) -> None:
         self.count = 0
 
-    def fetch(self, number: int) -> Node:
+    def fetch(self, number: int) -> TimeNode:
         self.count += 1
         low = 10 * (number - span_of(number) + 1)
-        return Node(number, 10 * number, 10 * number + 9, low, 10 * number + 9)
+        return TimeNode(number, 10 * number, 10 * number + 9, low, 10 * number + 9)
 
 
 @pytest.mark.parametrize("target", [0, 1, 2**19 - 2, 2**19 - 1, 2**19, 333_333, 654_321, MILLION - 1])

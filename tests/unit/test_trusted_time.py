@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.trusted_time import JUMP_MAX_US, Known, TrustedTime, newest_supported
+from holdfast.model.trusted_time import JUMP_MAX_US, TimeCheckpoint, TrustedTime, newest_supported
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.unit
@@ -70,7 +70,7 @@ def test_a_jump_goes_on_when_the_log_is_opened_again():
     clock.jump(400 * DAY)
     time.now_us()
     known = time.known
-    assert known == Known(clock.now_us() - 400 * DAY_US, clock.now_us(), 0)
+    assert known == TimeCheckpoint(clock.now_us() - 400 * DAY_US, clock.now_us(), 0)
     for later, is_believed in ((10, False), (DAY, True)):
         later_clock = ManualClock(known.jumped_us + later * 10**6)
         again = TrustedTime(later_clock, 0)

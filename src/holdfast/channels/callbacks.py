@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.channels.channel_events import Event, MessageReady, PeriodicSync, RepairReady, ResendDue
-from holdfast.channels.delivered import Subscribers
+from holdfast.channels.delivered import DeliverySubscribers
 
 logger = logging.getLogger("holdfast.channels")
 
@@ -24,7 +24,7 @@ class Callbacks:
     def __init__(self) -> None:
         self._by_kind: dict[type, Callback] = {}
         self.broadcast: Callable[[bytes], None] | None = None
-        self.subscribers = Subscribers()
+        self.subscribers = DeliverySubscribers()
 
     def replace(self, callbacks: Mapping[type, Callback | None]) -> None:
         """These, and no others."""

@@ -21,14 +21,14 @@ import msgspec
 
 from holdfast.caller import once
 from holdfast.channels.channel_events import Event, MessageReady, RepairReady
-from holdfast.channels.keeping.pending_history import Batch, Pending
+from holdfast.channels.keeping.pending_history import Batch, PendingHistory
 from holdfast.channels.keeping.persistence import Commit, Persistence
-from holdfast.channels.keeping.snapshot import Buffered, ChannelMeta, Known, Unacknowledged
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.snapshot import BufferedMessage, ChannelMeta, KnownMessage, UnacknowledgedMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.lamport import AheadOfClock, sendable
 from holdfast.channels.protocol.machine import step
 from holdfast.channels.protocol.state import ChannelState
-from holdfast.channels.protocol.steps import NOT_WRITTEN, Input, Receive, Step
+from holdfast.channels.protocol.steps import NOT_WRITTEN, Input, Receive, StepEffects
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Closed, Corrupt, HoldfastError, Invalid, Unavailable
@@ -98,7 +98,7 @@ class Channel:
         self._backend = persistence
         self._tell = tell
         self._now = now
-        self._pending = Pending(state.rules.settings.history_max)
+        self._pending = PendingHistory(state.rules.settings.history_max)
         self._flights: deque[Flight] = deque()
         """Steps whose commit is not settled, oldest first."""
         self._events: deque[Flight] = deque()
@@ -151,12 +151,12 @@ class Channel:
         with once(self.lock):
             return self.state.history.ids()
 
-    def outgoing(self) -> list[Unacknowledged]:
+    def outgoing(self) -> list[UnacknowledgedMessage]:
         """Our messages that nobody has acknowledged."""
         with once(self.lock):
             return list(self.state.outgoing)
 
-    def incoming(self) -> list[Buffered]:
+    def incoming(self) -> list[BufferedMessage]:
         """Messages that wait for others."""
         with once(self.lock):
             return list(self.state.incoming.values())
@@ -171,7 +171,7 @@ class Channel:
 
     # -- working ------------------------------------------------------------------------------------------
 
-    def take(self, given: Input) -> tuple[Step, Flight]:
+    def take(self, given: Input) -> tuple[StepEffects, Flight]:
         """One step, and its commit if there is anything to keep, handed over."""
         with once(self.lock):
             if self.removed:
@@ -200,7 +200,7 @@ class Channel:
                 self._commit(Flight([]))
             return self._flights[-1] if self._flights else None
 
-    def mend(self, beyond: list[str], unknown: list[Known]) -> None:
+    def mend(self, beyond: list[str], unknown: list[KnownMessage]) -> None:
         """After loading: what is beyond the limits goes, and what was not remembered is, with the next commit."""
         with once(self.lock):
             self._pending.add((), beyond, ())
@@ -219,7 +219,7 @@ class Channel:
         self._pending.remember([self.state.known_of(message) for message in self.state.history.messages()])
         self._dirty = True
 
-    def _commit(self, flight: Flight, written: Mapping[str, Written] = NOT_WRITTEN) -> None:
+    def _commit(self, flight: Flight, written: Mapping[str, StoredMessage] = NOT_WRITTEN) -> None:
         if self._dirty and any(one.batch is not None for one in self._flights):
             return  # what is kept next must be complete, and what is under way may yet fail: it waits for that
         flight.batch, update = self._pending.take(self.state.history, len(self.state.known), written)
@@ -300,7 +300,7 @@ class Channel:
                 extra={"action": "channel_history_short", "channel": self.id},
             )
 
-    def _count(self, effects: Step) -> None:
+    def _count(self, effects: StepEffects) -> None:
         if effects.received is not None:
             self._duplicates += effects.received.duplicate
             self._refused += effects.received.refused
@@ -332,13 +332,13 @@ class Channel:
 
     # -- answering from the log ---------------------------------------------------------------------------
 
-    def find(self, wanted: Sequence[Known]) -> list[SdsMessage]:
+    def find(self, wanted: Sequence[KnownMessage]) -> list[SdsMessage]:
         """Messages that have left history, if the backend finds them; under no lock, for that may take a while."""
         try:
             return list(self._backend.find_messages(self.id, wanted))
         except Exception as error:
             logger.warning(
-                "messages that others asked for were not found channel=%s: %s",
+                "requested messages were not found channel=%s: %s",
                 self.id,
                 as_failure(error).message,
                 extra={"action": "channel_not_found", "channel": self.id},

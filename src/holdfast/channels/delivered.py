@@ -117,7 +117,7 @@ class Delivered:
         return f"Delivered({self.channel_id!r}, {len(self._messages)} wait)"
 
 
-class Subscribers:
+class DeliverySubscribers:
     """All iterators of one participant; those that are forgotten elsewhere are forgotten here."""
 
     def __init__(self) -> None:

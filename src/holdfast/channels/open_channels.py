@@ -20,7 +20,7 @@ from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.input_checks import checked_id
 from holdfast.channels.keeping.persistence import Persistence
 from holdfast.channels.keeping.snapshot import ChannelData
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.state import Rules, restored
 from holdfast.channels.protocol.steps import Resume
 from holdfast.channels.wire.channel_keys import ChannelKeys
@@ -33,7 +33,7 @@ from holdfast.errors import Corrupt, Full, HoldfastError, Invalid, NotFound
 logger = logging.getLogger("holdfast.channels")
 
 Recover = Literal["fail", "empty"]
-Taken = tuple[SdsMessage, DialectName, Written | None]
+Taken = tuple[SdsMessage, DialectName, StoredMessage | None]
 """A message, its wire format, and its bytes, if it can be kept by them."""
 
 
@@ -123,7 +123,7 @@ class OpenChannels:
         self._warn_of_keys()
         return Invalid(
             f"the channel has a key, and the message is not encrypted channel={message.channel_id!r}",
-            hint="drop it: anybody may have made it; all participants need the key",
+            hint="drop it: it is not authenticated; all participants need the key",
         )
 
     def _decode_encrypted(self, data: bytes) -> Taken:
@@ -138,7 +138,7 @@ class OpenChannels:
         if message.channel_id != channel.id:
             raise Invalid(
                 f"an encrypted message names another channel channel={channel.id!r}",
-                hint="drop it: somebody who has the key means harm",
+                hint="drop it: a holder of the key is sending hostile messages",
             )
         return message, channel.dialect, written
 
@@ -220,7 +220,7 @@ class OpenChannels:
         if cipher is None:
             if data.meta.encrypted:  # else it would go on in the clear, with everybody who listens
                 raise Invalid(
-                    f"the channel was used with a key, and none is given channel={channel_id!r}",
+                    f"the channel was used with a key, and no key was passed channel={channel_id!r}",
                     hint="give keys=… as before; or remove_channel() to start over without one",
                 )
             return Rules(channel_id, self._participant_id, spoken, self._settings), data

@@ -35,7 +35,7 @@ from holdfast.channels.keeping.persistence import NoPersistence, Persistence
 from holdfast.channels.keeping.waiting import await_kept, kept_async, warn_on_loop
 from holdfast.channels.open_channels import OpenChannels, Recover, Taken
 from holdfast.channels.protocol import sending, steps
-from holdfast.channels.protocol.steps import Input, Received, Step
+from holdfast.channels.protocol.steps import Input, Received, StepEffects
 from holdfast.channels.sweeps import Sweeps
 from holdfast.channels.wire.channel_keys import ChannelKeys, Keys
 from holdfast.channels.wire.dialect import DialectName
@@ -377,7 +377,7 @@ class Channels:
 
     # -- one operation ------------------------------------------------------------------------------------
 
-    def _operate(self, channel: Channel, given: Input) -> Step:
+    def _operate(self, channel: Channel, given: Input) -> StepEffects:
         self._check_open()
         if self.backend.blocks:
             warn_on_loop(4)
@@ -389,7 +389,7 @@ class Channels:
         await_kept(channel, flight, self.settings.ack_timeout_ms / 1000)
         return effects
 
-    async def _operate_async(self, channel: Channel, given: Input) -> Step:
+    async def _operate_async(self, channel: Channel, given: Input) -> StepEffects:
         if self.backend.blocks:
             return await asyncio.to_thread(self._operate, channel, given)
         self._check_open()
@@ -481,11 +481,11 @@ class Channels:
         return self._clock.now_us() // 1000
 
 
-def _data(effects: Step) -> bytes:
+def _data(effects: StepEffects) -> bytes:
     assert effects.data is not None
     return effects.data
 
 
-def _received(effects: Step) -> Received:
+def _received(effects: StepEffects) -> Received:
     assert effects.received is not None
     return effects.received

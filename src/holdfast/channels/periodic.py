@@ -24,7 +24,7 @@ logger = logging.getLogger("holdfast.channels")
 Task = TypeVar("Task", Callable[[], None], Callable[[], Coroutine[Any, Any, None]])
 
 
-class Schedule(Generic[Task]):
+class TaskSchedule(Generic[Task]):
     """Which tasks are due, and how long none will be."""
 
     def __init__(self, tasks: Sequence[tuple[int, Task]], clock: Clock) -> None:
@@ -51,7 +51,7 @@ class Schedule(Generic[Task]):
 class PeriodicThread:
     """A thread that runs a schedule until it is stopped."""
 
-    def __init__(self, schedule: Schedule[Callable[[], None]]) -> None:
+    def __init__(self, schedule: TaskSchedule[Callable[[], None]]) -> None:
         self._schedule = schedule
         self._end = Flag()
         self._thread = Thread(target=self._work, name="holdfast-channels", daemon=True)
@@ -75,7 +75,9 @@ class PeriodicThread:
             self._end.wait(self._schedule.pause())
 
 
-async def run_until(is_over: Callable[[], bool], schedule: Schedule[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+async def run_until(
+    is_over: Callable[[], bool], schedule: TaskSchedule[Callable[[], Coroutine[Any, Any, None]]]
+) -> None:
     """Run a schedule on this event loop until it is over, or cancelled."""
     while not is_over():
         for task in schedule.due():

@@ -17,9 +17,9 @@ from holdfast.channels.channel import Channel, Flight
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.keeping.waiting import await_kept, kept_async
 from holdfast.channels.open_channels import OpenChannels
-from holdfast.channels.periodic import HURRY_INTERVAL_MS, PeriodicThread, Schedule, Task, run_until
+from holdfast.channels.periodic import HURRY_INTERVAL_MS, PeriodicThread, Task, TaskSchedule, run_until
 from holdfast.channels.protocol import steps
-from holdfast.channels.protocol.steps import Input, Step
+from holdfast.channels.protocol.steps import Input, StepEffects
 from holdfast.clock import Clock
 from holdfast.errors import Closed
 
@@ -60,7 +60,7 @@ class Sweeps:
             if effects.wanted:
                 channel.answer(await asyncio.to_thread(channel.find, effects.wanted))
 
-    def _taken(self, given: NewInput, hurried: bool) -> list[tuple[Channel, Step, Flight]]:
+    def _taken(self, given: NewInput, hurried: bool) -> list[tuple[Channel, StepEffects, Flight]]:
         taken = []
         for channel in self._channels.all():
             if hurried and not channel.state.hurried:
@@ -98,7 +98,7 @@ class Sweeps:
         """In a forked child: the thread is the parent's."""
         self._lock, self._thread = RLock(), None
 
-    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> Schedule[Task]:
+    def _schedule(self, buffers: Task, repairs: Task, sync: Task, hurry: Task) -> TaskSchedule[Task]:
         settings = self._settings
         tasks: list[tuple[int, Task]] = [
             (settings.buffer_sweep_interval_ms, buffers),
@@ -106,4 +106,4 @@ class Sweeps:
             (settings.sync_interval_ms, sync),
             (HURRY_INTERVAL_MS, hurry),
         ]
-        return Schedule(tasks, self._clock)
+        return TaskSchedule(tasks, self._clock)

@@ -19,10 +19,10 @@ from holdfast.errors import Invalid, printable
 from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import iso, record_line
-from holdfast.model.row_json import Placed, placed, row_line
+from holdfast.model.row_json import PlacedRow, placed, row_line
 from holdfast.reader.settled_reading import SettledReading
 
-Item = Record | Placed
+Item = Record | PlacedRow
 Write = Callable[[Any], None]
 
 TEXT, JSON, ARROW = "text", "json", "arrow"
@@ -72,13 +72,13 @@ def _record_text(record: Record) -> None:
     emit(f"{record.partition} {record.offset:>8}  {time}  {shown(record.key)}  {kind}  {shown(record.payload)}")
 
 
-def _row_text(item: Placed) -> None:
+def _row_text(item: PlacedRow) -> None:
     row = printable(msgspec.json.encode(item.row).decode())
     emit(f"{item.partition} {item.offset:>8}  {iso(item.time) or item.time}  {row}")
 
 
 def _row_json(topic: str) -> Write:
-    def write(item: Placed) -> None:
+    def write(item: PlacedRow) -> None:
         emit_json(row_line(topic, item))
 
     return write

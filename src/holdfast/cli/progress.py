@@ -1,8 +1,8 @@
-"""A line on stderr that says how far long work has got; it disappears when the work is done.
+"""A progress line on stderr for long work; it disappears when the work is done.
 
-`Progress` is for reading a stream: numbers and a rate, and a bar when the end is known. It shows itself only when
-stderr is a terminal and stdout is not; receipts on a terminal are progress enough. `Working` is for work that prints
-at its end, and shows itself whenever stderr is a terminal; what is said meanwhile appears above its line.
+`Progress` is for reading a stream: numbers and a rate, and a bar when the end is known. It is shown only when stderr is
+a terminal and stdout is not; receipts on a terminal are progress enough. `ProgressLine` is for work that prints its
+result at the end, and is shown whenever stderr is a terminal; messages in the meantime appear above it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Progress:
         self._rich.stop()
 
 
-class Working:
+class ProgressLine:
     """Progress, in words, of work whose length is not known."""
 
     def __init__(self) -> None:

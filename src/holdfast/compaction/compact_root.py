@@ -120,7 +120,7 @@ def compact_with(
     )
 
 
-class OpenedRoot(NamedTuple):
+class CompactionRoot(NamedTuple):
     """A root that may be compacted."""
 
     store: RootStore
@@ -142,7 +142,7 @@ class OpenedRoot(NamedTuple):
 
 def open_for_compaction(
     root: str, *, keyring: str | None, store: Mapping[str, Any] | StoreSettings | None, clock: Clock
-) -> OpenedRoot:
+) -> CompactionRoot:
     """Open a root, and refuse one that cannot be compacted; nothing is written."""
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
     keys = Keyring.from_reference(keyring) if keyring else None
@@ -156,9 +156,9 @@ def open_for_compaction(
     if not settled.is_store():
         raise Invalid(
             f"this is a log's own directory, and no store root={opened.url}",
-            hint="the log compacts its own files: log.compact(), or holdfast compact DIR while nobody has it open",
+            hint="the log compacts its own files: log.compact(), or holdfast compact DIR while no process has it open",
         )
-    return OpenedRoot(opened, settled, settings)
+    return CompactionRoot(opened, settled, settings)
 
 
 def target_bytes(size: int | str) -> int:

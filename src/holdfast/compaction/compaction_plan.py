@@ -30,7 +30,7 @@ _UNEVEN = 4
 """A file that weighs so many times as much as all others of its run together stays out of it."""
 
 
-class Run(NamedTuple):
+class FileRun(NamedTuple):
     """Neighbouring files that are to become one."""
 
     files: tuple[InEffect, ...]
@@ -73,14 +73,14 @@ class _Part(NamedTuple):
 
 def plan(
     segments: Sequence[SegmentDocument], files: Sequence[InEffect], target: int = TARGET_BYTES, *, retired: int = 0
-) -> list[Run]:
+) -> list[FileRun]:
     """The runs of a partition, by offset. `segments` is its whole manifest; those below `retired` are left alone."""
     weights = list(accumulate((_weight(segment, target) for segment in segments), initial=0))
     parts = [_Part((file,), weights[file.upto] - weights[file.segment.number]) for file in files]
-    found: list[Run] = []
+    found: list[FileRun] = []
     for is_good, like in groupby(parts, lambda part: _kind(part.files[0].segment, retired)):
         if is_good is not None:
-            found += [Run(part.files) for part in _settled(list(like), target) if len(part.files) > 1]
+            found += [FileRun(part.files) for part in _settled(list(like), target) if len(part.files) > 1]
     return found
 
 

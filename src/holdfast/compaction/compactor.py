@@ -16,15 +16,15 @@ from typing import NamedTuple, Protocol
 
 from holdfast import disk
 from holdfast.clock import Clock
-from holdfast.compaction.compaction_plan import Run, plan
+from holdfast.compaction.compaction_plan import FileRun, plan
 from holdfast.compaction.compaction_report import PartitionCompaction
-from holdfast.compaction.run_rewrite import Cancelled, rewrite
+from holdfast.compaction.run_rewrite import RewriteCancelled, rewrite
 from holdfast.compaction.source_files import SourceFiles
-from holdfast.compaction.swap import Lost, Swap, upload
+from holdfast.compaction.swap import NumberTaken, Swap, upload
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.process_lifetime import Threads
 from holdfast.root.leased_segments import needed
-from holdfast.root.objects.documents import Rewritten
+from holdfast.root.objects.documents import RewrittenFile
 from holdfast.root.rewrite_sweep import Grace, Swept, sweep
 from holdfast.root.rewrites import OUTPUTS_MAX, InEffect, in_effect, read_rewrites, tells_all
 from holdfast.root.root_store import RootStore
@@ -44,11 +44,11 @@ Progress = Callable[[str, int, int], None]
 """What is being done, how many files are done, and how many there are."""
 
 
-class Made(NamedTuple):
+class RunResult(NamedTuple):
     """What became of a run: a file on the store, or why not."""
 
-    run: Run
-    output: Rewritten | None
+    run: FileRun
+    output: RewrittenFile | None
     problem: str = ""
     """What is damaged; empty where a source is gone, because somebody else was faster."""
 
@@ -59,27 +59,29 @@ class Workers(Protocol):
     may_repeat: bool
     """Whether a file may be made more than once."""
 
-    def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
+    def make(self, store: RootStore, nonce: str, runs: Sequence[FileRun]) -> list[RunResult]:
         """One file for each run, on the store."""
 
 
-class Settled(NamedTuple):
+class SettledPartition(NamedTuple):
     """One partition as it is now."""
 
     files: list[InEffect]
-    runs: list[Run]
+    runs: list[FileRun]
     rewrites: int
     """How many there are."""
     long: list[InEffect]
     """Files that earlier rewrites made, retired ones included."""
 
-    def kept_beside(self, outputs: Sequence[Rewritten]) -> list[Rewritten] | None:
+    def kept_beside(self, outputs: Sequence[RewrittenFile]) -> list[RewrittenFile] | None:
         """What stays of earlier rewrites when these come, where the next rewrite should tell that."""
         if not tells_all(self.rewrites) or len(self.long) > OUTPUTS_MAX:
             return None
         taken = {number for output in outputs for number in range(output.segment.number, output.upto)}
         return [
-            Rewritten(upto=file.upto, segment=file.segment) for file in self.long if file.segment.number not in taken
+            RewrittenFile(upto=file.upto, segment=file.segment)
+            for file in self.long
+            if file.segment.number not in taken
         ]
 
     @property
@@ -99,7 +101,7 @@ class Compactor:
         self._workers, self._grace = workers, grace
         self._leases: tuple[float, dict[tuple[str, int], int]] | None = None
 
-    def look(self, topic: str, partition: int, tried: frozenset[str] = frozenset()) -> Settled:
+    def look(self, topic: str, partition: int, tried: frozenset[str] = frozenset()) -> SettledPartition:
         """A partition's files, and the runs among them; those with a file in `tried` are left out."""
         made = read_rewrites(self._store, self._log, topic, partition)  # before the manifest
         manifest = read_manifest(self._store, self._log, topic, partition)
@@ -111,7 +113,7 @@ class Compactor:
             if not any(file.segment.key in tried for file in run.files)
         ]
         there = [file for file in files if file.upto > retired and not file.segment.is_filler]
-        return Settled(there, runs, len(made), [file for file in files if file.rewrite is not None])
+        return SettledPartition(there, runs, len(made), [file for file in files if file.rewrite is not None])
 
     def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
         """Compact one partition, and remove what earlier compactions left."""
@@ -130,7 +132,7 @@ class Compactor:
             progress(f"{topic}/{partition}", done, done + left)
             try:
                 made = self._swap(topic, partition, now)
-            except Lost:
+            except NumberTaken:
                 counts["lost"] += 1
             else:
                 counts += _counted(made)
@@ -139,7 +141,7 @@ class Compactor:
         swept = Swept() if dry_run else self._sweep(topic, partition, problems)
         return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
 
-    def _swap(self, topic: str, partition: int, now: Settled) -> list[Made]:
+    def _swap(self, topic: str, partition: int, now: SettledPartition) -> list[RunResult]:
         runs = now.runs[:RUNS_AT_ONCE]
         swap = Swap(self._store, self._log, topic, partition, now.rewrites, self._clock)
         swap.announce([run.numbers for run in runs])
@@ -150,7 +152,7 @@ class Compactor:
             return made
         try:
             swap.commit(outputs, now.kept_beside(outputs), may_repeat=self._workers.may_repeat)
-        except Lost:
+        except NumberTaken:
             swap.give_up(outputs)
             raise
         return made
@@ -173,7 +175,7 @@ class Compactor:
         return known[1]
 
 
-def _counted(made: Sequence[Made]) -> Counter[str]:
+def _counted(made: Sequence[RunResult]) -> Counter[str]:
     done = [one.run for one in made if one.output is not None]
     return Counter(
         runs=len(done),
@@ -192,7 +194,7 @@ class ThreadWorkers:
         self._folder, self._count, self._settings = folder, count, settings
         self._cancelled = Flag()
 
-    def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
+    def make(self, store: RootStore, nonce: str, runs: Sequence[FileRun]) -> list[RunResult]:
         """See `Workers`. Whatever ends it early, no thread of it is left working."""
         self._cancelled.clear()
         opened = SourceFiles(store.files, self._settings, trusted=store.trust.is_authentic)
@@ -205,29 +207,29 @@ class ThreadWorkers:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _make(self, store: RootStore, opened: SourceFiles, nonce: str, run: Run) -> Made:
+    def _make(self, store: RootStore, opened: SourceFiles, nonce: str, run: FileRun) -> RunResult:
         path = self._folder / f"{nonce}-{run.numbers[0]}.parquet.tmp"
         return make_one(store.files, run, path, opened, nonce, self._cancelled.is_set)
 
 
 def make_one(
-    files: Store, run: Run, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
-) -> Made:
+    files: Store, run: FileRun, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
+) -> RunResult:
     """One run as one file on the store. Damage, and sources that are gone, are told; all else is raised."""
     try:
         if cancelled():
-            raise Cancelled
+            raise RewriteCancelled
         output = rewrite(run, path, opened, nonce, cancelled=cancelled)
         upload(files, output, path)
-        return Made(run, output)
+        return RunResult(run, output)
     except Corrupt as damage:
-        return Made(run, None, damage.message)
+        return RunResult(run, None, damage.message)
     except FileNotFoundError as error:
         if not path.parent.is_dir():
             raise Unavailable(
                 f"the folder for temporary files is gone path={path.parent}", hint="compact again; TMPDIR says where"
             ) from error
-        return Made(run, None)
+        return RunResult(run, None)
     except OSError as error:
         raise Unavailable(
             f"cannot write a temporary file path={path}: {error.strerror}",
@@ -240,8 +242,8 @@ def make_one(
 def _report(
     topic: str,
     partition: int,
-    before: Settled,
-    now: Settled,
+    before: SettledPartition,
+    now: SettledPartition,
     counts: Counter[str],
     swept: Swept,
     problems: tuple[str, ...],

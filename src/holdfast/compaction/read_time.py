@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.compaction.compaction_plan import Run
-from holdfast.reader.offsets import Mark, Marks
+from holdfast.compaction.compaction_plan import FileRun
+from holdfast.reader.offsets import PartitionMark, ReadMarks
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import SettledReading
 from holdfast.store.store_settings import StoreSettings
@@ -22,7 +22,7 @@ class ReadTime:
         self._root, self._settings, self._keyring, self._clock = root, settings, keyring, clock
         self._before: list[tuple[SettledReading, float]] = []
 
-    def before(self, runs: Sequence[Run]) -> None:
+    def before(self, runs: Sequence[FileRun]) -> None:
         """Read what the first run of a partition holds."""
         if not runs or len(self._before) == _PARTITIONS_MAX:
             return
@@ -31,8 +31,8 @@ class ReadTime:
         where = (first.topic, first.partition)
         options = ReadOptions(
             topics=(first.topic,),
-            starting_offsets=Marks("", {where: Mark(None, first.first)}),
-            ending_offsets=Marks("", {where: Mark(None, last.end)}),
+            starting_offsets=ReadMarks("", {where: PartitionMark(None, first.first)}),
+            ending_offsets=ReadMarks("", {where: PartitionMark(None, last.end)}),
             keyring=self._keyring,
             store=self._settings,
             schema_mode="known",

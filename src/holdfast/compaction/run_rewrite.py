@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from holdfast.compaction.compaction_plan import Run
+from holdfast.compaction.compaction_plan import FileRun
 from holdfast.errors import Corrupt
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import Segment, SegmentHead
-from holdfast.root.objects.documents import Rewritten, SegmentDocument
+from holdfast.root.objects.documents import RewrittenFile, SegmentDocument
 from holdfast.segments.file.bundle_writer import BundleWriter
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.footer import bundle_content
@@ -37,13 +37,13 @@ Opened = Callable[[Sequence[SegmentDocument]], Generator[SegmentReader, None, No
 _Writer = SegmentWriter | BundleWriter
 
 
-class Cancelled(Exception):
+class RewriteCancelled(Exception):
     """Somebody gave up waiting: the output is not finished."""
 
 
 def rewrite(
-    run: Run, path: Path, opened: Opened, nonce: str, *, shape: FileShape = SHAPE, cancelled: Callable[[], bool]
-) -> Rewritten:
+    run: FileRun, path: Path, opened: Opened, nonce: str, *, shape: FileShape = SHAPE, cancelled: Callable[[], bool]
+) -> RewrittenFile:
     """Write a run's rows as one file at `path`, and prove it; raises Corrupt, FileNotFoundError or OSError."""
     head = msgspec.structs.replace(run.first.segment.head, epoch=run.last.epoch)
     with ExitStack() as stack:
@@ -60,7 +60,7 @@ def rewrite(
     prove(run, path, segment, cancelled)
     sealed_us = max(file.segment.sealed_us for file in run.files)
     document = SegmentDocument.of(segment, slot=run.first.slot, chain=segment.chain, sealed_us=sealed_us)
-    return Rewritten(upto=run.numbers[1], segment=document)
+    return RewrittenFile(upto=run.numbers[1], segment=document)
 
 
 def _new(path: Path, head: SegmentHead, reader: SegmentReader, shape: FileShape, nonce: str) -> _Writer:
@@ -73,21 +73,21 @@ def _move(reader: SegmentReader, writer: _Writer, cancelled: Callable[[], bool])
     """The rows of a file, or its encrypted blocks as they are."""
     if isinstance(writer, BundleWriter):
         if cancelled():
-            raise Cancelled
+            raise RewriteCancelled
         writer.add(reader)
         return
     for batch in reader.batches(reader.head.first, reader.head.first + reader.facts.rows):
         if cancelled():
-            raise Cancelled
+            raise RewriteCancelled
         writer.write(batch)
 
 
-def _prove_bundle(run: Run, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
+def _prove_bundle(run: FileRun, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
     """Read the output, compare the blocks of each part with its digest, and that with what is known of the files."""
     with SegmentReader(path, segment.head, segment.facts, None, trusted=True) as reader:
         for _ in reader.blocks_to_move():
             if cancelled():
-                raise Cancelled
+                raise RewriteCancelled
         contents = [part.footer.content for part in reader.parts()]
     start = segment.head.number
     for file in run.files:
@@ -98,7 +98,7 @@ def _prove_bundle(run: Run, path: Path, segment: Segment, cancelled: Callable[[]
             raise _differs(file.segment)
 
 
-def _prove_rows(run: Run, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
+def _prove_rows(run: FileRun, path: Path, segment: Segment, cancelled: Callable[[], bool]) -> None:
     """Read the output and compare each file's rows with the digest that is known of them."""
     with SegmentReader(path, segment.head, segment.facts, None, trusted=True) as reader:
         batches = reader.batches(segment.head.first, segment.end)
@@ -107,7 +107,7 @@ def _prove_rows(run: Run, path: Path, segment: Segment, cancelled: Callable[[], 
             digest, left = ContentDigest(reader.schema), file.segment.rows
             while left:
                 if cancelled():
-                    raise Cancelled
+                    raise RewriteCancelled
                 batch = next(batches, None) if rest is None else rest
                 if batch is None:
                     break

@@ -22,7 +22,7 @@ from pathlib import Path
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten
+from holdfast.root.objects.documents import IntentDocument, RewriteDocument, RewrittenFile
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
@@ -32,7 +32,7 @@ from holdfast.store.repeated_create import create_repeatedly
 logger = logging.getLogger("holdfast")
 
 
-class Lost(Exception):
+class NumberTaken(Exception):
     """Somebody else took the number: nothing was replaced, and what was written is removed."""
 
 
@@ -63,7 +63,7 @@ class Swap:
         create_repeatedly(self._store, self._key, Body.of(documents.encode(intent)))
 
     def commit(
-        self, outputs: Sequence[Rewritten], kept: Sequence[Rewritten] | None = None, *, may_repeat: bool = False
+        self, outputs: Sequence[RewrittenFile], kept: Sequence[RewrittenFile] | None = None, *, may_repeat: bool = False
     ) -> RewriteDocument:
         """Swap: from now on these files are in effect; raises Lost if somebody else was faster.
 
@@ -87,14 +87,14 @@ class Swap:
         def require_own(key: str) -> None:
             there = documents.decode(self._store.get(key), key, RewriteDocument)
             if (there.nonce, there.outputs) != (rewrite.nonce, rewrite.outputs):
-                raise Lost
+                raise NumberTaken
 
         create_repeatedly(self._store, key, Body.of(documents.encode(rewrite)), require_own)
         if not may_repeat:
             self._remove([self._key])
         return rewrite
 
-    def give_up(self, outputs: Sequence[Rewritten]) -> None:
+    def give_up(self, outputs: Sequence[RewrittenFile]) -> None:
         """Remove what was written: this rewrite will not be."""
         if self._remove([output.segment.key for output in outputs]):
             self._remove([self._key])
@@ -108,7 +108,7 @@ class Swap:
             return False
         return True
 
-    def _require_there(self, outputs: Sequence[Rewritten]) -> None:
+    def _require_there(self, outputs: Sequence[RewrittenFile]) -> None:
         """The last look before the swap: a cleaning that knows nothing of intents may have removed a file."""
         sizes = in_parallel(lambda output: self._store.head(output.segment.key), outputs)
         for output, found in zip(outputs, sizes, strict=True):
@@ -119,7 +119,7 @@ class Swap:
                 )
 
 
-def upload(files: Store, output: Rewritten, path: Path) -> None:
+def upload(files: Store, output: RewrittenFile, path: Path) -> None:
     """Bring a file to the store. Its name is its own: what is there already under it came from here."""
     segment = output.segment
 

@@ -76,7 +76,7 @@ class PayloadCipher(Protocol):
         """A 32-byte keyed hash for control rows."""
 
 
-class Source(NamedTuple):
+class KeySource(NamedTuple):
     """What the keys of an epoch or a segment are derived from."""
 
     master: bytes
@@ -96,7 +96,7 @@ class AesGcmCipher:
 
     name = "aes-256-gcm-salted"
 
-    def __init__(self, source: Source, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
+    def __init__(self, source: KeySource, *, encrypts: bool, random: Random = SYSTEM_RANDOM) -> None:
         _check_domain(source)
         self._key = source.derive("1 aead")
         self._mac_key = source.derive("1 mac")
@@ -146,12 +146,12 @@ class AesGcmCipher:
 AnyCipher = AesGcmCipher | PayloadCipher
 
 
-def encrypting_cipher(source: Source, random: Random) -> AesGcmCipher:
+def encrypting_cipher(source: KeySource, random: Random) -> AesGcmCipher:
     """A cipher for a salt that was never used."""
     return AesGcmCipher(source, encrypts=True, random=random)
 
 
-def decrypting_cipher(scheme: str, source: Source) -> AesGcmCipher:
+def decrypting_cipher(scheme: str, source: KeySource) -> AesGcmCipher:
     """The cipher of something that was stored under this scheme; it never encrypts again."""
     check_scheme(scheme)
     return AesGcmCipher(source, encrypts=False)
@@ -166,7 +166,7 @@ def check_scheme(scheme: str) -> None:
         )
 
 
-def _check_domain(source: Source) -> None:
+def _check_domain(source: KeySource) -> None:
     if len(source.domain) != len(JOURNAL):  # a nonce has 12 bytes
         raise Invalid(f"a nonce prefix has the wrong length bytes={len(source.domain)}", hint="give 4 bytes")
 

@@ -47,7 +47,7 @@ class Keyring:
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         if not isinstance(keys, Mapping):
-            raise Invalid(f"a keyring is made of a mapping, not {type(keys).__name__}", hint=_MADE)
+            raise Invalid(f"a keyring is created from a mapping, not {type(keys).__name__}", hint=_MADE)
         if not keys:
             raise Invalid("the keyring is empty", hint=_SHAPE)
         for key_id, key in keys.items():

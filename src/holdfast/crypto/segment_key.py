@@ -3,7 +3,7 @@
 Each *attempt* to write a segment draws a fresh 32-byte salt, so it has keys that no other attempt has: a segment that
 is written again after a crash, with the same offsets and the same number, shares none with the first attempt. Within
 a file every block has a key of its own (see `cipher`), so that clones of a process in the middle of a segment share
-none either. The salt and a commitment to the keys stand in the file's footer (`EncryptedWith`). With them and the
+none either. The salt and a commitment to the keys stand in the file's footer (`SegmentKeyFacts`). With them and the
 keyring a file is readable without a database, which is what Spark's executors and a rebuild from files do.
 
 Segment keys come from the same master keys as key epochs and never meet them: another derivation context and
@@ -22,10 +22,10 @@ from holdfast.crypto.cipher import (
     SALT_BYTES,
     SYSTEM_RANDOM,
     AnyCipher,
+    KeySource,
     NotAuthentic,
     PayloadCipher,
     Random,
-    Source,
     check_scheme,
     decrypting_cipher,
     encrypting_cipher,
@@ -47,7 +47,7 @@ SEGMENT = Use(b"segment|", b"hfs1", "segment")
 MESSAGE = Use(b"inbox message|", b"hfi1", "message")
 
 
-class EncryptedWith(msgspec.Struct, frozen=True):
+class SegmentKeyFacts(msgspec.Struct, frozen=True):
     """Everything about a segment's key but the key; stored in the file's footer."""
 
     key_id: str
@@ -61,7 +61,7 @@ class EncryptedWith(msgspec.Struct, frozen=True):
 class SegmentKey:
     """Encrypts, decrypts and stamps for one segment file."""
 
-    def __init__(self, encrypted_with: EncryptedWith, cipher: AnyCipher) -> None:
+    def __init__(self, encrypted_with: SegmentKeyFacts, cipher: AnyCipher) -> None:
         self.encrypted_with = encrypted_with
         self._cipher = cipher
 
@@ -93,20 +93,20 @@ def encrypting_key(
 ) -> SegmentKey | None:
     """The key for one attempt to write a segment, under a salt that was never used; None when the log is plain."""
     if cipher is not None:
-        return SegmentKey(EncryptedWith("", cipher.name, salt, b""), cipher)
+        return SegmentKey(SegmentKeyFacts("", cipher.name, salt, b""), cipher)
     if keyring is None:
         return None
     if len(salt) != SALT_BYTES:
         raise Invalid(f"a {use.what}'s salt has the wrong length bytes={len(salt)}", hint=f"draw {SALT_BYTES} bytes")
     own = encrypting_cipher(_source(keyring, keyring.current, log_id, salt, use), random)
-    return SegmentKey(EncryptedWith(keyring.current, own.name, salt, own.commitment), own)
+    return SegmentKey(SegmentKeyFacts(keyring.current, own.name, salt, own.commitment), own)
 
 
 def decrypting_key(
     keyring: Keyring | None,
     cipher: PayloadCipher | None,
     log_id: bytes,
-    encrypted_with: EncryptedWith,
+    encrypted_with: SegmentKeyFacts,
     use: Use = SEGMENT,
 ) -> SegmentKey:
     """The key of a finished segment, proved by its commitment; it never encrypts again."""
@@ -151,10 +151,10 @@ class MessageKeys(NamedTuple):
         """The key for one message; None without keys."""
         return encrypting_key(self.keyring, self.cipher, self.log_id, self.random(SALT_BYTES), self.random, MESSAGE)
 
-    def of(self, encrypted_with: EncryptedWith) -> SegmentKey:
+    def of(self, encrypted_with: SegmentKeyFacts) -> SegmentKey:
         """The key of a message that somebody sent, proved by its commitment."""
         return decrypting_key(self.keyring, self.cipher, self.log_id, encrypted_with, MESSAGE)
 
 
-def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes, use: Use) -> Source:
-    return Source(keyring.key(key_id), salt, use.context + log_id, use.domain)
+def _source(keyring: Keyring, key_id: str, log_id: bytes, salt: bytes, use: Use) -> KeySource:
+    return KeySource(keyring.key(key_id), salt, use.context + log_id, use.domain)

@@ -20,16 +20,16 @@ from holdfast.crypto.cipher import (
     SYSTEM_RANDOM,
     AesGcmCipher,
     AnyCipher,
+    KeySource,
     NotAuthentic,
     PayloadCipher,
     Random,
-    Source,
     decrypting_cipher,
     encrypting_cipher,
 )
 from holdfast.crypto.key_hashes import DIGESTS, HashCipher, Purpose
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey, decrypting_key, encrypting_key
+from holdfast.crypto.segment_key import MessageKeys, SegmentKey, SegmentKeyFacts, decrypting_key, encrypting_key
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Corrupt, Invalid
 
@@ -65,7 +65,7 @@ class Vault:
         random: Random = SYSTEM_RANDOM,
     ) -> None:
         if keyring is not None and cipher is not None:
-            raise Invalid("both a keyring and a cipher were given", hint="give one of them")
+            raise Invalid("both a keyring and a cipher were passed", hint="give one of them")
         self.log_id = log_id
         self._keyring = keyring
         self._injected = cipher
@@ -183,11 +183,11 @@ class Vault:
         return encrypting_key(self._keyring, self._injected, self.log_id, salt, self._random)
 
     @property
-    def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
+    def segment_keys(self) -> Callable[[SegmentKeyFacts], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys, which has none to find."""
         return self.stored_segment_key if self.keyed else None
 
-    def stored_segment_key(self, encrypted_with: EncryptedWith) -> SegmentKey:
+    def stored_segment_key(self, encrypted_with: SegmentKeyFacts) -> SegmentKey:
         """The key of a finished segment, proved by its commitment; for decrypting and verifying only."""
         return decrypting_key(self._keyring, self._injected, self.log_id, encrypted_with)
 
@@ -232,9 +232,9 @@ class Vault:
             )
         return self._injected
 
-    def _source(self, number: int, key_id: str, salt: bytes, keyring: Keyring | None) -> Source:
+    def _source(self, number: int, key_id: str, salt: bytes, keyring: Keyring | None) -> KeySource:
         if keyring is None:
             raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
         if len(salt) != SALT_BYTES:
             raise Corrupt(f"a key epoch's salt has the wrong length key_epoch={number}")
-        return Source(keyring.key(key_id), salt, self.log_id + number.to_bytes(8, "big"))
+        return KeySource(keyring.key(key_id), salt, self.log_id + number.to_bytes(8, "big"))

@@ -12,14 +12,14 @@ from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal import rebuilding
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
-from holdfast.execution.journal.pruning import Pruning
+from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.inbox import Inbox
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.schedules import Schedules
 from holdfast.execution.waits.wait import Waiters
 from holdfast.execution.work.administration import Administration
-from holdfast.execution.work.attendant import Attendant
+from holdfast.execution.work.background import Background
 from holdfast.execution.work.executions import Executions
 from holdfast.execution.work.requests import apply
 from holdfast.execution.work.work_queue import WorkQueue
@@ -41,8 +41,8 @@ class ExecutionRoom:
         partition: Partition,
         settings: ExecutionSettings,
         read: Read,
-        folder: Folder,
-        attendant: Attendant,
+        folder: InboxFolder,
+        background: Background,
         begin_transaction: Callable[..., Any] | None = None,
     ) -> None:
         self.journal = journal
@@ -56,7 +56,7 @@ class ExecutionRoom:
             rebuilding.rebuild(journal, read())
         self.store = ExecutionStore(journal, partition, settings)
         self.live = LiveExecutions(self.store)
-        self.pruning = Pruning(journal, partition, self.store, self.live.is_held)
+        self.pruning = ExecutionPruner(journal, partition, self.store, self.live.is_held)
         self.store.make_room = self.pruning.make_room
         self.spans = ExecutionSpans(self.store, self.live, self.pruning)
         self.queue = WorkQueue(self.store.rows.get)
@@ -71,12 +71,12 @@ class ExecutionRoom:
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(lambda: self.store, lambda: self)
         self.inbox = Inbox(folder, journal, partial(apply, facade), timeout)
-        self.attendant = attendant
-        attendant.every(settings.poll_interval_ms, "timers", self.waiters.tick)
-        attendant.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
-        attendant.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
-        self.pruning.again = partial(attendant.soon, "pruning")
-        attendant.every(settings.prune_interval_ms, "pruning", self.pruning.tick)
+        self.background = background
+        background.every(settings.poll_interval_ms, "timers", self.waiters.tick)
+        background.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
+        background.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
+        self.pruning.again = partial(background.soon, "pruning")
+        background.every(settings.prune_interval_ms, "pruning", self.pruning.tick)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_record import Block
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
 from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
-from holdfast.execution.journal.pruning import Pruning
-from holdfast.execution.journal.recorded import Block
+from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.telemetry import spans
 
@@ -31,7 +31,7 @@ Verb = Callable[..., Any]
 class ExecutionSpans:
     """Makes spans of what one log does with its executions, once there is a provider."""
 
-    def __init__(self, store: ExecutionStore, live: LiveExecutions, pruning: Pruning) -> None:
+    def __init__(self, store: ExecutionStore, live: LiveExecutions, pruning: ExecutionPruner) -> None:
         self._store = store
         self._open_spans = spans.OpenSpans()
         self._tracer: Tracer | None = None

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from holdfast.journal.sqlite.control_tables import ControlRows, PartitionBytes, Tables
+from holdfast.journal.sqlite.control_tables import ControlRows, ControlTables, PartitionBytes
 from holdfast.journal.sqlite.entry_walk import EntryWalk, StoredEntry
 from holdfast.journal.sqlite.open_file import create_backend, open_backend
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import StoredRows
 
 __all__ = [
-    "Backend", "ControlRows", "EntryWalk", "PartitionBytes", "Rows", "StoredEntry", "Tables", "create_backend",
-    "open_backend",
+    "Backend", "ControlRows", "ControlTables", "EntryWalk", "PartitionBytes", "Rows", "StoredEntry",
+    "create_backend", "open_backend",
 ]  # fmt: skip
 
 Backend: TypeAlias = SqliteBackend

@@ -111,16 +111,16 @@ def create_database(
     created_us: int | None = None,
     tail: KnownTail | None = None,
     store: KnownStore | None = None,
-) -> CreatedDatabase:
+) -> NewDatabase:
     """Make the database of a log at a path where nothing is."""
     with create_backend(path, anew=True) as backend:
         filling = _Filling(backend, vault, clock, tail or KnownTail(), store)
         filling.fill(topics, created_us)
         keys = backend.count_keys()
-    return CreatedDatabase(path, vault, keys, filling.shipping, filling.shipments)
+    return NewDatabase(path, vault, keys, filling.shipping, filling.shipments)
 
 
-class CreatedDatabase(NamedTuple):
+class NewDatabase(NamedTuple):
     """A database that was made."""
 
     path: Path

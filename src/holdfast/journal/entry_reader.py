@@ -17,14 +17,14 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
 from holdfast.model.entry import CODECS, KINDS, RAW, TYPED, Entry, header_of, is_whole
-from holdfast.model.record_columns import BadFrame, Columns
+from holdfast.model.record_columns import BadRecords, Columns
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
 _LOOKS = 3
 
 
-class Reader:
+class EntryReader:
     """Reads the records of one partition."""
 
     def __init__(self, backend: Backend, vault: Vault, partition: Partition, entry_bytes_max: int) -> None:
@@ -78,7 +78,7 @@ class Reader:
             raise self._corrupt("an entry holds rows of a typed topic, not records", entry.first)
         try:
             columns = frame.decode(body)
-        except BadFrame as error:
+        except BadRecords as error:
             raise self.malformed(entry, error) from None
         if len(columns) != entry.count:
             raise self._corrupt("an entry does not hold as many records as it says", entry.first)

@@ -13,20 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.segment_key import EncryptedWith, MessageKeys, SegmentKey
+from holdfast.crypto.segment_key import MessageKeys, SegmentKey, SegmentKeyFacts
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import owner_calls
 from holdfast.journal.commit.forwarder import Forwarder, Link
 from holdfast.journal.commit.writer import Writer
-from holdfast.journal.entry_reader import Reader, entries_after
+from holdfast.journal.entry_reader import EntryReader, entries_after
 from holdfast.journal.journal_context import JournalContext, News
-from holdfast.journal.journal_stats import Counters, JournalStats
+from holdfast.journal.journal_stats import JournalCounters, JournalStats
 from holdfast.journal.proving import recovery
+from holdfast.journal.proving.catch_up import CatchUp
 from holdfast.journal.proving.remembered_keys import RememberedKeys
-from holdfast.journal.proving.taking_up import TakingUp
-from holdfast.journal.queue.group import Gathering, Group, Make, Operation, Run, Unit
+from holdfast.journal.queue.group import Group, Make, OpenUnit, Operation, Run, Unit
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.room_lines import RoomLines
 from holdfast.journal.queue.ticket import UnitTicket
@@ -34,7 +34,7 @@ from holdfast.journal.segment_rows import SegmentRows
 from holdfast.journal.session_access import SessionAccess
 from holdfast.journal.sessions.session_table import SessionLimits, SessionTable
 from holdfast.journal.space_access import SpaceAccess
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import AddSchema, Control, CreateTopic, MarkShipped, RotateKey, SetPolicy
 from holdfast.journal.state.partition import Partition
@@ -46,7 +46,7 @@ from holdfast.model.topic_name import check_name
 from holdfast.model.trusted_time import TrustedTime
 from holdfast.signals import Signal
 
-__all__ = ["Gathering", "Group", "Journal", "JournalContext", "Make", "Operation", "Run", "Unit"]
+__all__ = ["Group", "Journal", "JournalContext", "Make", "OpenUnit", "Operation", "Run", "Unit"]
 
 _FIRST_MAX = 2**53
 
@@ -59,7 +59,7 @@ class Journal:
     def __init__(
         self,
         backend: Backend,
-        recovered: recovery.Recovered,
+        recovered: recovery.RecoveredState,
         context: JournalContext,
         *,
         owned: bool,
@@ -90,7 +90,7 @@ class Journal:
             self.keep_free = writer.keep_free
         elif link is not None:
             self._writer = Forwarder(queue, link, self._state.topics.by_id, settings, clock)
-        self._taking_up = TakingUp(
+        self._catch_up = CatchUp(
             backend, self._state, self._recover, is_damaged=bool(self.problems), hears_owner=link is not None
         )
         self._use(queue)
@@ -239,7 +239,7 @@ class Journal:
         timeout = self.settings.ack_timeout_ms / 1000
         if self._link is not None:
             request = owner_calls.ForgetProducersCall(tuple(names))
-            return self._link.call("forget_producers", request, owner_calls.Forgotten, timeout).names
+            return self._link.call("forget_producers", request, owner_calls.ForgottenProducers, timeout).names
         return self.sessions.forget(names, timeout)
 
     def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
@@ -312,12 +312,12 @@ class Journal:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def reader(self, partition: Partition) -> Reader:
+    def reader(self, partition: Partition) -> EntryReader:
         """A reader of one partition's tail."""
-        return Reader(self._backend, self._state.vault, partition, self.settings.entry_bytes_max)
+        return EntryReader(self._backend, self._state.vault, partition, self.settings.entry_bytes_max)
 
     @property
-    def commits(self) -> Commits:
+    def commits(self) -> CommitCounts:
         """How far the writer is, for whoever takes entries in the order of commits."""
         assert isinstance(self._writer, Writer)
         return self._writer.commits
@@ -347,14 +347,14 @@ class Journal:
     def refresh(self, topic: str | None = None) -> None:
         """Of a handle that does not own: take up what the owner committed since, of one topic or of all."""
         if not self.owned and self._closed is None:
-            self._taking_up.refresh(topic)
+            self._catch_up.refresh(topic)
 
     def find_topics(self) -> None:
         """Of a handle that does not own: take up topics and schemas that are new, and nothing else."""
         if not self.owned and self._closed is None:
-            self._taking_up.find_topics()
+            self._catch_up.find_topics()
 
-    def _recover(self) -> recovery.Recovered:
+    def _recover(self) -> recovery.RecoveredState:
         vault = self._state.vault
         return recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
 
@@ -408,7 +408,7 @@ class Journal:
         return self._state.vault.segment_key(salt)
 
     @property
-    def segment_keys(self) -> Callable[[EncryptedWith], SegmentKey] | None:
+    def segment_keys(self) -> Callable[[SegmentKeyFacts], SegmentKey] | None:
         """How readers of this log's segments find their keys; None in a log without keys."""
         return self._state.vault.segment_keys
 
@@ -448,12 +448,12 @@ class Journal:
     def stats(self) -> JournalStats:
         """The journal at this moment."""
         writer, queue, ahead = self._writer, self._queue, self.trusted_time.ahead_seconds
-        counters, poison = (Counters(), None) if writer is None else (writer.counters, writer.poison)
+        counters, poison = (JournalCounters(), None) if writer is None else (writer.counters, writer.poison)
         poisoned = None if poison is None else poison.message
         return counters.stats(queue.depth(), queue.drops.total, queue.refused, poisoned, ahead)
 
     @property
-    def counters(self) -> Counters | None:
+    def counters(self) -> JournalCounters | None:
         """What is counted of commits; None of a handle that only reads."""
         return None if self._writer is None else self._writer.counters
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.errors import Invalid
-from holdfast.journal.queue.group import Operation, Produced, Run, Unit
+from holdfast.journal.queue.group import Operation, ProducerNumber, Run, Unit
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
     from holdfast.journal.state.shipping_state import ShippingState
     from holdfast.model.control_rows import SchemaRow
-    from holdfast.model.record_columns import Cells, Columns, Encoded, Extra, RowEncoder
+    from holdfast.model.record_columns import Cells, Columns, EncodedRows, Extra, RowEncoder
 
 __all__ = [
-    "JournalPort", "Operation", "Produced", "Run", "SessionInfo", "SessionsPort", "SpacesPort", "Unit",
+    "JournalPort", "Operation", "ProducerNumber", "Run", "SessionInfo", "SessionsPort", "SpacesPort", "Unit",
     "check_producer",
 ]  # fmt: skip
 
@@ -174,7 +174,7 @@ class JournalPort(Protocol):
     ) -> tuple[Run, int]:
         """Queue one row of a typed topic; where it is."""
 
-    def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float, /) -> Unit:
+    def put_runs(self, runs: Sequence[tuple[Partition, Columns | EncodedRows]], size: int, timeout: float, /) -> Unit:
         """Queue records that commit together."""
 
     async def when_room(self, put: Callable[[float], Put], timeout: float) -> Put:

@@ -84,7 +84,7 @@ class JournalStats(msgspec.Struct, frozen=True):
     """How far the clock jumped (below zero: was set back) while that is not believed, and nothing goes for its age."""
 
 
-class Counters:
+class JournalCounters:
     """The writer's own counters; no lock, one writer."""
 
     __slots__ = (

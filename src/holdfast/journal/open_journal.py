@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal import kept_time
+from holdfast.journal import time_keeper
 from holdfast.journal.backend import Backend, open_backend
 from holdfast.journal.commit.forwarder import Link
 from holdfast.journal.journal import Journal
@@ -26,7 +26,7 @@ logger = logging.getLogger("holdfast.journal")
 def open_owned(path: Path, log_id: bytes | None, context: JournalContext) -> Journal:
     """Recover the journal in this file, take ownership and start the writer."""
 
-    def own(backend: Backend) -> recovery.Recovered:
+    def own(backend: Backend) -> recovery.RecoveredState:
         backend.filed.take_over(context.clock.random_bytes)
         recovered = _recover(backend, log_id, context, sessions=True)
         _refuse_damaged(recovered)
@@ -43,7 +43,7 @@ def open_owned(path: Path, log_id: bytes | None, context: JournalContext) -> Jou
             hint=disk.remedy_at(path.parent, "check the disk, then reopen"),
         ) from error
     journal = Journal(backend, recovered, context, owned=True)
-    kept_time.recall(journal)
+    time_keeper.recall(journal)
     journal.start()
     return journal
 
@@ -72,8 +72,8 @@ def open_shared(path: Path, log_id: bytes, context: JournalContext, link: Link) 
 
 def _read(
     path: Path, log_id: bytes, context: JournalContext, link: Link | None = None
-) -> tuple[Backend, recovery.Recovered]:
-    def recover(backend: Backend) -> recovery.Recovered:
+) -> tuple[Backend, recovery.RecoveredState]:
+    def recover(backend: Backend) -> recovery.RecoveredState:
         if link is not None:
             backend.filed.heard = lambda: link.durable
         backend.has_changed()  # from here on: what is recovered now need not be recovered again
@@ -88,7 +88,9 @@ def _read(
         raise Unavailable(f"cannot read the database path={path}", hint="check the disk") from error
 
 
-def _with(backend: Backend, recover: Callable[[Backend], recovery.Recovered]) -> tuple[Backend, recovery.Recovered]:
+def _with(
+    backend: Backend, recover: Callable[[Backend], recovery.RecoveredState]
+) -> tuple[Backend, recovery.RecoveredState]:
     try:
         return backend, recover(backend)
     except BaseException:
@@ -98,10 +100,10 @@ def _with(backend: Backend, recover: Callable[[Backend], recovery.Recovered]) ->
 
 def _recover(
     backend: Backend, log_id: bytes | None, context: JournalContext, *, sessions: bool = False
-) -> recovery.Recovered:
+) -> recovery.RecoveredState:
     return recovery.recover(backend, log_id, context.keyring, context.cipher, context.clock, sessions=sessions)
 
 
-def _refuse_damaged(recovered: recovery.Recovered) -> None:
+def _refuse_damaged(recovered: recovery.RecoveredState) -> None:
     if recovered.problems:
         raise recovered.problems[0]

@@ -13,29 +13,30 @@ from holdfast.journal.backend import Backend
 from holdfast.journal.journal_port import NUMBER_MAX, SessionInfo, check_producer
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import (
-    Forwarded,
     ForwardedProduced,
     ForwardedRows,
+    ForwardedTicket,
     ForwardedUnit,
     Item,
     Sent,
     fill,
 )
-from holdfast.journal.queue.group import Produced
+from holdfast.journal.queue.group import ProducerNumber
 from holdfast.journal.queue.queue import Queue
-from holdfast.journal.queue.session_sending import Sending
+from holdfast.journal.queue.session_sending import SessionSend
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
-from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, Session
+from holdfast.journal.sessions.session_state import MEMBER, PRODUCER, SessionState
 from holdfast.journal.sessions.session_table import SessionLimits, proved
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import ForgetSessions
 from holdfast.model.trusted_time import TrustedTime
 
 __all__ = [
-    "Forwarded", "ForwardedProduced", "ForwardedRows", "ForwardedUnit", "Outcome", "Outcomes", "Produced", "Refusal",
-    "Repeat", "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer", "fill", "remembered_us",
+    "ForwardedProduced", "ForwardedRows", "ForwardedTicket", "ForwardedUnit", "Outcome", "Outcomes",
+    "ProducerNumber", "Refusal", "Repeat", "RunOutcome", "Sent", "SessionAccess", "SessionInfo", "check_producer",
+    "fill", "remembered_us",
 ]  # fmt: skip
 
 SESSION_BYTES = 16
@@ -58,7 +59,7 @@ class SessionAccess:
         self._time = trusted_time
         self._owned = owned
 
-    def put(self, session: bytes, sequence: int, floor: int, items: Sequence[Item], timeout: float) -> Forwarded:
+    def put(self, session: bytes, sequence: int, floor: int, items: Sequence[Item], timeout: float) -> ForwardedTicket:
         """Have what a session sends under one number committed together: all of it in one group.
 
         A number that is known gives what the earlier one was given: under way, or from what is stored. All answers
@@ -73,7 +74,7 @@ class SessionAccess:
         if not (items and 1 <= floor <= sequence <= NUMBER_MAX):
             raise Invalid(f"a session sends something, under a number from its floor on sequence={sequence}")
         return self._queue.put_forwarded(
-            Sending(self._state.sessions, self._time, MEMBER + session, sequence, floor, items), timeout
+            SessionSend(self._state.sessions, self._time, MEMBER + session, sequence, floor, items), timeout
         )
 
     def is_known(self, session: bytes, sequence: int, floor: int) -> bool:
@@ -91,8 +92,8 @@ class SessionAccess:
         check_producer(producer, sequence, start)
         if not self._owned:
             # Whoever owns the log knows what was written.
-            return self._queue.put_produced(Produced(producer, sequence, start), item, timeout)
-        sending = Sending(self._state.sessions, self._time, PRODUCER + producer, sequence, 0, [item], start)
+            return self._queue.put_produced(ProducerNumber(producer, sequence, start), item, timeout)
+        sending = SessionSend(self._state.sessions, self._time, PRODUCER + producer, sequence, 0, [item], start)
         return self._queue.put_forwarded(sending, timeout)
 
     def forget(self, producers: Sequence[bytes], timeout: float) -> list[bytes]:
@@ -146,7 +147,7 @@ class SessionAccess:
         ]
         return sorted(infos, key=lambda info: info.used_us)
 
-    def _stored(self) -> list[Session]:
+    def _stored(self) -> list[SessionState]:
         """For whoever only reads: sessions as they are now, proved."""
         with self._backend.tables() as tables:
             row = tables.control_rows(newest=1).log

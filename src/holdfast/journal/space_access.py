@@ -11,7 +11,7 @@ from typing import TypeVar
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.backend import Backend, Rows
 from holdfast.journal.journal_settings import JournalSettings
-from holdfast.journal.queue.group import Gathering, Make, Operation, Run
+from holdfast.journal.queue.group import Make, OpenUnit, Operation, Run
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state import spaces
@@ -99,7 +99,7 @@ class SpaceAccess:
         size: int,
         scope: str | None = None,
         reissue: bool = False,
-        join: UnitTicket | Gathering | None = None,
+        join: UnitTicket | OpenUnit | None = None,
         alone: bool = False,
         acked: bool = True,
         others: Mapping[Partition, int] | None = None,
@@ -109,7 +109,7 @@ class SpaceAccess:
 
         `join` is the ticket of the unit that was asked for just before in this scope. If the writer has not taken that
         one, this part goes with it, and that ticket is returned. Where several threads hand over parts of one scope,
-        it is their `Gathering`, with which a part may also begin a unit `alone`. Waits for room like `change`. What is
+        it is their `OpenUnit`, with which a part may also begin a unit `alone`. Waits for room like `change`. What is
         not `acked` waits for company, at most `journal.flush_interval_ms`. `others` says how many records it becomes in
         other partitions; runs that `make` returns get their receipts like any others.
         """
@@ -129,7 +129,7 @@ class SpaceAccess:
         )
         return join if isinstance(join, UnitTicket) and unit is before else UnitTicket(unit, timeout)
 
-    def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> UnitTicket | None:
+    def end_gathering(self, gathering: OpenUnit, reason: HoldfastError) -> UnitTicket | None:
         """Let a gathering take no more; the ticket of what it handed over last, if anything."""
         unit = self._queue.end_gathering(gathering, reason)
         return None if unit is None else UnitTicket(unit, self._settings.ack_timeout_ms / 1000)

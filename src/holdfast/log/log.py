@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention_report import RetentionReport
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import Unshipped
 
 _CHANNELS_TOPIC = "_channels"
@@ -429,7 +429,7 @@ class Log(AsyncVerbs):
         """
         return self._store.unshipped()
 
-    def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> RebuildReport:
+    def rebuild_store(self, *, accept_loss: bool = False, timeout: float | None = None) -> StoreRebuildReport:
         """Fill a store again that was emptied, created anew or replaced by an old copy, from what is here.
 
         Returns when it is known what is missing there and shipping it has begun; `ship()` waits for the rest. What

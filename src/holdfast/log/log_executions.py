@@ -17,7 +17,7 @@ import msgspec
 from holdfast.caller import once
 from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
 from holdfast.execution.execution_settings import TOPIC
-from holdfast.execution.waits.inbox_message import Answer, Message
+from holdfast.execution.waits.inbox_message import InboxAnswer, Message
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
@@ -28,9 +28,9 @@ from holdfast.log.transactions.transaction import Put, Transaction
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
     from holdfast.execution.journal.execution_store import ExecutionStore
-    from holdfast.execution.waits.inbox_folder import Folder
+    from holdfast.execution.waits.inbox_folder import InboxFolder
     from holdfast.execution.waits.outbox import Outbox
-    from holdfast.execution.work.attendant import Attendant
+    from holdfast.execution.work.background import Background
     from holdfast.execution.work.executions import Executions
 
 ASK_TIMEOUT_S = 30.0
@@ -62,7 +62,7 @@ class LogExecutions:
         self._topics = topics
         self._hidden = hidden
         self._room: ExecutionRoom | None = None
-        self._attendant: Attendant | None = None
+        self._background: Background | None = None
         self._is_closed = False
         self._lock = RLock()
 
@@ -80,18 +80,18 @@ class LogExecutions:
         if self._room is None and self._folder().has_messages():
             self.room()
 
-    def _attend(self) -> Attendant:
-        from holdfast.execution.work.attendant import Attendant
+    def _attend(self) -> Background:
+        from holdfast.execution.work.background import Background
 
-        if self._attendant is None:
-            self._attendant = Attendant()
-        return self._attendant
+        if self._background is None:
+            self._background = Background()
+        return self._background
 
-    def _folder(self) -> Folder:
-        from holdfast.execution.waits.inbox_folder import Folder
+    def _folder(self) -> InboxFolder:
+        from holdfast.execution.waits.inbox_folder import InboxFolder
 
         most = self._context.settings.executions.payload_bytes_max
-        return Folder.of(self._context.directory.path, most)
+        return InboxFolder.of(self._context.directory.path, most)
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
@@ -130,7 +130,9 @@ class LogExecutions:
         clock, directory, journal = self._context.clock, self._context.directory, self._context.journal
         asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
         if journal.shared:  # the next owner is asked again if this one dies: it knows what was done under this id
-            return Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), Answer, timeout).result()
+            return (
+                Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), InboxAnswer, timeout).result()
+            )
         if directory.holder() is None:
             raise Unavailable(
                 f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
@@ -142,13 +144,13 @@ class LogExecutions:
             )
         return found.result()
 
-    def apply(self, message: Message) -> Answer:
+    def apply(self, message: Message) -> InboxAnswer:
         """Of a log that is owned here: do what a message asks for, unless that was done before."""
         answer = self.room().inbox.apply(message)
         self._outbox().withdraw(message)  # it may have been left for an owner that is no more
         return answer
 
-    def leave(self, message: Message, timeout: float) -> Answer | None:
+    def leave(self, message: Message, timeout: float) -> InboxAnswer | None:
         """Leave a message for the owner and wait for its answer; None if the log has no owner any more."""
         return self._outbox().ask(message, self._has_owner, timeout)
 
@@ -193,16 +195,16 @@ class LogExecutions:
         """End what looks after executions; programs that still run leave off at their next step."""
         with once(self._lock):
             self._is_closed = True
-            attendant = self._attendant
+            background = self._background
         if self._room is not None:
             self._room.close()
-        if attendant is not None:
-            attendant.stop()
+        if background is not None:
+            background.stop()
 
     def forget(self) -> None:
         """In a forked child: threads and locks are the parent's."""
         self._lock = RLock()
-        if self._attendant is not None:
-            self._attendant.forget()
+        if self._background is not None:
+            self._background.forget()
         if self._room is not None:
             self._room.forget()

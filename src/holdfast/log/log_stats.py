@@ -7,7 +7,7 @@ import msgspec
 from holdfast.journal.journal_stats import JournalStats
 from holdfast.log.consumers.consumer_status import ConsumerStats
 from holdfast.log.log_executions import ExecutionStats
-from holdfast.log.upkeep.kept_tables import TableStats
+from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.shipping_stats import ShippingStats
 

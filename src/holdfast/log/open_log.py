@@ -28,8 +28,8 @@ from holdfast.log.local_log import put_together
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
-from holdfast.log.upkeep.kept_tables import KeptTables
 from holdfast.log.upkeep.maintenance import Maintenance
+from holdfast.log.upkeep.published_tables import PublishedTables
 from holdfast.log.upkeep.store_binding import StoreBinding
 from holdfast.log_directory import Directory
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -151,7 +151,7 @@ def compose(asked: Asked, journal: Journal) -> Log:
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
-        tables = KeptTables(context)
+        tables = PublishedTables(context)
         positions = KeptPositions(context)
         maintenance = Maintenance(context, tables.before_removal, positions)
         try:

@@ -34,17 +34,16 @@ if TYPE_CHECKING:
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
     from holdfast.log.topics.wanted_key import WantedKey
-    from holdfast.log.upkeep.kept_tables import TableStats
+    from holdfast.log.upkeep.published_tables import TableStats
     from holdfast.log.upkeep.topic_retention import TopicRetention
     from holdfast.model.record import Marks, Record
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention_report import RetentionReport
-    from holdfast.segments.segment_stats import Counters, SegmentStats
+    from holdfast.segments.segment_stats import SegmentCounters, SegmentStats
     from holdfast.settings import Settings
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
-    from holdfast.shipping.shipping_stats import Counters as ShippingCounters
-    from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
+    from holdfast.shipping.shipping_stats import ShippingCounters, ShippingStats, Unshipped
 
 Result = TypeVar("Result")
 Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
@@ -303,7 +302,7 @@ class StorePort(Protocol):
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable here and not known to be on the store."""
 
-    def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
+    def rebuild(self, *, accept_loss: bool, timeout: float) -> StoreRebuildReport:
         """Bring back what the store has lost."""
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
@@ -317,7 +316,7 @@ class LocalMaintenancePort(MaintenancePort, Protocol):
     """The same where the log is open."""
 
     @property
-    def counters(self) -> Counters | None:
+    def counters(self) -> SegmentCounters | None:
         """What sealing counts; None where another process does."""
 
     def seal_soon(self, topics: Names) -> None:

@@ -10,7 +10,7 @@ Piece = list[pa.RecordBatch]
 """Consecutive rows in parts, as they came: putting them together would copy all of them."""
 
 
-class Gathering:
+class BatchBuffer:
     """Rows that wait until they are enough: `rows_max` rows or `bytes_max` bytes of Arrow data.
 
     Holds less than one piece. A piece exceeds the bytes only if it is a single row.

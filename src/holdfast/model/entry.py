@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     """Fingerprint of the schema of a typed entry; empty for raw records."""
 
 
-class FiledEntry(NamedTuple):
+class GroupFileEntry(NamedTuple):
     """An entry whose body lies in a file of groups: its columns, and the place of the body."""
 
     seq: int

@@ -23,7 +23,7 @@ import struct
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from holdfast.model.record_columns import BadFrame, Columns, Extra
+from holdfast.model.record_columns import BadRecords, Columns, Extra
 
 VERSION = 1
 HEAD = struct.Struct("<BBHI")
@@ -64,7 +64,7 @@ def _extra_column(columns: Columns, place: int) -> list[bytes | None]:
     return column
 
 
-class Section(NamedTuple):
+class FrameSection(NamedTuple):
     """One column of a frame as stored: lengths (u32 each, 2³²−1 = none), and all values one after the other."""
 
     lengths: memoryview
@@ -77,7 +77,7 @@ class Sections(NamedTuple):
     records: int
     times: memoryview
     """i64 each; a single one when it holds for all."""
-    columns: tuple[Section | None, Section | None, Section | None, Section | None]
+    columns: tuple[FrameSection | None, FrameSection | None, FrameSection | None, FrameSection | None]
 
 
 def sections(body: bytes) -> Sections:
@@ -89,9 +89,9 @@ def sections(body: bytes) -> Sections:
     at = HEAD.size + 8 * time_count
     values_at = at + 4 * count * sum(present)
     if values_at > len(body):
-        raise BadFrame(f"body is too short for its records count={count}")
+        raise BadRecords(f"body is too short for its records count={count}")
     times = view[HEAD.size : at]
-    columns: list[Section | None] = []
+    columns: list[FrameSection | None] = []
     for there in present:
         if not there:
             columns.append(None)
@@ -100,10 +100,10 @@ def sections(body: bytes) -> Sections:
         numbers = lengths.cast("I")
         absent = numbers.tolist().count(_NONE) if columns else 0
         size = sum(numbers) - absent * _NONE
-        columns.append(Section(lengths, view[values_at : values_at + size]))
+        columns.append(FrameSection(lengths, view[values_at : values_at + size]))
         at, values_at = at + 4 * count, values_at + size
     if values_at != len(body):
-        raise BadFrame("lengths do not add up to the body")
+        raise BadRecords("lengths do not add up to the body")
     return Sections(count, times, (columns[0], columns[1], columns[2], columns[3]))
 
 
@@ -123,17 +123,17 @@ def decode_typed(body: bytes) -> tuple[int, memoryview, memoryview]:
     flags, count = _head(body, _ONE_TIME)
     at = HEAD.size + 8 * (1 if flags & _ONE_TIME else count)
     if at > len(body):
-        raise BadFrame(f"body is too short for its rows count={count}")
+        raise BadRecords(f"body is too short for its rows count={count}")
     view = memoryview(body)
     return count, view[HEAD.size : at], view[at:]
 
 
 def _head(body: bytes, flags_max: int) -> tuple[int, int]:
     if len(body) < HEAD.size:
-        raise BadFrame("body is shorter than its head")
+        raise BadRecords("body is shorter than its head")
     version, flags, zero, count = HEAD.unpack_from(body)
     if version != VERSION or zero or flags > flags_max:
-        raise BadFrame(f"unknown frame version={version} flags={flags}")
+        raise BadRecords(f"unknown frame version={version} flags={flags}")
     return flags, count
 
 
@@ -145,7 +145,7 @@ def decode(body: bytes) -> Columns:
     at = HEAD.size + 8 * time_count
     vectors_end = at + 4 * count * (1 + len(kinds_of_extra))
     if vectors_end > len(body):
-        raise BadFrame(f"body is too short for its records count={count}")
+        raise BadRecords(f"body is too short for its records count={count}")
     stored = struct.unpack_from(f"<{time_count}q", body, HEAD.size)
     times = list(stored) * count if flags & _ONE_TIME else list(stored)
     lengths = [struct.unpack_from(f"<{count}I", body, at + 4 * count * i) for i in range(1 + len(kinds_of_extra))]
@@ -154,11 +154,11 @@ def decode(body: bytes) -> Columns:
 
 def _slice(body: bytes, start: int, times: list[int], lengths: list[tuple[int, ...]], places: list[int]) -> Columns:
     if _NONE in lengths[0]:
-        raise BadFrame("a payload is marked as absent")
+        raise BadRecords("a payload is marked as absent")
     flat = [n if n != _NONE else 0 for vector in lengths for n in vector]
     ends = list(accumulate(flat, initial=start))
     if ends[-1] != len(body):
-        raise BadFrame("lengths do not add up to the body")
+        raise BadRecords("lengths do not add up to the body")
     pieces = [body[a:b] for a, b in pairwise(ends)]
     count = len(times)
     columns = Columns(pieces[:count], times)

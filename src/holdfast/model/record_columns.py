@@ -28,7 +28,7 @@ Cells = tuple[Any, ...]
 """A row of a typed topic that was checked and copied: its values in the order of the columns."""
 
 
-class BadFrame(Exception):
+class BadRecords(Exception):
     """Stored bytes are not the records they claim to be; the reader says where they were found."""
 
 
@@ -98,7 +98,7 @@ class Columns:
             )
 
 
-class Encoded:
+class EncodedRows:
     """Rows of a typed topic, already as the bytes of an entry's body; the caller knows their schema."""
 
     __slots__ = ("batch", "body", "count", "key", "schema", "time_max", "time_min")
@@ -124,7 +124,7 @@ class RowEncoder(Protocol):
     overhead: int
     """Bytes that the entry takes beside what its rows count."""
 
-    def encode(self, rows: Sequence[tuple[Cells, int]]) -> Encoded:
+    def encode(self, rows: Sequence[tuple[Cells, int]]) -> EncodedRows:
         """Rows with their times."""
 
 
@@ -136,7 +136,7 @@ def decode_kind(encoded: bytes) -> str:
     try:
         return encoded.decode()
     except UnicodeDecodeError as error:
-        raise BadFrame("a kind is not text") from error
+        raise BadRecords("a kind is not text") from error
 
 
 def encode_headers(headers: Mapping[str, bytes]) -> bytes:
@@ -149,4 +149,4 @@ def decode_headers(encoded: bytes) -> dict[str, bytes]:
     try:
         return _decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame("headers are malformed") from error
+        raise BadRecords("headers are malformed") from error

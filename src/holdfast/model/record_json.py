@@ -44,7 +44,7 @@ class RecordLine(msgspec.Struct, frozen=True):
     payload_encoding: Encoding = msgspec.UNSET
 
 
-class GivenRecord(msgspec.Struct):
+class JsonRecord(msgspec.Struct):
     """A record that somebody gives as JSON, in the same form; what it does not know is ignored, for what was read may
     be given as it is.
     """

@@ -35,7 +35,7 @@ _LINES = msgspec.json.Decoder(Row, float_hook=Decimal)
 """Digits as they are written; what they become is up to the column."""
 
 
-class Placed(NamedTuple):
+class PlacedRow(NamedTuple):
     """A row, and where it is."""
 
     partition: int
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     row: Row
 
 
-class RowLine(msgspec.Struct, frozen=True):
+class JsonRow(msgspec.Struct, frozen=True):
     """A row of a typed topic as one JSON object."""
 
     topic: str
@@ -58,7 +58,7 @@ class RowLine(msgspec.Struct, frozen=True):
 # -- out --------------------------------------------------------------------------------------------------
 
 
-def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[Placed]:
+def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[PlacedRow]:
     """The rows of a reading, for JSON."""
     import pyarrow as pa
 
@@ -66,12 +66,12 @@ def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[Placed]:
         partitions, offsets = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         times = batch.column(2).cast(pa.int64()).to_pylist()
         rows = plain_rows(batch.select(batch.schema.names[_OWN_COLUMNS:]), batch.num_rows)
-        yield from map(Placed._make, zip(partitions, offsets, times, rows, strict=True))
+        yield from map(PlacedRow._make, zip(partitions, offsets, times, rows, strict=True))
 
 
-def row_line(topic: str, item: Placed) -> RowLine:
+def row_line(topic: str, item: PlacedRow) -> JsonRow:
     """A row for JSON."""
-    return RowLine(topic, item.partition, item.offset, iso(item.time), item.time, item.row)
+    return JsonRow(topic, item.partition, item.offset, iso(item.time), item.time, item.row)
 
 
 def plain_rows(batch: pa.RecordBatch, count: int) -> list[Row]:

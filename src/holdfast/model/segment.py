@@ -94,7 +94,7 @@ def chain_link(
     return blake3(message, derive_key_context="holdfast 1 segment chain").digest()
 
 
-class Listed(NamedTuple):
+class StoredFile(NamedTuple):
     """A file that is there."""
 
     name: str

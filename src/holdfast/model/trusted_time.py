@@ -5,7 +5,7 @@ that is forgotten runs again, with all its effects. So nothing is removed for it
 remove ask here, and get the wall clock's time only where something else supports it:
 
 - while a log is open, the monotonic clock: it says how much time has passed;
-- when it is opened, the time that was written down when it was open last (`journal.kept_time`);
+- when it is opened, the time that was written down when it was open last (`journal.time_keeper`);
 - for tables at a root, when its last commits were written, as their store says (`newest_supported`).
 
 Up to a limit (`journal.clock_jump_max_ms`, a day) the clock may be ahead of these. Further ahead, it has *jumped*:
@@ -37,7 +37,7 @@ _CLOSED_LONG_US = 30 * 86_400_000_000
 logger = logging.getLogger("holdfast")
 
 
-class Known(NamedTuple):
+class TimeCheckpoint(NamedTuple):
     """What is written down for the next time."""
 
     time_us: int
@@ -62,7 +62,7 @@ class TrustedTime:
         """Nobody has asked yet: what is found now happened while the log was closed."""
         self._jump: tuple[int, float] | None = None
         """How far the clock is ahead, and since when (monotonic), while that is not believed."""
-        self.recalled = Known(known_us)
+        self.recalled = TimeCheckpoint(known_us)
         """What was written down when the log was opened."""
 
     def now_us(self) -> int:
@@ -82,17 +82,17 @@ class TrustedTime:
             return 0.0 if self._jump is None else self._jump[0] / 1e6
 
     @property
-    def known(self) -> Known:
+    def known(self) -> TimeCheckpoint:
         """What to write down now."""
         with once(self._lock):
             self._look()
             at = self._clock.monotonic()
             expected_us = self._expected_us(at)
             if self._jump is None:
-                return Known(expected_us)
-            return Known(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
+                return TimeCheckpoint(expected_us)
+            return TimeCheckpoint(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
 
-    def recall(self, known: Known) -> None:
+    def recall(self, known: TimeCheckpoint) -> None:
         """Go on with what was written down when the log was open last; before anybody asks."""
         with once(self._lock):
             wall_us, at = self._clock.now_us(), self._clock.monotonic()

@@ -11,9 +11,9 @@ from holdfast.errors import Invalid
 from holdfast.journal.commit.owner_calls import (
     AddSchemaCall,
     CreateTopicCall,
-    Done,
+    DoneAnswer,
     ForgetProducersCall,
-    Forgotten,
+    ForgottenProducers,
     SetPolicyCall,
 )
 from holdfast.model.topic_name import MEMBERS_WRITE, check_users
@@ -51,30 +51,30 @@ def journal_handlers(journal: Journal) -> dict[str, CallHandler]:
     }
 
 
-def _create_topic(journal: Journal, asked: CreateTopicCall) -> Done:
+def _create_topic(journal: Journal, asked: CreateTopicCall) -> DoneAnswer:
     if asked.name not in MEMBERS_WRITE:  # the others are made where they are written
         check_users(asked.name)
     if asked.name not in journal.topics:
         journal.create_topic(asked.name, asked.partitions, asked.first, asked.fingerprint, asked.definition)
-    return Done()
+    return DoneAnswer()
 
 
-def _add_schema(journal: Journal, asked: AddSchemaCall) -> Done:
+def _add_schema(journal: Journal, asked: AddSchemaCall) -> DoneAnswer:
     check_users(asked.topic)
     known = journal.schemas.get(asked.topic, ())
     if any(row.fingerprint == asked.fingerprint for row in known):
-        return Done()  # it was asked for before, of an owner that is no more
+        return DoneAnswer()  # it was asked for before, of an owner that is no more
     if not known or asked.version != len(known) + 1:
-        raise Invalid("this is not the next version of a typed topic's schema", hint="ask for the topic again")
+        raise Invalid("this is not the next version of a typed topic's schema", hint="get the topic again")
     journal.add_schema(asked.topic, asked.version, asked.fingerprint, asked.definition)
-    return Done()
+    return DoneAnswer()
 
 
-def _set_policy(journal: Journal, asked: SetPolicyCall) -> Done:
+def _set_policy(journal: Journal, asked: SetPolicyCall) -> DoneAnswer:
     check_users(asked.topic)
     journal.set_policy(asked.topic, asked.bytes_max, asked.age_max_us, asked.records_max)
-    return Done()
+    return DoneAnswer()
 
 
-def _forget_producers(journal: Journal, asked: ForgetProducersCall) -> Forgotten:
-    return Forgotten(tuple(journal.forget_producers(asked.names)))
+def _forget_producers(journal: Journal, asked: ForgetProducersCall) -> ForgottenProducers:
+    return ForgottenProducers(tuple(journal.forget_producers(asked.names)))

@@ -24,7 +24,7 @@ from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import Nothing
 from holdfast.owner.link_port import MET, OwnerLink
 from holdfast.owner.peer import Peer
-from holdfast.shipping.events import Event, Subscribers, Subscription
+from holdfast.shipping.events import Event, EventSubscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.ports import StorePort
@@ -117,7 +117,7 @@ class ToldEvents:
         self._soon = soon
         self._events_max = events_max
         self._timeout = timeout
-        self._subscribers = Subscribers(events_max)
+        self._subscribers = EventSubscribers(events_max)
         self._lock = link.turns
         self._is_told = False
         self._has_gap = False
@@ -154,7 +154,7 @@ class ToldEvents:
             gap, self._has_gap = int(self._has_gap), False
             self._subscribers.publish(msgspec.structs.replace(news.event, missed=news.event.missed + gap))
         elif news.end is not None:
-            subscribers, self._subscribers = self._subscribers, Subscribers(self._events_max)
+            subscribers, self._subscribers = self._subscribers, EventSubscribers(self._events_max)
             subscribers.end(news.end.error())
 
     def close(self) -> None:
@@ -166,5 +166,5 @@ class ToldEvents:
     def forget(self) -> None:
         """In a forked child: the subscriptions are the parent's."""
         self._lock = RLock()
-        self._subscribers = Subscribers(self._events_max)
+        self._subscribers = EventSubscribers(self._events_max)
         self._subscribers.end(Closed("this log was opened before a fork", reason="forked"))

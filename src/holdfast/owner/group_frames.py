@@ -20,8 +20,8 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX, SESSION_NAME_BYTES_MAX, SPACE_NAME_BYTES_MAX
-from holdfast.model.record_columns import BadFrame as BadRecord
-from holdfast.model.record_columns import Columns, Encoded, Extra, Row, decode_headers, decode_kind
+from holdfast.model.record_columns import BadRecords as BadRecord
+from holdfast.model.record_columns import Columns, EncodedRows, Extra, Row, decode_headers, decode_kind
 from holdfast.model.topic_name import MEMBERS_WRITE, is_own
 from holdfast.owner.wire import GROUP, BadFrame, begin_frame
 
@@ -220,7 +220,9 @@ class GroupReader:
                 return Run.unplaced(self._partition(part.partition), self._columns(pieces.take(part.length)))
             case _Encoded():
                 body = pieces.take(part.length)
-                encoded = Encoded(part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema)
+                encoded = EncodedRows(
+                    part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema
+                )
                 encoded.key = part.key
                 # One object for all parts of a batch: that is how the writer knows them to be of one.
                 encoded.batch = None if part.batch is None else batches.setdefault(part.batch, part.batch)

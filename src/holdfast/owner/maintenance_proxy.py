@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
-from holdfast.log.upkeep.kept_tables import TableStats
+from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.owner.call_messages import (
     SECONDS_MAX,

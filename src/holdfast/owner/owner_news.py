@@ -21,6 +21,7 @@ import msgspec
 from holdfast.caller import in_coroutine, once
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
+from holdfast.log.local_parts import parts_of
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
@@ -135,7 +136,7 @@ class OwnerNews:
                 # Others leave it to us for a while. If another one asked first, or we were too slow, one of them owns
                 # it now: ask that one.
                 self._wait_to_own(meetings, min(deadline, self._clock.monotonic() + 2 * HAND_OVER_S))
-        self._journal.refuse_within(log._context.journal)
+        self._journal.refuse_within(parts_of(log).journal)
         return log
 
     def _wait_to_own(self, meetings: int, until: float) -> None:

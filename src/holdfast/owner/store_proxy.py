@@ -21,7 +21,7 @@ from holdfast.reconcile.reconcile_report import ReconcileReport
 
 if TYPE_CHECKING:
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 
@@ -69,12 +69,12 @@ class StoreProxy:
         """What is durable and not known to be on the store."""
         return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).spans
 
-    def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
+    def rebuild(self, *, accept_loss: bool, timeout: float) -> StoreRebuildReport:
         """Bring back what the store has lost."""
-        from holdfast.shipping.refill.store_loss import RebuildReport
+        from holdfast.shipping.refill.store_loss import StoreRebuildReport
 
         request = RebuildStore(accept_loss, min(timeout, SECONDS_MAX))
-        return self._asking.ask("rebuild_store", request, RebuildReport, timeout)
+        return self._asking.ask("rebuild_store", request, StoreRebuildReport, timeout)
 
     def reconcile(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """Compare the manifest with the store."""

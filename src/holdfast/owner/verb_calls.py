@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.execution.waits.inbox_message import Answer
+from holdfast.execution.waits.inbox_message import InboxAnswer
 from holdfast.log.local_parts import LocalParts
 from holdfast.log.log_executions import AskExecutions
 from holdfast.log.upkeep.topic_retention import TopicRetention
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention_report import RetentionReport
     from holdfast.segments.segment_stats import SegmentStats
-    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
 
 _DONE = Nothing()
 
@@ -99,14 +99,14 @@ class VerbCalls:
         self._store.ship(request.timeout)
         return _DONE
 
-    def _rebuild_store(self, _caller: Peer, request: RebuildStore) -> RebuildReport:
+    def _rebuild_store(self, _caller: Peer, request: RebuildStore) -> StoreRebuildReport:
         return self._store.rebuild(accept_loss=request.accept_loss, timeout=request.timeout)
 
     def _make_salt(self, _caller: Peer, _: Nothing) -> Nothing:
         self._parts.hidden_keys.make()
         return _DONE
 
-    def _ask_executions(self, _caller: Peer, request: AskExecutions) -> Answer:
+    def _ask_executions(self, _caller: Peer, request: AskExecutions) -> InboxAnswer:
         return self._parts.executions.apply(request.message)
 
     def _require_free(self, _caller: Peer, request: RequireFree) -> Nothing:

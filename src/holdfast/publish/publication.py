@@ -18,8 +18,8 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import Corrupt, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.topic_name import is_name
-from holdfast.publish.delta.column_types import Columns
-from holdfast.publish.delta.commits import Standing
+from holdfast.publish.delta.column_types import DeltaColumns
+from holdfast.publish.delta.commits import TableStanding
 from holdfast.publish.delta.delta_log import ForeignCommit
 from holdfast.publish.delta.delta_table import DeltaTable
 from holdfast.publish.settled_files import SettledFiles, require_plain
@@ -103,7 +103,7 @@ class Publisher:
         log = self._root.log()
         if self._root.trust.is_signed:
             raise Invalid(
-                "an encrypted log cannot be published: nobody else can decrypt its topics",
+                "an encrypted log cannot be published: no other reader can decrypt its topics",
                 hint="read it with holdfast.read or Spark's format('holdfast') and a keyring",
             )
         self._log = log.log
@@ -208,7 +208,9 @@ class _Publication:
             self._table.checkpoint(columns, self._files)
         return self._report(self._table.standing)
 
-    def _commit(self, topic: TopicDocument, columns: Columns, changes: list[PartitionChange], keep: int | None) -> bool:
+    def _commit(
+        self, topic: TopicDocument, columns: DeltaColumns, changes: list[PartitionChange], keep: int | None
+    ) -> bool:
         """Commit all that is new, step by step; False where somebody else committed meanwhile."""
         while (done := self._table.commit(columns, changes, keep)) is not None:
             if not done:
@@ -220,7 +222,7 @@ class _Publication:
         return True
 
     def _foretold(
-        self, topic: TopicDocument, cursors: dict[str, Cursor], changes: list[PartitionChange], standing: Standing
+        self, topic: TopicDocument, cursors: dict[str, Cursor], changes: list[PartitionChange], standing: TableStanding
     ) -> TableReport:
         """What would be committed."""
         is_new = standing.published is None
@@ -232,7 +234,7 @@ class _Publication:
             self._totals = self._totals.plus(())
         return self._report(standing)
 
-    def _report(self, standing: Standing) -> TableReport:
+    def _report(self, standing: TableStanding) -> TableReport:
         report = report_of(self._root, self._topic, standing)
         commits, added, removed = self._totals
         state: State = "published" if commits else "unchanged"
@@ -284,7 +286,7 @@ class _Publication:
         return document
 
 
-def report_of(root: RootStore, topic: str, standing: Standing) -> TableReport:
+def report_of(root: RootStore, topic: str, standing: TableStanding) -> TableReport:
     """A table as it stands."""
     place = f"{root.url.rstrip('/')}/{layout.table_folder(topic).rstrip('/')}"
     published = standing.published

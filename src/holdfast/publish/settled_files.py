@@ -174,6 +174,6 @@ def require_plain(change: PartitionChange, topic: str) -> None:
     for file in change.added:
         if file.segment.key_id:
             raise Invalid(
-                f"an encrypted topic cannot be published: nobody else can decrypt it topic={topic}",
+                f"an encrypted topic cannot be published: no other reader can decrypt it topic={topic}",
                 hint="read it with holdfast.read or Spark's format('holdfast') and a keyring",
             )

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.model.segment import NO_CHAIN
 from holdfast.root.objects.documents import RewriteDocument, SegmentDocument
-from holdfast.root.objects.manifest_chain import Link, are_numbers
+from holdfast.root.objects.manifest_chain import ChainLink, are_numbers
 from holdfast.root.rewrites import InEffect, in_effect
 
 _CHAIN_DIGITS = 2 * len(NO_CHAIN)
@@ -39,9 +39,9 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     """Rewrites that are applied."""
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ChainLink:
         """What the next manifest object must say."""
-        return Link(self.number, None if self.settled < 0 else self.settled, self.chain)
+        return ChainLink(self.number, None if self.settled < 0 else self.settled, self.chain)
 
     @property
     def is_sound(self) -> bool:

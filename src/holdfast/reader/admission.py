@@ -16,7 +16,7 @@ from holdfast.reader.offsets import Where
 from holdfast.root.objects.documents import SegmentDocument
 
 
-class Limits(NamedTuple):
+class AdmissionLimits(NamedTuple):
     """The most that one trigger takes; 0 is no limit."""
 
     offsets: int = 0
@@ -25,7 +25,7 @@ class Limits(NamedTuple):
 
 
 def admit(
-    starts: Mapping[Where, int], segments: Mapping[Where, Sequence[SegmentDocument]], limits: Limits
+    starts: Mapping[Where, int], segments: Mapping[Where, Sequence[SegmentDocument]], limits: AdmissionLimits
 ) -> dict[Where, int]:
     """Where a trigger ends: partitions begin at `starts`, and these segments follow, in order."""
     ends = _by_segments(starts, segments, limits)
@@ -40,7 +40,7 @@ def admit(
 
 
 def _by_segments(
-    starts: Mapping[Where, int], segments: Mapping[Where, Sequence[SegmentDocument]], limits: Limits
+    starts: Mapping[Where, int], segments: Mapping[Where, Sequence[SegmentDocument]], limits: AdmissionLimits
 ) -> dict[Where, int]:
     ends = dict(starts)
     heads = [(found[0].time_min, where, 0) for where, found in segments.items() if found]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import NotFound
-from holdfast.segments.file.proven_file import Bytes, Damaged, FileBytes, Range
+from holdfast.segments.file.proven_file import Bytes, DamagedFile, FileBytes, Range
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.port import Store
 
@@ -25,7 +25,7 @@ _TAIL_BYTES = 256 * 2**10
 """What is fetched of a large object's end: nearly every footer fits."""
 
 
-class Part(NamedTuple):
+class ByteRange(NamedTuple):
     """A part of an object, from a byte up to another."""
 
     key: str
@@ -38,19 +38,19 @@ class Part(NamedTuple):
         return self.end - self.start
 
 
-def opening(key: str, size: int) -> Part:
+def opening(key: str, size: int) -> ByteRange:
     """What is fetched first of an object of this size: all of it, or its end."""
-    return Part(key, 0 if size <= _WHOLE_BYTES else size - _TAIL_BYTES, size)
+    return ByteRange(key, 0 if size <= _WHOLE_BYTES else size - _TAIL_BYTES, size)
 
 
-def fetch(store: Store, part: Part) -> memoryview:
+def fetch(store: Store, part: ByteRange) -> memoryview:
     """A part of an object, in one request; raises FileNotFoundError, or Damaged if it is too short."""
     try:
         found = memoryview(store.get_range(part.key, part.start, part.size))
     except NotFound:
         raise FileNotFoundError(part.key) from None
     if len(found) != part.size:
-        raise Damaged("ends too early", part.start + len(found))
+        raise DamagedFile("ends too early", part.start + len(found))
     return found
 
 
@@ -74,7 +74,7 @@ class ObjectBytes:
         self._prefetch = prefetch
         self.size = size
         self.reads_ahead = prefetch is not None
-        self._announced: list[Part] = []
+        self._announced: list[ByteRange] = []
         first = opening(key, size)
         self._kept_from = first.start
         self._kept = self._fetch(first)
@@ -83,12 +83,12 @@ class ObjectBytes:
         """From what is kept, or with one request."""
         if start >= self._kept_from:
             return self._kept[start - self._kept_from : end - self._kept_from]
-        return self._fetch(Part(self._key, start, end))
+        return self._fetch(ByteRange(self._key, start, end))
 
     def announce(self, ranges: Sequence[Range]) -> None:
         """These will be read next, in this order: as much of it as there is room for is asked for now."""
         if self._prefetch is not None:
-            self._announced = [Part(self._key, start, end) for start, end in ranges if start < self._kept_from]
+            self._announced = [ByteRange(self._key, start, end) for start, end in ranges if start < self._kept_from]
             self._prefetch.announce(self._announced)
 
     def close(self) -> None:
@@ -98,5 +98,5 @@ class ObjectBytes:
         self._kept = memoryview(b"")
         self._kept_from = self.size
 
-    def _fetch(self, part: Part) -> memoryview:
+    def _fetch(self, part: ByteRange) -> memoryview:
         return fetch(self._store, part) if self._prefetch is None else self._prefetch.read(part)

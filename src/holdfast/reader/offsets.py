@@ -28,7 +28,7 @@ Offsets = Mapping[Where, int]
 EARLIEST, LATEST = -2, -1
 
 
-class Mark(NamedTuple):
+class PartitionMark(NamedTuple):
     """What a read covered of one partition."""
 
     start: int | None
@@ -36,12 +36,12 @@ class Mark(NamedTuple):
     end: int
 
 
-class Marks(NamedTuple):
+class ReadMarks(NamedTuple):
     """What a read covered, or offsets; by partition."""
 
     log: str
     """The id of the log that they belong to; empty: whichever is read."""
-    of: Mapping[Where, Mark]
+    of: Mapping[Where, PartitionMark]
 
     @property
     def ends(self) -> dict[Where, int]:
@@ -69,7 +69,7 @@ _decoder: msgspec.json.Decoder[dict[str, dict[str, Said | dict[str, Said]]]] = m
 )
 
 
-def parse_offsets(text: str | bytes, *, least: int = EARLIEST) -> Marks:
+def parse_offsets(text: str | bytes, *, least: int = EARLIEST) -> ReadMarks:
     """Offsets from text, or marks, which belong to a log; Invalid if it is neither.
 
     >>> parse_offsets('{"orders":{"1":900}}').ends
@@ -78,7 +78,7 @@ def parse_offsets(text: str | bytes, *, least: int = EARLIEST) -> Marks:
     return marks_in(_decoded(text), least=least)
 
 
-def parse_marks(text: str | bytes) -> Marks:
+def parse_marks(text: str | bytes) -> ReadMarks:
     """Marks of a read from text; Invalid if it is anything else.
 
     >>> parse_marks('{"000102030405060708090a0b0c0d0e0f":{"orders":{"0":[300,1200]}}}').of
@@ -92,14 +92,14 @@ def parse_marks(text: str | bytes) -> Marks:
     return found
 
 
-def marks_in(decoded: Mapping[str, Any], *, least: int = EARLIEST) -> Marks:
+def marks_in(decoded: Mapping[str, Any], *, least: int = EARLIEST) -> ReadMarks:
     """Offsets or marks from decoded JSON."""
     logs = [name for name, topics in decoded.items() if _is_log(name, topics)]
     if not logs:
-        return Marks("", dict(_spans(decoded, least)))
+        return ReadMarks("", dict(_spans(decoded, least)))
     if len(decoded) > 1:
         raise Invalid("these are marks of several logs", hint="read one log at a time, each with its own marks")
-    return Marks(logs[0], dict(_spans(decoded[logs[0]], least)))
+    return ReadMarks(logs[0], dict(_spans(decoded[logs[0]], least)))
 
 
 def _is_log(name: str, below: Mapping[str, object]) -> bool:
@@ -114,7 +114,7 @@ def _decoded(text: str | bytes) -> dict[str, Any]:
         raise Invalid("these are not offsets by topic and partition", hint=_SHAPE) from None
 
 
-def _spans(topics: Mapping[str, Mapping[str, Any]], least: int) -> Iterator[tuple[Where, Mark]]:
+def _spans(topics: Mapping[str, Mapping[str, Any]], least: int) -> Iterator[tuple[Where, PartitionMark]]:
     for topic, partitions in topics.items():
         for number, said in partitions.items():
             mark = _mark(said)
@@ -125,11 +125,11 @@ def _spans(topics: Mapping[str, Mapping[str, Any]], least: int) -> Iterator[tupl
             yield (check_name(topic), int(number)), mark
 
 
-def _mark(said: object) -> Mark:
+def _mark(said: object) -> PartitionMark:
     if isinstance(said, int):
-        return Mark(None, said)
+        return PartitionMark(None, said)
     if isinstance(said, tuple | list) and len(said) == 2:
-        return Mark(*said)
+        return PartitionMark(*said)
     raise Invalid("these are not offsets by topic and partition", hint=_SHAPE)
 
 
@@ -150,7 +150,7 @@ def format_offsets(offsets: Offsets) -> str:
     return msgspec.json.encode(nested(offsets)).decode()
 
 
-def format_marks(marks: Marks) -> str:
+def format_marks(marks: ReadMarks) -> str:
     """Marks as text; equal marks are equal text.
 
     >>> format_marks(Marks("000102030405060708090a0b0c0d0e0f", {("orders", 0): Mark(300, 1200)}))
@@ -162,7 +162,7 @@ def format_marks(marks: Marks) -> str:
     return msgspec.json.encode({marks.log: topics} if marks.log else topics).decode()
 
 
-def require_log(marks: Marks, log: str, *, what: str, hint: str) -> None:
+def require_log(marks: ReadMarks, log: str, *, what: str, hint: str) -> None:
     """Refuse marks of another log: its offsets mean other records."""
     if marks.log and marks.log != log:
         raise Invalid(f"{what} another log than the one at this root log={log} expected={marks.log}", hint=hint)

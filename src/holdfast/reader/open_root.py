@@ -177,12 +177,12 @@ class SettledRoot:
         for document in found if self._is_keyed else ():
             if isinstance(document, SegmentDocument) and not document.key_id and not document.is_filler:
                 raise Corrupt(
-                    "a segment of this log is not encrypted, and a keyring was given",
+                    "a segment of this log is not encrypted, and a keyring was passed",
                     path=layout.manifest_key(document.topic, document.partition, document.slot),
                     topic=document.topic,
                     partition=document.partition,
                     offset=document.first,
-                    hint="if the log has no keys, leave the keyring out; else somebody else put this segment there",
+                    hint="if the log has no keys, leave the keyring out; if it has, this segment is not its own",
                 )
 
     def segments(self, where: Where) -> list[SegmentDocument]:

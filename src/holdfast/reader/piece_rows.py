@@ -17,9 +17,9 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.reader.object_bytes import is_in_place, open_bytes, opening
 from holdfast.reader.prefetch import Prefetch, prefetching
-from holdfast.reader.read_columns import Shaping
+from holdfast.reader.read_columns import RowShaper
 from holdfast.reader.read_options import ReadOptions
-from holdfast.reader.read_plan import Bounds, Piece, Task
+from holdfast.reader.read_plan import Piece, Task, TimeBounds
 from holdfast.root.rewrites import read_rewrites, was_replaced
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import read_expired
@@ -31,7 +31,7 @@ from holdfast.store.port import Store
 class TaskReader:
     """Reads tasks of one read."""
 
-    def __init__(self, store: RootStore, options: ReadOptions, shaping: Shaping, bounds: Bounds) -> None:
+    def __init__(self, store: RootStore, options: ReadOptions, shaping: RowShaper, bounds: TimeBounds) -> None:
         self._store = store
         self._options = options
         self._shaping = shaping
@@ -96,7 +96,7 @@ class TaskReader:
         if key_id and self._keyring is None and self._options.encrypted == "open":
             raise no_key(piece.head.topic, key_id)
         if self._keyring is not None and not key_id:
-            raise Corrupt("a segment of this log is not encrypted, and a keyring was given", path=piece.key)
+            raise Corrupt("a segment of this log is not encrypted, and a keyring was passed", path=piece.key)
         vault = Vault(piece.head.log_id, self._keyring)
         opener = vault.segment_keys if key_id else None
         return SegmentReader(

@@ -27,7 +27,7 @@ from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
 from holdfast.clock import SystemClock
-from holdfast.reader.object_bytes import Part, fetch
+from holdfast.reader.object_bytes import ByteRange, fetch
 from holdfast.store.port import Store, StoreUnavailable
 
 _QUEUED = 2
@@ -36,19 +36,19 @@ _EXIT_SECONDS = 1.0
 
 _monotonic = SystemClock().monotonic
 
-_Job = tuple[Part, "Future[memoryview]"]
+_Job = tuple[ByteRange, "Future[memoryview]"]
 
 
 class Prefetch:
     """What one reading has asked for. Used by one thread at a time."""
 
-    def __init__(self, store: Store, parts: Iterable[Part], *, requests_max: int, bytes_max: int) -> None:
+    def __init__(self, store: Store, parts: Iterable[ByteRange], *, requests_max: int, bytes_max: int) -> None:
         """`parts` are those that the reading will take, one after the other, whatever it takes in between."""
         self._store = store
         self._parts = iter(parts)
-        self._next: Part | None = next(self._parts, None)
+        self._next: ByteRange | None = next(self._parts, None)
         self._requests_max, self._bytes_max = requests_max, bytes_max
-        self._asked: dict[Part, Future[memoryview]] = {}
+        self._asked: dict[ByteRange, Future[memoryview]] = {}
         self._bytes = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = 0
@@ -56,7 +56,7 @@ class Prefetch:
         self._is_closed = False
         _open.add(self)
 
-    def read(self, part: Part) -> memoryview:
+    def read(self, part: ByteRange) -> memoryview:
         """A part that was asked for, or one that is fetched now; raises FileNotFoundError or what the store says."""
         if part == self._next:
             self._next = next(self._parts, None)
@@ -71,13 +71,13 @@ class Prefetch:
         except StoreUnavailable:
             return fetch(self._store, part)
 
-    def announce(self, parts: Iterable[Part]) -> None:
+    def announce(self, parts: Iterable[ByteRange]) -> None:
         """What will be read next of the object that is open: it goes before everything behind it."""
         for part in parts:
             if part not in self._asked and not (self._has_room(part, self._bytes_max) and self._ask(part)):
                 return
 
-    def forget(self, parts: Iterable[Part]) -> None:
+    def forget(self, parts: Iterable[ByteRange]) -> None:
         """These are not needed after all."""
         for part in parts:
             if (asked := self._asked.pop(part, None)) is not None and self._is_ours():
@@ -110,10 +110,10 @@ class Prefetch:
         ):
             self._next = next(self._parts, None)
 
-    def _has_room(self, part: Part, bytes_max: int) -> bool:
+    def _has_room(self, part: ByteRange, bytes_max: int) -> bool:
         return self._bytes + part.size <= bytes_max
 
-    def _ask(self, part: Part) -> bool:
+    def _ask(self, part: ByteRange) -> bool:
         if not self._is_ours() or not self._has_thread():
             return False
         answer: Future[memoryview] = Future()
@@ -142,7 +142,7 @@ class Prefetch:
 
 
 @contextmanager
-def prefetching(store: Store, parts: Iterable[Part], *, requests_max: int, bytes_max: int) -> Iterator[Prefetch]:
+def prefetching(store: Store, parts: Iterable[ByteRange], *, requests_max: int, bytes_max: int) -> Iterator[Prefetch]:
     """A `Prefetch` for the length of a `with`."""
     prefetch = Prefetch(store, parts, requests_max=requests_max, bytes_max=bytes_max)
     try:

@@ -118,7 +118,7 @@ _NARROW_RAW = {**_NARROW, "key": 16, "kind": 4, "headers": 16}
 """Columns of raw topics beside which the payload is the large one."""
 
 
-class Shaping:
+class RowShaper:
     """Makes batches of one schema out of the rows of segments."""
 
     def __init__(self, sources: Sequence[str], target: pa.Schema, *, is_raw: bool) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
-from holdfast.reader.offsets import Marks, parse_marks, parse_offsets
+from holdfast.reader.offsets import ReadMarks, parse_marks, parse_offsets
 from holdfast.store.store_settings import StoreSettings
 from holdfast.suggestions import meant
 
@@ -45,13 +45,13 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which columns; None for all, an empty tuple to count rows without opening a file."""
     kafka_names: bool = False
     """Whether raw topics have the columns of Kafka's source, as Spark's users expect."""
-    starting_offsets: Marks | Literal["earliest", "latest"] = "earliest"
-    ending_offsets: Marks | Literal["latest"] = "latest"
+    starting_offsets: ReadMarks | Literal["earliest", "latest"] = "earliest"
+    ending_offsets: ReadMarks | Literal["latest"] = "latest"
     since_us: int | None = None
     """Only records of this time or later."""
     before_us: int | None = None
     """Only records before this time."""
-    as_of: Marks | None = None
+    as_of: ReadMarks | None = None
     """The marks of an earlier read of the same log: this one sees exactly what that one saw."""
     include_tail: bool = False
     verify: Verify = "hash"
@@ -81,10 +81,10 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise Invalid("; ".join(problems), hint="correct these options; all problems found are listed")
 
     @property
-    def marks(self) -> tuple[Marks, ...]:
+    def marks(self) -> tuple[ReadMarks, ...]:
         """Where it is to begin and to end, as far as that is given."""
         given = (self.as_of, self.starting_offsets, self.ending_offsets)
-        return tuple(one for one in given if isinstance(one, Marks))
+        return tuple(one for one in given if isinstance(one, ReadMarks))
 
     def matches(self, topic: str) -> bool:
         """Whether a topic is asked for."""

@@ -71,7 +71,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return size // self.share[1] + _OPEN_BYTES
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class TimeBounds(msgspec.Struct, frozen=True):
     """Which records are wanted, wherever they are, by their times in microseconds; None is no bound."""
 
     since: int | None = None
@@ -92,7 +92,7 @@ def meeting(segments: Sequence[SegmentDocument], start: int, end: int) -> Sequen
 
 
 def pieces_of(
-    segments: Sequence[SegmentDocument], start: int, end: int, bounds: Bounds, *, skip_lost: bool = False
+    segments: Sequence[SegmentDocument], start: int, end: int, bounds: TimeBounds, *, skip_lost: bool = False
 ) -> Iterator[Piece]:
     """The parts of a partition's segments (in order) with start <= offset < end, within bounds.
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.model.schema import TopicSchema
-from holdfast.reader.offsets import EARLIEST, LATEST, Mark, Marks, Where, require_log
+from holdfast.reader.offsets import EARLIEST, LATEST, PartitionMark, ReadMarks, Where, require_log
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_columns import ENCRYPTED, Column, choose, columns_of
 from holdfast.reader.read_options import ReadOptions
-from holdfast.reader.read_plan import Bounds, Piece, pieces_of
+from holdfast.reader.read_plan import Piece, TimeBounds, pieces_of
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from holdfast.root.root_contents import versions
 from holdfast.root.store_manifest import in_parallel
@@ -25,7 +25,7 @@ from holdfast.store import layout
 logger = logging.getLogger("holdfast")
 
 
-class Shape(NamedTuple):
+class RowShape(NamedTuple):
     """What the rows of a read look like."""
 
     columns: tuple[Column, ...]
@@ -33,14 +33,14 @@ class Shape(NamedTuple):
     """Fingerprints of the schema versions whose columns are all there."""
 
 
-def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
+def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> RowShape:
     """The columns of these topics, which must be of one kind and, if typed, of one schema."""
     if options.emit == "manifest":
-        return Shape((), frozenset())  # topics of any columns: no record is read
+        return RowShape((), frozenset())  # topics of any columns: no record is read
     if options.encrypted == "sealed":
-        return Shape(choose(ENCRYPTED, options.columns), frozenset())
+        return RowShape(choose(ENCRYPTED, options.columns), frozenset())
     if not topics:
-        return Shape(choose(columns_of(None, kafka_names=options.kafka_names), options.columns), frozenset())
+        return RowShape(choose(columns_of(None, kafka_names=options.kafka_names), options.columns), frozenset())
     kinds: dict[bytes, tuple[TopicDocument, tuple[TopicSchema, ...]]] = {}
     for topic in topics:
         known = versions(topic)
@@ -53,10 +53,10 @@ def shape_of(topics: Sequence[TopicDocument], options: ReadOptions) -> Shape:
         )
     (_, known) = next(iter(kinds.values()))
     columns = columns_of(known[-1] if known else None, kafka_names=options.kafka_names)
-    return Shape(choose(columns, options.columns), frozenset(version.fingerprint for version in known))
+    return RowShape(choose(columns, options.columns), frozenset(version.fingerprint for version in known))
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """The offsets of one partition that a read covers."""
 
     topic: str
@@ -65,21 +65,23 @@ class Span(NamedTuple):
     end: int
 
 
-class Resolved(NamedTuple):
+class ResolvedRead(NamedTuple):
     """A read, made definite: asking for it again gives the same rows."""
 
     log: str
     topics: tuple[TopicDocument, ...]
-    shape: Shape
-    spans: tuple[Span, ...]
+    shape: RowShape
+    spans: tuple[OffsetSpan, ...]
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> ReadMarks:
         """What is read of each partition; what `asOf` takes."""
-        return Marks(self.log, {(span.topic, span.partition): Mark(span.start, span.end) for span in self.spans})
+        return ReadMarks(
+            self.log, {(span.topic, span.partition): PartitionMark(span.start, span.end) for span in self.spans}
+        )
 
 
-def resolve(root: SettledRoot, options: ReadOptions, pinned: Marks | None = None) -> Resolved:
+def resolve(root: SettledRoot, options: ReadOptions, pinned: ReadMarks | None = None) -> ResolvedRead:
     """Make a read definite; `pinned` is what was found when the same read was resolved before.
 
     Then what was retired since is still read: its files stay for a while, and once they are gone that is an error, not
@@ -90,16 +92,18 @@ def resolve(root: SettledRoot, options: ReadOptions, pinned: Marks | None = None
         require_log(
             pinned, root.log, what="what was loaded belongs to", hint="another log was put there since: load it again"
         )
-        known = tuple(Span(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.of.items()))
-        return Resolved(root.log, tuple(topics), shape_of(topics, options), known)
+        known = tuple(OffsetSpan(*where, mark.start or 0, mark.end) for where, mark in sorted(pinned.of.items()))
+        return ResolvedRead(root.log, tuple(topics), shape_of(topics, options), known)
     settled = root.marks(topics, lambda where: _limit(where, options))
     ends = ends_of(settled, options)
     by_name = {topic.topic: topic for topic in topics}
 
-    def span(where: Where) -> Span:
-        return Span(*where, _start(root, by_name[where[0]], where, options, settled[where], ends[where]), ends[where])
+    def span(where: Where) -> OffsetSpan:
+        return OffsetSpan(
+            *where, _start(root, by_name[where[0]], where, options, settled[where], ends[where]), ends[where]
+        )
 
-    return Resolved(root.log, tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
+    return ResolvedRead(root.log, tuple(topics), shape_of(topics, options), tuple(in_parallel(span, ends)))
 
 
 def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, int]:
@@ -110,13 +114,13 @@ def ends_of(settled: Mapping[Where, int], options: ReadOptions) -> dict[Where, i
     return {where: end for where, end in ends.items() if end is not None}
 
 
-def _refuse_others(asked: Marks | str, read: Mapping[Where, int]) -> None:
+def _refuse_others(asked: ReadMarks | str, read: Mapping[Where, int]) -> None:
     """Refuse offsets of what is not read: behind a mistyped topic, the right one would be read from end to end."""
     others = [] if isinstance(asked, str) else sorted(where for where in asked.of if where not in read)
     if others:
         topic, partition = others[0]
         raise Invalid(
-            f"offsets are given for what is not read topic={topic} partition={partition}",
+            f"offsets name a partition that is not read topic={topic} partition={partition}",
             hint="name only topics and partitions that are read",
         )
 
@@ -180,18 +184,18 @@ def lost(where: Where, start: int, earliest: int, *, fail: bool) -> int:
     if fail:
         raise NotFound(
             message,
-            hint="failOnDataLoss=false goes on with what is left; keep segments longer, or name a reader for a lease",
+            hint="failOnDataLoss=false continues with what is left; keep segments longer, or name a reader for a lease",
         )
     logger.warning("%s", message, extra={"action": "data_loss", "topic": where[0], "partition": where[1]})
     return earliest
 
 
-def bounds_of(options: ReadOptions) -> Bounds:
+def bounds_of(options: ReadOptions) -> TimeBounds:
     """What the options say about times."""
-    return Bounds(since=options.since_us, until=None if options.before_us is None else options.before_us - 1)
+    return TimeBounds(since=options.since_us, until=None if options.before_us is None else options.before_us - 1)
 
 
-def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bounds: Bounds) -> list[Piece]:
+def pieces(root: SettledRoot, spans: Sequence[OffsetSpan], options: ReadOptions, bounds: TimeBounds) -> list[Piece]:
     """The parts of files that these spans need, by topic, partition and offset."""
     wanted = [span for span in spans if span.start < span.end]
     manifests = in_parallel(lambda span: root.files((span.topic, span.partition)), wanted)
@@ -205,7 +209,7 @@ def pieces(root: SettledRoot, spans: Sequence[Span], options: ReadOptions, bound
     ]
 
 
-def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocument]) -> None:
+def _check_reach(root: SettledRoot, span: OffsetSpan, segments: Sequence[SegmentDocument]) -> None:
     """Check that the manifest holds all that was settled; if not, somebody has removed a part of it."""
     end = segments[-1].end if segments else 0
     if end < span.end:
@@ -220,7 +224,7 @@ def _check_reach(root: SettledRoot, span: Span, segments: Sequence[SegmentDocume
 
 
 def check_schemas(
-    found: Sequence[Piece], shape: Shape, options: ReadOptions, tail: Iterable[tuple[str, bytes]] = ()
+    found: Sequence[Piece], shape: RowShape, options: ReadOptions, tail: Iterable[tuple[str, bytes]] = ()
 ) -> None:
     """Refuse what the schema mode does not allow: several versions, or one that is newer than the chosen columns.
 
@@ -239,6 +243,6 @@ def check_schemas(
         topic = topics[min(schemas - shape.schemas)]
         raise Invalid(
             f"the schema of topic {topic!r} has grown since this read began",
-            hint="start the query again: it goes on where it was, with the new columns;"
-            " or set schemaMode=known to go on without them",
+            hint="restart the query: it continues where it stopped, with the new columns;"
+            " or set schemaMode=known to continue without them",
         )

@@ -24,7 +24,7 @@ from holdfast.model.typed_decoding import converted
 from holdfast.reader.offsets import format_marks, parse_marks, parse_offsets
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import Encrypted, ReadOptions, SchemaMode, Verify, check_log_id, store_environment
-from holdfast.reader.resolve import Resolved, bounds_of, check_schemas, pieces, resolve
+from holdfast.reader.resolve import ResolvedRead, bounds_of, check_schemas, pieces, resolve
 from holdfast.store.store_settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from holdfast.reader.read_columns import Shaping
-    from holdfast.reader.read_plan import Bounds
+    from holdfast.reader.read_columns import RowShaper
+    from holdfast.reader.read_plan import TimeBounds
     from holdfast.reader.tail_rows import TailPlan
 
 
@@ -150,7 +150,7 @@ class SettledReading:
     def __init__(self, root: str, options: ReadOptions) -> None:
         self._options = options
         self._root = SettledRoot.open(root, options)
-        self._resolved: Resolved = resolve(self._root, options)
+        self._resolved: ResolvedRead = resolve(self._root, options)
         from holdfast.reader.read_columns import schema_of
 
         self._schema: pa.Schema = schema_of(self._resolved.shape.columns)
@@ -185,7 +185,7 @@ class SettledReading:
         Those of the tail, if it is included, come last: by offset in each partition, which take turns.
         """
         from holdfast.reader.piece_rows import TaskReader
-        from holdfast.reader.read_columns import Shaping
+        from holdfast.reader.read_columns import RowShaper
         from holdfast.reader.read_plan import Task
 
         resolved, options = self._resolved, self._options
@@ -193,11 +193,11 @@ class SettledReading:
         found = pieces(self._root, resolved.spans, options, bounds)
         check_schemas(found, resolved.shape, options, () if self._tail is None else self._tail.schemas)
         sources = [column.source for column in resolved.shape.columns]
-        shaping = Shaping(sources, self._schema, is_raw=not resolved.shape.schemas)
+        shaping = RowShaper(sources, self._schema, is_raw=not resolved.shape.schemas)
         settled = TaskReader(self._root.store, options, shaping, bounds).read(Task(tuple(found)))
         return chain(settled, self._tail_rows(self._tail, shaping, bounds)) if self._tail else settled
 
-    def _tail_rows(self, plan: TailPlan, shaping: Shaping, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    def _tail_rows(self, plan: TailPlan, shaping: RowShaper, bounds: TimeBounds) -> Iterator[pa.RecordBatch]:
         from holdfast.reader.tail_rows import TailReader, TailTask
 
         task = TailTask(bytes.fromhex(self._root.log), not self._resolved.shape.schemas, plan.spans)

@@ -25,14 +25,14 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.model.entry import CODECS, KINDS, TYPED, Entry, Place, header_of, is_whole
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.reader.offsets import LATEST, Where
 from holdfast.reader.open_root import OR_READ_THE_REST, SettledRoot
 from holdfast.reader.piece_rows import TaskReader
-from holdfast.reader.read_columns import Shaping
+from holdfast.reader.read_columns import RowShaper
 from holdfast.reader.read_options import ReadOptions
-from holdfast.reader.read_plan import Bounds, Task
-from holdfast.reader.resolve import Resolved, Span, pieces
+from holdfast.reader.read_plan import Task, TimeBounds
+from holdfast.reader.resolve import OffsetSpan, ResolvedRead, pieces
 from holdfast.root import tail_walk
 from holdfast.root.acknowledged import known_shipped
 from holdfast.root.objects import commit_batch
@@ -40,7 +40,7 @@ from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import SinkTopicDocument
 from holdfast.root.root_contents import RootReader, check_schemas, versions
 from holdfast.root.store_manifest import in_parallel
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.segments.file.segment_columns import typed_schema
 from holdfast.segments.file.selection import select
 from holdfast.segments.typed.tail_batches import BATCH_BYTES, RawGathering, typed_batch
@@ -68,7 +68,7 @@ class _Gone(NotFound):
 class TailPlan(NamedTuple):
     """What a read takes beyond the settled marks."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetSpan, ...]
     """Only those that are not empty."""
     schemas: frozenset[tuple[str, bytes]]
     """Topic and fingerprint of each schema that rows of the tail may have."""
@@ -79,7 +79,7 @@ class TailTask(msgspec.Struct, frozen=True, array_like=True):
 
     log: bytes
     is_raw: bool
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetSpan, ...]
 
     def encode(self) -> bytes:
         """A task as bytes, to be sent along with tasks of segments."""
@@ -94,7 +94,7 @@ class TailTask(msgspec.Struct, frozen=True, array_like=True):
 _tasks = msgspec.msgpack.Decoder(TailTask)
 
 
-def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> TailPlan:
+def plan_tail(root: SettledRoot, resolved: ResolvedRead, options: ReadOptions) -> TailPlan:
     """What there is above the spans of a read, whose ends are settled marks; raises Invalid where there is no tail."""
     if not root.is_shipped_to():
         if all(isinstance(topic, SinkTopicDocument) for topic in resolved.topics):
@@ -110,7 +110,7 @@ def plan_tail(root: SettledRoot, resolved: Resolved, options: ReadOptions) -> Ta
         end = _asked_end(where, options, ends.get(where, span.end))
         start = max(span.start, span.end)
         if start < end:
-            spans.append(Span(*where, start, end))
+            spans.append(OffsetSpan(*where, start, end))
     topics = {span.topic for span in spans}
     return TailPlan(tuple(spans), frozenset(named for named in schemas if named[0] in topics))
 
@@ -126,7 +126,7 @@ def _asked_end(where: Where, options: ReadOptions, end: int) -> int:
     if asked > end:
         raise Invalid(
             f"this is not on the store yet topic={where[0]} partition={where[1]} offset={asked} end={end}",
-            hint="wait until it is, or read up to what is there",
+            hint="wait until it is, or read up to the end",
         )
     return end if asked == LATEST else asked
 
@@ -153,7 +153,7 @@ def _on_store(root: SettledRoot, bytes_max: int) -> tuple[dict[Where, int], froz
     return {where: walked.ends.get(where, mark) for where, mark in settled.items()}, walked.schemas
 
 
-def _listed(tail: RootReader) -> Inherited:
+def _listed(tail: RootReader) -> TailListing:
     """What the names in the tail say; listed again while something seems to lie behind a hole, until two lists agree.
 
     A listing takes time. Batches that are removed meanwhile may be missing in it, and so may the floor that stands for
@@ -183,7 +183,7 @@ def _patiently(look: Callable[[], Result], store: Store) -> Result:
     raise Unavailable(f"the store changes faster than it can be read store={store.url}", hint="read it again")
 
 
-def _batches(store: Store, inherited: Inherited, bytes_max: int) -> Iterator[tuple[str, CommitBatch]]:
+def _batches(store: Store, inherited: TailListing, bytes_max: int) -> Iterator[tuple[str, CommitBatch]]:
     """The commit batches that count, in order, with their keys; a few are fetched at once."""
     counting = [(key, name.last_seq) for key, name in inherited.batches if name.last_seq > inherited.floor]
     for at in range(0, len(counting), _AT_ONCE):
@@ -207,7 +207,7 @@ def _fetched(store: Store, key: str, bytes_max: int) -> bytes:
 class _Taking:
     """How far one partition's span is taken."""
 
-    def __init__(self, log: bytes, span: Span) -> None:
+    def __init__(self, log: bytes, span: OffsetSpan) -> None:
         self.topic, self.partition = span.topic, span.partition
         self.place = Place(log, span.topic, span.partition)
         self.given = self.at = span.start
@@ -230,7 +230,7 @@ class _Taking:
 class TailReader:
     """Reads tasks of the tail of one read."""
 
-    def __init__(self, root: SettledRoot, options: ReadOptions, shaping: Shaping, bounds: Bounds) -> None:
+    def __init__(self, root: SettledRoot, options: ReadOptions, shaping: RowShaper, bounds: TimeBounds) -> None:
         self._root, self._options = root, options
         self._shaping, self._bounds = shaping, bounds
         self._segments = TaskReader(root.store, options, shaping, bounds)
@@ -294,12 +294,12 @@ class TailReader:
         end = min(taking.end, segments[-1].end if segments else 0)
         if end <= taking.at:
             return
-        span = Span(taking.topic, taking.partition, taking.at, end)
+        span = OffsetSpan(taking.topic, taking.partition, taking.at, end)
         yield from self._segments.read(Task(tuple(pieces(self._root, [span], self._options, self._bounds))))
         taking.moved(end, None)
 
     def _from_batches(
-        self, task: TailTask, inherited: Inherited, pending: Mapping[Where, _Taking]
+        self, task: TailTask, inherited: TailListing, pending: Mapping[Where, _Taking]
     ) -> Iterator[pa.RecordBatch]:
         ids = {where: number for number, where in enumerate(pending)}
         takings = list(pending.values())
@@ -309,7 +309,7 @@ class TailReader:
             if all(taking.is_done for taking in takings):
                 return
 
-    def _noted(self, inherited: Inherited) -> Iterator[CommitBatch]:
+    def _noted(self, inherited: TailListing) -> Iterator[CommitBatch]:
         """Commit batches, each with its key and its key epochs noted while it is the one that is read."""
         for key, batch in _batches(self._root.store, inherited, self._options.store.read_bytes_max):
             self._key = key
@@ -342,7 +342,7 @@ class TailReader:
         taking.gathering = taking.gathering or RawGathering(entry.first)
         try:
             count = taking.gathering.add(body)
-        except BadFrame as error:
+        except BadRecords as error:
             raise self._corrupt(f"an entry's body is malformed: {error}", taking, entry.first) from None
         self._require_count(taking, entry, count)
         taking.at, taking.link = entry.first + entry.count, entry.digest
@@ -354,7 +354,7 @@ class TailReader:
             return
         try:
             rows = gathering.take()
-        except (BadFrame, pa.ArrowException):
+        except (BadRecords, pa.ArrowException):
             raise self._corrupt("an entry's body is malformed", taking, taking.given) from None
         yield from self._chosen(taking, rows)
         taking.given = taking.at
@@ -363,7 +363,7 @@ class TailReader:
         stored, target = self._schema(taking, entry)
         try:
             rows = typed_batch(self._opened(taking, entry), entry.first, stored, target)
-        except BadFrame as error:
+        except BadRecords as error:
             raise self._corrupt(f"an entry's body is malformed: {error}", taking, entry.first) from None
         self._require_count(taking, entry, rows.num_rows)
         return rows
@@ -405,8 +405,8 @@ class TailReader:
             )
         if self._vault.keyed and not is_encrypted:
             raise Invalid(
-                f"records of topic {taking.topic!r} are not encrypted, but a keyring was given key={self._key}",
-                hint="if the log has no keys, leave keyring out; if it has, somebody else put these records there",
+                f"records of topic {taking.topic!r} are not encrypted, but a keyring was passed key={self._key}",
+                hint="if the log has no keys, leave keyring out; if it has, another party put these records there",
             )
         try:
             return self._vault.decrypt(entry.key_epoch, entry.body, header_of(taking.place, entry))
@@ -435,5 +435,5 @@ def _nowhere(taking: _Taking) -> Corrupt:
         topic=taking.topic,
         partition=taking.partition,
         offset=taking.at,
-        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from tells more",
+        hint="read again; if it stays so, `holdfast reconcile DIR --remote --deep` where it ships from gives details",
     )

@@ -27,14 +27,14 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
 from holdfast.store.layout import parse_segment_name, parse_temporary_name, segment_name
 
 Kind = Literal["missing", "size_mismatch", "content_mismatch", "untracked", "overlap", "gap"]
 Where = Literal["log", "store"]
 
 
-class Mark(NamedTuple):
+class SealedMark(NamedTuple):
     """How far the partition is sealed: the last sealed segment, None before the first, and the offset after it."""
 
     index: int | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True):
     """Whose file it is: the log's own, or an object of its store."""
 
 
-class Classified(msgspec.Struct, frozen=True):
+class Classification(msgspec.Struct, frozen=True):
     """What a partition, or one page of its manifest, looks like."""
 
     findings: tuple[Finding, ...] = ()
@@ -89,14 +89,14 @@ class Classified(msgspec.Struct, frozen=True):
 
 def classify(
     manifest: Iterable[SegmentRow],
-    listing: Iterable[Listed],
-    mark: Mark,
+    listing: Iterable[StoredFile],
+    mark: SealedMark,
     in_flight: Collection[int] = (),
     *,
     state: Callable[[SegmentRow], int] = attrgetter("state"),
-    after: Mark | None = None,
+    after: SealedMark | None = None,
     last: bool = True,
-) -> Classified:
+) -> Classification:
     """Compare rows, sorted by number, with files, in any order.
 
     The manifest keeps the rows of expired segments, so it begins with number 0 at offset 0 and has no hole.
@@ -106,7 +106,7 @@ def classify(
     `after`, and names that are not ours. Other files may be in `listing` and are passed over. Rows of one number
     belong on one page. All pages together find and count what the whole would.
     """
-    page = _Page(dict(listing), mark, in_flight, state, after or Mark(None, 0))
+    page = _Page(dict(listing), mark, in_flight, state, after or SealedMark(None, 0))
     for _, rows in groupby(manifest, attrgetter("number")):
         page.take(list(rows))
     return page.finish(last=last)
@@ -118,10 +118,10 @@ class _Page:
     def __init__(
         self,
         files: dict[str, int],
-        mark: Mark,
+        mark: SealedMark,
         in_flight: Collection[int],
         state: Callable[[SegmentRow], int],
-        after: Mark,
+        after: SealedMark,
     ) -> None:
         self._files = files
         self._mark = mark
@@ -157,14 +157,14 @@ class _Page:
             detail = "the manifest lists this number more than once"
             self._add("overlap", number, detail, name=_name(row), first=row.first_offset, rows=row.rows)
 
-    def finish(self, *, last: bool) -> Classified:
+    def finish(self, *, last: bool) -> Classification:
         """Judge what no row has claimed, and the end of the manifest."""
         if last:
             self._pass_mark()
         for name, size in self._files.items():
             self._judge_unclaimed(name, size, last=last)
         self._findings.sort(key=_by_number)
-        return Classified(
+        return Classification(
             tuple(self._findings),
             self._checked_segments,
             self._checked_files,

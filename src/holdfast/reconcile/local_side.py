@@ -18,9 +18,9 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, EXPIRING, LIVE, LOST, SegmentRow
-from holdfast.model.segment import Listed, chain_value
+from holdfast.model.segment import StoredFile, chain_value
 from holdfast.reconcile.classify import Finding
-from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.reconcile_pass import ReconcilePass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.segments.manifest import segment_folders
@@ -55,13 +55,13 @@ class LocalSide:
         """Raise Invalid unless this handle owns the log."""
         if self.roller is None:
             raise Invalid(
-                "this log is open for reading only", hint="repair it where it is owned, or while nobody owns it"
+                "this log is open for reading only", hint="repair it in its owner, or while no process owns it"
             )
 
     def close(self) -> None:
         """It holds nothing."""
 
-    def units(self, work: Pass) -> Iterator[None]:
+    def units(self, work: ReconcilePass) -> Iterator[None]:
         """Every partition, and then what belongs to none."""
         self.journal.refresh()
         for partition in list(self.journal.partitions.values()):
@@ -71,7 +71,7 @@ class LocalSide:
         self._compare_foreign(work)
         yield None
 
-    def _compare_foreign(self, work: Pass) -> None:
+    def _compare_foreign(self, work: ReconcilePass) -> None:
         """Everything under the root that lies in no partition's segment folder."""
         for path in segment_folders.walk(self._root, self._is_known):
             key = path.relative_to(self._root).as_posix()
@@ -158,7 +158,7 @@ class LocalSegments:
         self._rewritten = RewrittenFiles(own, side.manifest, log, partition)
         self._long_sizes: dict[str, int] = {}
 
-    def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
+    def listing(self) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
         """The files of its folder."""
         numbered, others = segment_folders.listing(self._folder)
         self._long_sizes = take_long(self._look(), numbered)
@@ -283,7 +283,7 @@ class LocalSegments:
             return None
         return next(iter(self._manifest.page(self.partition, number, number + 1)), None)
 
-    def report_rewrites(self, work: Pass) -> None:
+    def report_rewrites(self, work: ReconcilePass) -> None:
         """The first rewrite that says nothing: what it replaced, and what it put there, is not known then."""
         bad = self._rewritten.bad
         if bad is not None:

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     """Where a start is missing or damaged for certain: the number of the segment that it must name."""
 
 
-class Walked(NamedTuple):
+class PartitionFacts(NamedTuple):
     """What a walk needs to know about a partition."""
 
     log: str
@@ -53,7 +53,7 @@ class ManifestWalk:
 
     def __init__(
         self,
-        of: Walked,
+        of: PartitionFacts,
         sizes: Mapping[int, int],
         due: Callable[[int, int], bytes],
         fetch: Callable[[int], bytes | None],

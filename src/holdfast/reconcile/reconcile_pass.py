@@ -28,8 +28,8 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
-from holdfast.model.segment import Listed
-from holdfast.reconcile.classify import Classified, Finding, Kind, Mark, Where, classify
+from holdfast.model.segment import StoredFile
+from holdfast.reconcile.classify import Classification, Finding, Kind, SealedMark, Where, classify
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 from holdfast.segments.manifest.long_files import LongFile
 from holdfast.segments.segment_settings import ReconcileSettings
@@ -48,7 +48,7 @@ class Segments(Protocol):
     end: int
     """… which is this offset."""
 
-    def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
+    def listing(self) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
         """The files by number, and those whose names have none."""
 
     def in_flight(self) -> set[int]:
@@ -89,7 +89,7 @@ class Side(Protocol):
     def why_not_repair(self) -> str | None:
         """Why nothing can be repaired at present; raises where this handle never repairs."""
 
-    def units(self, work: Pass) -> Iterator[None]:
+    def units(self, work: ReconcilePass) -> Iterator[None]:
         """Compare everything, a unit at a time."""
 
     def close(self) -> None:
@@ -106,17 +106,17 @@ class Reconciler:
         self.fixing = Lock()  # never waited for, so whoever is interrupted while it is held is told that a pass repairs
         """Held by the pass that repairs."""
         self._lock = RLock()
-        self._unfinished: dict[tuple[bool, bool], Pass] = {}
+        self._unfinished: dict[tuple[bool, bool], ReconcilePass] = {}
         """Passes that stopped at a limit: one with and one without repairs, deep or not."""
         self.last: ReconcileReport | None = None
         self.passes = 0
 
-    def begin(self, *, fix: bool, deep: bool) -> Pass:
+    def begin(self, *, fix: bool, deep: bool) -> ReconcilePass:
         """A new pass; if repairs are asked for and cannot be made at present, it will only report."""
         skipped = self.side.why_not_repair() if fix else None
         if fix and skipped is None and not self.fixing.acquire(blocking=False):
             skipped = _BUSY
-        return Pass(self, fix=fix and skipped is None, skipped=skipped, deep=deep)
+        return ReconcilePass(self, fix=fix and skipped is None, skipped=skipped, deep=deep)
 
     def run(self, *, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
         """A whole pass; or, with a limit, so many units, going on where the last such pass stopped."""
@@ -164,7 +164,7 @@ class Reconciler:
         self.side.close()
 
 
-class Pass:
+class ReconcilePass:
     """One pass: a sequence of units, and what they have found so far."""
 
     def __init__(self, of: Reconciler, *, fix: bool, skipped: str | None, deep: bool) -> None:
@@ -194,7 +194,7 @@ class Pass:
         except OSError as error:
             self.end()
             raise Unavailable(
-                f"cannot look at the files path={error.filename}: {error.strerror}",
+                f"cannot read the files path={error.filename}: {error.strerror}",
                 hint="check permissions and the disk; then reconcile again",
             ) from error
         except BaseException:
@@ -223,17 +223,17 @@ class Pass:
 
     def compare(self, of: Segments) -> Iterator[None]:
         """Compare rows and files, a page at a time; in the order that `classify` asks for."""
-        mark = Mark(of.count - 1 if of.count else None, of.end)
+        mark = SealedMark(of.count - 1 if of.count else None, of.end)
         files, others = of.listing()
         flying = of.in_flight()
-        before: Mark | None = None
+        before: SealedMark | None = None
         for start in range(0, max(1, of.count), self.unit_segments):
             stop = min(of.count, start + self.unit_segments)
             rows = of.rows(start, stop)
             listed = [file for row in rows for file in files.pop(row.number, ())]
             if stop == of.count:
                 listed += [file for more in files.values() for file in more] + others
-            before = before or Mark(None, rows[0].first_offset if rows else of.end)
+            before = before or SealedMark(None, rows[0].first_offset if rows else of.end)
             moving = flying | of.in_flight()
             found = classify(rows, listed, mark, moving, state=of.state, after=before, last=stop == of.count)
             wrong = self._judge(of, found, rows)
@@ -244,7 +244,7 @@ class Pass:
                     if damage is not None:
                         self._take(of, damage, row)
                     yield None
-            before = Mark(rows[-1].number, rows[-1].end) if rows else before
+            before = SealedMark(rows[-1].number, rows[-1].end) if rows else before
         yield from self._compare_long(of)
 
     def _compare_long(self, of: Segments) -> Iterator[None]:
@@ -271,7 +271,7 @@ class Pass:
                 self._take(of, found, row)
             yield None
 
-    def _judge(self, of: Segments, found: Classified, rows: Sequence[SegmentRow]) -> set[int | None]:
+    def _judge(self, of: Segments, found: Classification, rows: Sequence[SegmentRow]) -> set[int | None]:
         """Count, and take what was found; returns the numbers of the segments that something is wrong with."""
         self.counts.update(
             segments=found.checked_segments,

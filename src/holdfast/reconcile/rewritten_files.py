@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.state.partition import Partition
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
 from holdfast.reconcile.classify import Kind
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import RewriteDocument
@@ -121,7 +121,7 @@ class RewrittenFiles:
         return held is not None and held.name == name
 
 
-def take_long(rewritten: RewrittenFiles, numbered: dict[int, list[Listed]]) -> dict[str, int]:
+def take_long(rewritten: RewrittenFiles, numbered: dict[int, list[StoredFile]]) -> dict[str, int]:
     """Take the files out of a listing that rewrites know; the sizes of those that are in effect."""
     sizes: dict[str, int] = {}
     for number, listed in list(numbered.items()) if rewritten.files else ():

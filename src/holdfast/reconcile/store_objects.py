@@ -20,7 +20,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LIVE, SegmentRow
 from holdfast.reconcile.classify import Finding, Kind
-from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.reconcile_pass import ReconcilePass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import EpochDocument
@@ -46,7 +46,7 @@ class StoreObjects:
 
     def __init__(
         self,
-        work: Pass,
+        work: ReconcilePass,
         store: RootStore,
         journal: Journal,
         manifest: Manifest,

@@ -15,7 +15,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import LOST, SegmentRow, ShipmentRow
 from holdfast.reconcile.classify import Kind
-from holdfast.reconcile.manifest_walk import ManifestWalk, Slot, Walked
+from holdfast.reconcile.manifest_walk import ManifestWalk, PartitionFacts, Slot
 from holdfast.reconcile.rewritten_files import RewrittenFiles
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root import store_manifest
@@ -66,7 +66,7 @@ class PartitionObjects:
         listing = self._objects.numbered(layout.manifest_folder(*self._where), **self._place)
         self._objects.work.counts["in_flight"] += sum(1 for slot in listing if slot >= shipment.slots)
         walk = ManifestWalk(
-            Walked(self._objects.log_id, *self._where, shipment.slots, shipment.settled_segments),
+            PartitionFacts(self._objects.log_id, *self._where, shipment.slots, shipment.settled_segments),
             {slot: info.size for slot, info in listing.items()},
             self._due,
             _Paged(self._fetch, shipment.slots, _PAGE if self._deep else 1),

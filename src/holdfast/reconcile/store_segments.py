@@ -19,10 +19,10 @@ import msgspec
 from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import EXPIRING, LIVE, LOST, SegmentRow, ShipmentRow
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
+from holdfast.reconcile.bundle_repair import remake
 from holdfast.reconcile.classify import Finding, Kind
 from holdfast.reconcile.reconcile_report import Repair
-from holdfast.reconcile.remaking import remake
 from holdfast.reconcile.rewritten_files import RewrittenFiles, take_long
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.segments.manifest.long_files import LongFile
@@ -52,14 +52,14 @@ class StoreSegments:
         self.fingerprints: set[bytes] = set()
         """Schemas of the segments that were compared."""
 
-    def listing(self) -> tuple[dict[int, list[Listed]], list[Listed]]:
+    def listing(self) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
         """The objects of its folder."""
-        numbered: dict[int, list[Listed]] = {}
-        others: list[Listed] = []
+        numbered: dict[int, list[StoredFile]] = {}
+        others: list[StoredFile] = []
         for info in self._store.list(self._folder):
             name = info.key[len(self._folder) :]
             parsed = layout.parse_segment_name(name)
-            (others if parsed is None else numbered.setdefault(parsed.number, [])).append(Listed(name, info.size))
+            (others if parsed is None else numbered.setdefault(parsed.number, [])).append(StoredFile(name, info.size))
         self._flying = {number for number in numbered if number >= self.count}
         self._retired = self._retired_now()
         self._long_sizes = take_long(self.rewritten.look(), numbered)

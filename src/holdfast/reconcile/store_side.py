@@ -27,7 +27,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.model.segment import NO_SCHEMA
 from holdfast.reconcile.classify import Kind
-from holdfast.reconcile.reconcile_pass import Pass
+from holdfast.reconcile.reconcile_pass import ReconcilePass
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.reconcile.sink_topics import SinkTopics
 from holdfast.reconcile.store_objects import Due, StoreObjects
@@ -98,7 +98,7 @@ class StoreSide:
         """Let go of the store."""
         self.store.close()
 
-    def units(self, work: Pass) -> Iterator[None]:
+    def units(self, work: ReconcilePass) -> Iterator[None]:
         """The root's own documents, commit batches, and every topic."""
         journal = self._journal
         objects = StoreObjects(work, self.store, journal, self._manifest, self._epoch, self._resend)

@@ -23,7 +23,7 @@ from holdfast.root import tail_walk
 from holdfast.root.acknowledged import evidence
 from holdfast.root.objects import commit_batch, documents, key_object
 from holdfast.root.objects.documents import AdoptedDocument, FloorDocument
-from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.root.tail_listing import TailListing, inherit
 from holdfast.shipping.ownership.earlier_epochs import digests, entries_after
 from holdfast.signals import Flag
 from holdfast.store import layout
@@ -76,7 +76,7 @@ class TailCheck:
         self._remove_leftovers(inherited)
         yield None
 
-    def _look(self) -> tuple[list[ObjectInfo], Inherited]:
+    def _look(self) -> tuple[list[ObjectInfo], TailListing]:
         """List, and again while there seems to be a hole."""
         floors: list[ObjectInfo] = []
         for look in range(_LOOKS):
@@ -159,7 +159,7 @@ class TailCheck:
 
     # -- batches ------------------------------------------------------------------------------------------
 
-    def _mend_hole(self, inherited: Inherited, damaged: list[str]) -> None:
+    def _mend_hole(self, inherited: TailListing, damaged: list[str]) -> None:
         if self._objects.work.fix and self._objects.resend(self._last_unsettled()):
             for key in damaged or [layout.TAIL]:
                 self._objects.work.repaired(Repair("restored", key))
@@ -170,7 +170,7 @@ class TailCheck:
         detail = f"commits are in no commit batch from={first} to={behind - 1}"
         self._objects.find("gap", layout.TAIL, detail, expected=first, actual=behind)
 
-    def _judge(self, listing: list[ObjectInfo], inherited: Inherited) -> None:
+    def _judge(self, listing: list[ObjectInfo], inherited: TailListing) -> None:
         adopted = dict(filter(None, (layout.parse_adopted_key(info.key) for info in listing)))
         beyond, kept = set(inherited.beyond), evidence(self._store, inherited)
         for info in listing:
@@ -232,7 +232,7 @@ class TailCheck:
         if wrong is not None:
             self._objects.find("content_mismatch", key, wrong, actual=len(data))
 
-    def _remove_leftovers(self, inherited: Inherited) -> None:
+    def _remove_leftovers(self, inherited: TailListing) -> None:
         """Batches that are settled and still there: no damage, and the shipper's next sweep would take them, too."""
         if self._objects.work.fix:
             settled = [key for key, batch in inherited.batches if batch.last_seq <= inherited.floor]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Invalid
-from holdfast.recovery.rebuild_plan import Found
+from holdfast.recovery.rebuild_plan import SegmentFound
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect, read_rewrites
 from holdfast.root.root_store import RootStore
@@ -27,7 +27,7 @@ from holdfast.store.directory import DirectoryStore
 Where = tuple[str, int]
 
 
-class Compacted(NamedTuple):
+class CompactedPartition(NamedTuple):
     """One partition that was compacted."""
 
     names: frozenset[str]
@@ -38,18 +38,18 @@ class Compacted(NamedTuple):
     """… and all segments of the partition, by number; those below `retired` have expired."""
     retired: int
 
-    def held(self, columns_of: Callable[[InEffect], object | None]) -> Iterator[Found]:
+    def held(self, columns_of: Callable[[InEffect], object | None]) -> Iterator[SegmentFound]:
         """The segments in long files, as if their own files had been found; and those that have expired."""
         for segment in self.segments[: self.retired]:
-            yield Found(segment.segment, segment.sealed_us, is_expired=True)
+            yield SegmentFound(segment.segment, segment.sealed_us, is_expired=True)
         for file in self.files:
             if file.upto > self.retired:
                 columns = columns_of(file)
                 for segment in self.segments[max(self.retired, file.segment.number) : file.upto]:
-                    yield Found(segment.segment, segment.sealed_us, columns)
+                    yield SegmentFound(segment.segment, segment.sealed_us, columns)
 
 
-def compacted(root: Path, vault: Vault, clock: Clock) -> dict[Where, Compacted]:
+def compacted(root: Path, vault: Vault, clock: Clock) -> dict[Where, CompactedPartition]:
     """The partitions of a log's own directory that have rewrites; raises Corrupt where those make no sense."""
     log = vault.log_id.hex()
     store = RootStore(DirectoryStore(root, clock), RootTrust.of_owner(vault.signer, log))
@@ -68,5 +68,5 @@ def compacted(root: Path, vault: Vault, clock: Clock) -> dict[Where, Compacted]:
                 )
             outputs = frozenset(Path(output.segment.key).name for rewrite in rewrites for output in rewrite.outputs)
             files = tuple(file for file in in_effect(segments, rewrites) if file.rewrite is not None)
-            found[where] = Compacted(outputs, files, segments, retired)
+            found[where] = CompactedPartition(outputs, files, segments, retired)
     return found

@@ -11,7 +11,7 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.model import frame
 from holdfast.model.entry import CODECS, RAW, TYPED
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.recovery.fetching import KeyDemand
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry
 from holdfast.store.layout import TAIL
@@ -37,7 +37,7 @@ class EntryProof:
 
 def _require_frame(entry: TailEntry, body: bytes) -> None:
     if entry.codec not in CODECS or entry.kind not in (RAW, TYPED) or (entry.kind == TYPED) != bool(entry.schema):
-        raise BadFrame(f"it is of no known kind kind={entry.kind} codec={entry.codec}")
+        raise BadRecords(f"it is of no known kind kind={entry.kind} codec={entry.codec}")
     records = frame.sections(body).records if entry.kind == RAW else frame.decode_typed(body)[0]
     if records != entry.count:
-        raise BadFrame(f"it has others records={records} said={entry.count}")
+        raise BadRecords(f"it has others records={records} said={entry.count}")

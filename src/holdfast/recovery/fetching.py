@@ -30,7 +30,7 @@ from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect, in_effect
 from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, in_parallel
-from holdfast.segments.file.proven_file import Damaged, Range
+from holdfast.segments.file.proven_file import DamagedFile, Range
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.manifest import segment_folders as folders
 from holdfast.signals import Flag
@@ -105,7 +105,7 @@ class KeyDemand:
         if self._is_encrypted and not is_encrypted:
             raise Corrupt("something on the store is not encrypted, but its log is", path=path)
         if self._is_keyed and not self._is_encrypted:
-            raise Invalid("this log is not encrypted, but a key was given", hint="restore it without that key")
+            raise Invalid("this log is not encrypted, but a key was passed", hint="restore it without that key")
 
 
 class SegmentFetching:
@@ -176,7 +176,7 @@ class SegmentFetching:
 
     def _fetch_one(self, segment: SegmentDocument) -> None:
         if self._stopped.is_set():
-            raise Unavailable("fetching segments was given up")
+            raise Unavailable("fetching segments was canceled")
         key = segment.key
         path = self._root / key
         if key in self._here:
@@ -267,7 +267,7 @@ class _Memory:
     def read(self, start: int, end: int) -> memoryview:
         """A part of it, without a copy."""
         if end > self.size:
-            raise Damaged("ends too early", self.size)
+            raise DamagedFile("ends too early", self.size)
         return self._content[start:end]
 
     def announce(self, ranges: Sequence[Range]) -> None:

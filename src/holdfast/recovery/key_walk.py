@@ -28,7 +28,7 @@ Where = tuple[str, int]
 _HASH_BYTES = 16
 
 
-class FoundKey(NamedTuple):
+class KeyLocation(NamedTuple):
     """An idempotency key, and where its record is."""
 
     where: Where
@@ -58,7 +58,7 @@ class KeyWalk:
         self._starts = {where: _starts(manifest) for where, manifest in manifests.items()}
         self._hash_ciphers: dict[tuple[TailKey | None, Purpose], HashCipher] = {}
 
-    def keys(self, objects: Callable[[], Iterable[KeyObject]], batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
+    def keys(self, objects: Callable[[], Iterable[KeyObject]], batches: Iterable[CommitBatch]) -> Iterator[KeyLocation]:
         """All keys that count; objects in the order of their commits, and batches after them."""
         is_left = False
         for keys in objects():
@@ -71,14 +71,14 @@ class KeyWalk:
             late = (key for key in self._in_object(keys) if key.seq > self._last_seq)
             yield from (key._replace(seq=self._last_seq) for key in late)
 
-    def _in_object(self, keys: KeyObject) -> Iterator[FoundKey]:
+    def _in_object(self, keys: KeyObject) -> Iterator[KeyLocation]:
         hashes = self._revealed(keys.key, KEYS, [row.hash for row in keys.rows])
         digests = self._revealed(keys.key, DIGESTS, [row.digest for row in keys.rows])
         for row, key_hash, digest in zip(keys.rows, hashes, digests, strict=True):
             if self._counts(keys.epoch, row):
-                yield FoundKey((row.topic, row.partition), row.record, row.seq, key_hash, digest)
+                yield KeyLocation((row.topic, row.partition), row.record, row.seq, key_hash, digest)
 
-    def _in_batches(self, batches: Iterable[CommitBatch]) -> Iterator[FoundKey]:
+    def _in_batches(self, batches: Iterable[CommitBatch]) -> Iterator[KeyLocation]:
         last = 0
         for batch in batches:
             epochs = {key.number: key for key in batch.keys}
@@ -91,7 +91,7 @@ class KeyWalk:
                 hashes = self._revealed(epoch, KEYS, [key_hash for _, key_hash, _ in found])
                 digests = self._revealed(epoch, DIGESTS, [digest for _, _, digest in found])
                 for (place, _, _), key_hash, digest in zip(found, hashes, digests, strict=True):
-                    yield FoundKey(where, entry.first + place, entry.seq, key_hash, digest)
+                    yield KeyLocation(where, entry.first + place, entry.seq, key_hash, digest)
 
     def _counts(self, epoch: int, row: StoredKey) -> bool:
         where = (row.topic, row.partition)

@@ -36,7 +36,7 @@ from holdfast.log_directory import Directory
 from holdfast.model.control_rows import EXPIRED, LIVE, DiskFailed
 from holdfast.model.segment import NO_SCHEMA, Segment, SegmentHead
 from holdfast.recovery.compacted_files import compacted
-from holdfast.recovery.rebuild_plan import Found, Planned, plan
+from holdfast.recovery.rebuild_plan import PartitionPlan, SegmentFound, plan
 from holdfast.recovery.salvage import salvage
 from holdfast.root.rewrites import InEffect
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -49,7 +49,7 @@ Progress = Callable[[str, int], None]
 """Called with what is being done and how many files were read so far."""
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostRecords(msgspec.Struct, frozen=True):
     """Records of one partition that are gone."""
 
     topic: str
@@ -69,7 +69,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
     records: int
     salvaged: int
     """Records that were only in the damaged database's tail, and were saved."""
-    lost: tuple[Lost, ...]
+    lost: tuple[LostRecords, ...]
     set_aside: str | None
     """Where the damaged database is now."""
 
@@ -135,7 +135,7 @@ class _Rebuild:
         self._clock = clock
         self._progress = progress
         self._read = 0
-        self._damaged: list[Lost] = []
+        self._damaged: list[LostRecords] = []
         """What was in long files that cannot be read."""
         self._unknown: list[tuple[tuple[str, int], SegmentHead, Path]] = []
         """Long files that no rewrite speaks of."""
@@ -227,11 +227,11 @@ class _Rebuild:
             if layout.parse_segment_name(path.name) is not None and number.isdecimal():
                 yield (topic, int(number)), path
 
-    def _found(self, log_id: bytes) -> dict[tuple[str, int], list[Found]]:
+    def _found(self, log_id: bytes) -> dict[tuple[str, int], list[SegmentFound]]:
         """All segment files that prove themselves, and what long files hold, by topic and partition."""
         vault = Vault(log_id, self._keyring, self._cipher)
         long = compacted(self._directory.segments, vault, self._clock)
-        found: dict[tuple[str, int], list[Found]] = {}
+        found: dict[tuple[str, int], list[SegmentFound]] = {}
         for key, path in self._files():
             self._read += 1
             self._progress("reading segments", self._read)
@@ -248,7 +248,7 @@ class _Rebuild:
         self._require_known(found)
         return found
 
-    def _require_known(self, found: dict[tuple[str, int], list[Found]]) -> None:
+    def _require_known(self, found: dict[tuple[str, int], list[SegmentFound]]) -> None:
         """A long file that no rewrite speaks of was never in use, if what it begins with is there without it."""
         for (topic, partition), head, path in self._unknown:
             if not any(file.head.number == head.number for file in found[topic, partition]):
@@ -262,7 +262,7 @@ class _Rebuild:
                 )
             logger.info("left out what a compaction began: %s", path, extra={"action": "rebuild_left_out"})
 
-    def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> Found | None:
+    def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> SegmentFound | None:
         """A file that proves itself, and belongs here."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
@@ -284,7 +284,7 @@ class _Rebuild:
         if (head.log_id, head.topic, head.partition) != (vault.log_id, *key):
             return None
         columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)
-        return Found(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns)
+        return SegmentFound(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns)
 
     def _long_columns(self, vault: Vault, file: InEffect) -> object | None:
         """The columns of a typed topic's long file; one that cannot be read is told of, and has none."""
@@ -295,7 +295,7 @@ class _Rebuild:
         except FileNotFoundError:
             found = None
         if found is None or found.segment != segment.segment:
-            self._damaged.append(Lost(*key, segment.first, segment.rows, "their file is missing or damaged"))
+            self._damaged.append(LostRecords(*key, segment.first, segment.rows, "their file is missing or damaged"))
             return None
         return found.columns
 
@@ -310,34 +310,42 @@ class _Rebuild:
             topics[name] = _Topic(name, len(partitions), versions, limits)
         return topics
 
-    def _lost(self, plans: dict[tuple[str, int], Planned], durable: dict[tuple[str, int], int]) -> Iterator[Lost]:
+    def _lost(
+        self, plans: dict[tuple[str, int], PartitionPlan], durable: dict[tuple[str, int], int]
+    ) -> Iterator[LostRecords]:
         for (topic, number), planned in sorted(plans.items()):
             end = planned.rows[-1].end if planned.rows else 0
             for first, records in planned.lost:
                 reason = (
                     "only in the damaged journal" if first + records == end else "their segment is missing or damaged"
                 )
-                yield Lost(topic, number, first, records, reason)
+                yield LostRecords(topic, number, first, records, reason)
             if (topic, number) not in durable:
-                yield Lost(topic, number, end, None, "the journal cannot be read: what it had not sealed is unknown")
+                yield LostRecords(
+                    topic, number, end, None, "the journal cannot be read: what it had not sealed is unknown"
+                )
 
 
-def _partitions(topic: _Topic, plans: dict[tuple[str, int], Planned]) -> tuple[KnownPartition, ...]:
-    nothing = Planned([], [], [])
+def _partitions(topic: _Topic, plans: dict[tuple[str, int], PartitionPlan]) -> tuple[KnownPartition, ...]:
+    nothing = PartitionPlan([], [], [])
     return tuple(KnownPartition(plans.get((topic.name, n), nothing).rows) for n in range(topic.partitions))
 
 
-def _unaccounted(plans: dict[tuple[str, int], Planned], firsts: dict[tuple[str, int], int]) -> Iterator[Lost]:
+def _unaccounted(
+    plans: dict[tuple[str, int], PartitionPlan], firsts: dict[tuple[str, int], int]
+) -> Iterator[LostRecords]:
     """What the journal had not expired, and no file holds: gone since, by retention or otherwise."""
     for (topic, number), first in sorted(firsts.items()):
         left = [row.first_offset for row in plans[topic, number].rows if row.state != EXPIRED]
         if left and left[0] > first:
             reason = "their segments are not there: lost, or expired after this journal was written"
-            yield Lost(topic, number, first, left[0] - first, reason)
+            yield LostRecords(topic, number, first, left[0] - first, reason)
 
 
 def _complete(
-    topics: dict[str, _Topic], plans: dict[tuple[str, int], Planned], found: dict[tuple[str, int], list[Found]]
+    topics: dict[str, _Topic],
+    plans: dict[tuple[str, int], PartitionPlan],
+    found: dict[tuple[str, int], list[SegmentFound]],
 ) -> list[_Topic]:
     """The topics with what only their files tell: partitions, and schemas as they are stored."""
     for topic, number in plans:
@@ -356,7 +364,7 @@ def _complete(
     return [topics[name] for name in sorted(topics)]
 
 
-def _versions(file: Found) -> list[tuple[bytes, bytes]]:
+def _versions(file: SegmentFound) -> list[tuple[bytes, bytes]]:
     """A schema as a file tells it. Where its types were declared otherwise (dictionaries, say), it is two versions:
     one by which the file is found, and one under whose fingerprint rows are appended from now on.
     """

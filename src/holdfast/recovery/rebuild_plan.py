@@ -20,7 +20,7 @@ _NEVER, _ANY_TIME = (_LATEST, _EARLIEST), (_EARLIEST, _LATEST)
 """Time ranges: of what has expired (no query meets it) and of what is lost (every query does)."""
 
 
-class Found(NamedTuple):
+class SegmentFound(NamedTuple):
     """A segment file that proved itself."""
 
     segment: Segment
@@ -36,16 +36,16 @@ class Found(NamedTuple):
         return self.segment.head
 
 
-class Planned(NamedTuple):
+class PartitionPlan(NamedTuple):
     """The rows of one partition, and what is lost of it as (first offset, records)."""
 
     rows: list[SegmentRow]
     lost: list[tuple[int, int]]
-    unused: list[Found]
+    unused: list[SegmentFound]
     """Files that belong nowhere: reconciliation will report them."""
 
 
-def plan(partition_id: int, found: Iterable[Found], durable: int | None, first_offset: int = 0) -> Planned:
+def plan(partition_id: int, found: Iterable[SegmentFound], durable: int | None, first_offset: int = 0) -> PartitionPlan:
     """The manifest of a partition; `durable` is where the journal's head was, if that is known.
 
     `first_offset` is where a partition begins of which no file is left: what came before never was, or has expired.
@@ -71,16 +71,16 @@ def plan(partition_id: int, found: Iterable[Found], durable: int | None, first_o
     if durable is not None and durable > at:
         rows += _fill(partition_id, len(rows), 1, at, durable, LOST, None, chain)
         lost.append((at, durable - at))
-    return Planned(list(with_tree(rows)), lost, unused)
+    return PartitionPlan(list(with_tree(rows)), lost, unused)
 
 
-def choose(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
+def choose(found: Iterable[SegmentFound]) -> tuple[list[SegmentFound], list[SegmentFound]]:
     """One file per number, each following the one before it where that is there; and the rest."""
-    by_number: dict[int, list[Found]] = {}
+    by_number: dict[int, list[SegmentFound]] = {}
     for file in found:
         by_number.setdefault(file.head.number, []).append(file)
-    chosen: list[Found] = []
-    unused: list[Found] = []
+    chosen: list[SegmentFound] = []
+    unused: list[SegmentFound] = []
     wanted: bytes | None = None
     below = _LATEST
     for number in sorted(by_number, reverse=True):
@@ -97,7 +97,7 @@ def choose(found: Iterable[Found]) -> tuple[list[Found], list[Found]]:
     return chosen[::-1], unused
 
 
-def _longest(file: Found) -> tuple[int, bytes]:
+def _longest(file: SegmentFound) -> tuple[int, bytes]:
     return file.segment.facts.rows, file.segment.facts.sha256
 
 

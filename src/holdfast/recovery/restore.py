@@ -1,21 +1,18 @@
-"""Bringing a log back from its store into a new directory: segments, tail, marks, all of it proved.
+"""Restores a log from its store into a new directory: segments, tail and marks, all of it proved.
 
-    fetch and prove all that is there → claim the epoch → look again, and fetch what came since → say on the store what
-    counts (an adoption, a start object in the next manifest slot of every partition) → make the database → FORMAT
+    fetch and prove everything → claim the epoch → list again, and fetch what is new → record on the store what counts
+    (an adoption, a start object in the next manifest slot of every partition) → create the database → FORMAT
 
-Everything is brought here before the claim, so that a restore that cannot succeed (a key is missing, an object is
-damaged, the disk is full) shuts nobody out, and an owner that still runs is shut out for as short as can be. What
-counts is what is there after the claim: whatever an old owner was told is on the store is in those listings, and
-nothing counts that it ships later. With `copy=True` the store is only read, its owner goes on, and the copy never
-ships; while an owner goes on it may remove what was listed a moment ago, so a look that meets that is taken again.
+Everything is fetched before the claim, so that a restore that cannot succeed (missing key, damaged object, full disk)
+fences nobody, and a running owner is fenced as late as possible. What counts is what is on the store after the claim:
+everything acknowledged to an old owner is in those listings, and what it ships later does not count. With `copy=True`
+the store is only read, its owner goes on, and the copy never ships; a listing out of date by then is taken again.
 
 Segments are fetched a few at a time, in pieces, each compared with its hash, and kept when a restore is interrupted;
-running it again goes on from there, under the same claim unless somebody else has claimed since. Nothing is a log
-before its FORMAT is written, at the very end. Idempotency keys come back with the records that they belong to.
-
-What is proved, and when: everything, before the claim. Every block of every segment and every entry of the tail is
-opened or compared with a hash that its key made. Every commit that was acknowledged as shipped is there, or nothing is
-taken over (`accept_loss`); what lies behind such a loss stays on the store, for whoever wants to look into it.
+the next run resumes, under the same claim unless another one followed. Nothing is a log before its FORMAT is written,
+at the very end. Idempotency keys come back with their records. Everything is proved before the claim: every block of
+every segment and every entry of the tail is decrypted or compared with a keyed hash, and every commit acknowledged as
+shipped must exist (unless `accept_loss`). Objects beyond such a loss stay on the store for inspection.
 """
 
 from __future__ import annotations
@@ -45,7 +42,14 @@ from holdfast.recovery.fetching import KeyDemand, Progress, SegmentFetching, Ste
 from holdfast.recovery.key_walk import hash_cipher_of
 from holdfast.recovery.restore_attempt import MARKER, RestoreAttempt, earlier, refuse_foreign
 from holdfast.recovery.restore_report import RestoreReport
-from holdfast.recovery.restored_database import Counting, RestoredDatabase, RestoreOptions, Seen, counting, settled_in
+from holdfast.recovery.restored_database import (
+    Counting,
+    RestoredDatabase,
+    RestoreOptions,
+    RootContents,
+    counting,
+    settled_in,
+)
 from holdfast.recovery.spooling import Spool
 from holdfast.root import tail_walk
 from holdfast.root.acknowledged import acknowledged, takeovers
@@ -66,8 +70,8 @@ from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
 from holdfast.root.store_manifest import StoreManifest, all_continued, by_partition, in_parallel
-from holdfast.root.tail_listing import Inherited
-from holdfast.root.tail_walk import Walked
+from holdfast.root.tail_listing import TailListing
+from holdfast.root.tail_walk import TailContents
 from holdfast.settings import Settings
 from holdfast.shipping.ownership.takeover import Takeover
 from holdfast.store import layout, store_kinds
@@ -140,7 +144,7 @@ def restore(
     except OSError as error:
         raise Unavailable(
             f"cannot write what is restored path={directory.path}: {error.strerror}",
-            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it goes on where it stopped",
+            hint=f"{disk.remedy(error, 'check the disk, then run it again')}: it resumes where it stopped",
         ) from error
     except DiskFailed as error:
         hint = disk.remedy_at(directory.path, "check the disk, run it again")
@@ -154,7 +158,7 @@ class _Survey(NamedTuple):
     """What the small objects of a root say, all of it proved."""
 
     frontier: FrontierDocument | None
-    inherited: Inherited
+    inherited: TailListing
     topics: tuple[TopicDocument, ...]
     manifests: dict[Where, StoreManifest]
 
@@ -187,7 +191,7 @@ class _Restore:
         self._marker = directory.path / MARKER
         self._spool = Spool(store, directory.path / "restoring", self._segments.requests)
         self._database = RestoredDatabase(directory, log, store.url, keyring, cipher, clock, options, self._spool)
-        self._walked: tuple[_Found, Walked] | None = None
+        self._walked: tuple[_Found, TailContents] | None = None
         self._sinks: tuple[str, ...] = ()
         """Topics of the root that sinks write."""
         self._damaged: set[str] = set()
@@ -222,7 +226,7 @@ class _Restore:
             raise Invalid(
                 f"another log was being restored here path={self._directory.path} log={attempt.log} "
                 f"store={attempt.store}",
-                hint="give another directory, or go on with that one",
+                hint="use another directory, or continue with that one",
             )
         disk.make_directory(self._directory.segments)
         self._spool.begin()
@@ -230,7 +234,7 @@ class _Restore:
 
     # -- what is there, brought here ----------------------------------------------------------------------
 
-    def _gather(self, owner: str = "") -> Seen:
+    def _gather(self, owner: str = "") -> RootContents:
         """Look at everything and bring it here; given who this directory is to the store, with its database.
 
         What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
@@ -251,7 +255,7 @@ class _Restore:
             attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
-    def _bring(self, survey: _Survey, owner: str) -> Seen:
+    def _bring(self, survey: _Survey, owner: str) -> RootContents:
         """Segments, and beside them the tail and the database: what does not fit on the disk shuts nobody out."""
         manifests = survey.manifests.values()
         if _AT_ONCE == 1:
@@ -269,13 +273,13 @@ class _Restore:
         self._bring_segments(seen, more=bool(seen.named))
         return seen
 
-    def _bring_segments(self, seen: Seen, *, more: bool) -> None:
+    def _bring_segments(self, seen: RootContents, *, more: bool) -> None:
         """The segments that count are here when this returns, and no others."""
         if more:
             self._segments.fetch(seen.manifests.values())
         self._segments.keep_only(seen.manifests.values())
 
-    def _bring_tail(self, survey: _Survey, owner: str) -> Seen:
+    def _bring_tail(self, survey: _Survey, owner: str) -> RootContents:
         seen = self._read_tail(survey)
         if owner:
             self._database.prepare(seen, owner)
@@ -307,7 +311,7 @@ class _Restore:
         self._keys.expect({segment.key_id for segment in segments})
         return _Survey(frontier, inherited, topics, dict(zip(places, read, strict=True)))
 
-    def _read_tail(self, survey: _Survey) -> Seen:
+    def _read_tail(self, survey: _Survey) -> RootContents:
         """Bring the tail here, and prove it."""
         frontier, inherited, topics, _ = survey
         batches = [(key, batch.last_seq) for key, batch in inherited.batches if batch.last_seq > inherited.floor]
@@ -326,7 +330,7 @@ class _Restore:
         if frontier is not None:
             acks[frontier.epoch] = max(acks.get(frontier.epoch, 0), frontier.seq)
         told = acknowledged(inherited, acks, others)
-        seen = Seen(
+        seen = RootContents(
             topics,
             manifests,
             inherited,
@@ -342,7 +346,7 @@ class _Restore:
         self._require_acknowledged(seen)
         return seen
 
-    def _files_beyond(self, manifests: Mapping[Where, StoreManifest], walked: Walked) -> dict[Where, int]:
+    def _files_beyond(self, manifests: Mapping[Where, StoreManifest], walked: TailContents) -> dict[Where, int]:
         places = [where for where in manifests if where not in walked.ends]
         counts = in_parallel(
             lambda where: segments_from(self._store, *where, len(manifests[where].segments)), places, _AT_ONCE
@@ -376,7 +380,7 @@ class _Restore:
             raise Corrupt(f"idempotency keys cannot be read: {missing.message}", path=info.key) from missing
 
     def _look_beyond(
-        self, inherited: Inherited, settled: Mapping[Where, int], walked: Walked
+        self, inherited: TailListing, settled: Mapping[Where, int], walked: TailContents
     ) -> tuple[dict[int, int], int]:
         """What all batches say was acknowledged, by epoch, and how many records lie behind a hole."""
         acks, records, self._unread = dict(walked.acks), 0, 0
@@ -388,7 +392,7 @@ class _Restore:
                 records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
         return acks, records
 
-    def _require_settled(self, seen: Seen) -> None:
+    def _require_settled(self, seen: RootContents) -> None:
         """Likewise of what was settled: where the newest manifest objects are lost, only the frontier knows."""
         if self._options.accept_loss:
             return
@@ -397,7 +401,7 @@ class _Restore:
         if seen.frontier is None and seen.topics:  # it was there before the first topic
             raise absent(_LOST_HINT)
 
-    def _require_acknowledged(self, seen: Seen) -> None:
+    def _require_acknowledged(self, seen: RootContents) -> None:
         """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
         if seen.lost and not self._options.accept_loss:
             raise Corrupt(
@@ -410,7 +414,7 @@ class _Restore:
                 " before the hole with --accept-loss (accept_loss=True)",
             )
 
-    def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> Walked:
+    def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> TailContents:
         proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
         return tail_walk.walk(self._log_id, counting(self._spool, batches), settled, floor, limit, proof)
 
@@ -423,7 +427,7 @@ class _Restore:
 
     # -- taking over --------------------------------------------------------------------------------------
 
-    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> Seen:
+    def _take_over(self, takeover: Takeover, claim: EpochDocument) -> RootContents:
         """From the claim on: what counts, said on the store, and what came since the first look, brought here."""
         seen = self._gather()
         seq, settled = seen.walked.last_seq, seen.settled
@@ -444,7 +448,7 @@ class _Restore:
         takeover.say_settled(claim, {where: end for where, end in ends.items() if end is not None}, seq)
         return seen
 
-    def _settle(self, takeover: Takeover, claim: EpochDocument, seen: Seen) -> Seen:
+    def _settle(self, takeover: Takeover, claim: EpochDocument, seen: RootContents) -> RootContents:
         """Write the manifest objects of what batches name."""
         if not seen.named:
             return seen
@@ -456,7 +460,9 @@ class _Restore:
 
     # -- making it a log ----------------------------------------------------------------------------------
 
-    def _make(self, seen: Seen, attempt: RestoreAttempt, epoch: int, takeover: Takeover | None = None) -> RestoreReport:
+    def _make(
+        self, seen: RootContents, attempt: RestoreAttempt, epoch: int, takeover: Takeover | None = None
+    ) -> RestoreReport:
         self._steps.tell("making the database", 0, 1)
         made = self._database.finished(seen, attempt.owner, epoch)
         report = self._report(seen, made.rows, epoch, made.keys)
@@ -466,7 +472,7 @@ class _Restore:
         self._steps.tell("making the database", 1, 1)
         return report
 
-    def _report(self, seen: Seen, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
+    def _report(self, seen: RootContents, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
         live, walked, beyond = restore_report.live(rows), seen.walked, seen.inherited.beyond
         if lost := [row for row in rows if row.state == LOST]:
             logger.warning(

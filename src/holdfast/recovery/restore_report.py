@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast.model.control_rows import EXPIRED, LIVE, LOST, SegmentRow
-from holdfast.recovery.restored_database import Seen
+from holdfast.recovery.restored_database import RootContents
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.store_manifest import StoreManifest
 
@@ -104,7 +104,9 @@ def expiries(manifests: Iterable[StoreManifest]) -> tuple[RestoredExpiry, ...]:
     return tuple(found)
 
 
-def not_proved(rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, damaged: int, unread: int) -> tuple[str, ...]:
+def not_proved(
+    rows: Iterable[SegmentRow], seen: RootContents, *, keyed: bool, damaged: int, unread: int
+) -> tuple[str, ...]:
     """What had to be taken on trust."""
     rows, told = list(rows), list(_beyond(seen))
     if not keyed:
@@ -124,7 +126,7 @@ def not_proved(rows: Iterable[SegmentRow], seen: Seen, *, keyed: bool, damaged: 
     return tuple(told)
 
 
-def _beyond(seen: Seen) -> Iterable[str]:
+def _beyond(seen: RootContents) -> Iterable[str]:
     """What may have been lost at the end of partitions."""
     yield from (f"records that were settled are missing {one}: the loss was accepted" for one in seen.behind)
     if seen.frontier is None and seen.topics:
@@ -136,7 +138,7 @@ def _beyond(seen: Seen) -> Iterable[str]:
         )
 
 
-def lost_settled(seen: Seen) -> tuple[RestoredLoss, ...]:
+def lost_settled(seen: RootContents) -> tuple[RestoredLoss, ...]:
     """What is missing of what was settled; also said aloud."""
     if seen.behind:
         logger.warning(

@@ -16,12 +16,12 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
 from holdfast.journal.create import (
-    CreatedDatabase,
     KnownKey,
     KnownPartition,
     KnownStore,
     KnownTail,
     KnownTopic,
+    NewDatabase,
     create_database,
     partition_ids,
 )
@@ -37,8 +37,8 @@ from holdfast.root.objects.documents import FrontierDocument, LogDocument, Segme
 from holdfast.root.objects.frontiers import Behind, behind
 from holdfast.root.root_contents import Where
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_listing import Inherited
-from holdfast.root.tail_walk import Walked
+from holdfast.root.tail_listing import TailListing
+from holdfast.root.tail_walk import TailContents
 
 Counting = tuple[str, int]
 """A commit batch's key, and up to which sequence number it counts."""
@@ -54,14 +54,14 @@ class RestoreOptions(NamedTuple):
     progress: Progress
 
 
-class Seen(NamedTuple):
+class RootContents(NamedTuple):
     """What a store's root held when it was looked at; all of it is proved, and the commit batches are here."""
 
     topics: tuple[TopicDocument, ...]
     manifests: dict[Where, StoreManifest]
-    inherited: Inherited
+    inherited: TailListing
     batches: list[Counting]
-    walked: Walked
+    walked: TailContents
     beyond_records: int
     acknowledged: int
     """The last commit that somebody was told of."""
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
         return settled_in(self.topics, self.manifests)
 
 
-class Made(NamedTuple):
+class DatabaseFacts(NamedTuple):
     """What the database has."""
 
     rows: list[SegmentRow]
@@ -117,14 +117,14 @@ class RestoredDatabase:
         self._clock = clock
         self._options = options
         self._spool = spool
-        self._prepared: tuple[object, CreatedDatabase, Mapping[Where, int]] | None = None
+        self._prepared: tuple[object, NewDatabase, Mapping[Where, int]] | None = None
 
-    def prepare(self, seen: Seen, owner: str) -> None:
+    def prepare(self, seen: RootContents, owner: str) -> None:
         """Make it of what was seen, durably; `owner` is who this directory is to the store."""
         self._prepared = None
         self._prepared = (_basis(seen), *self._create(seen, owner, 0))
 
-    def finished(self, seen: Seen, owner: str, epoch: int) -> Made:
+    def finished(self, seen: RootContents, owner: str, epoch: int) -> DatabaseFacts:
         """Finish it under a claim, of what was seen since; 0 for a copy."""
         if self._prepared is None or self._prepared[0] != _basis(seen):
             created, _ = self._create(seen, owner, epoch)
@@ -133,9 +133,9 @@ class RestoredDatabase:
             slots = {ids[where]: len(manifest.documents) for where, manifest in seen.manifests.items()}
             if epoch:
                 created.claimed(epoch, slots)
-        return Made([row for manifest in seen.manifests.values() for row in rows_of(manifest)], created.keys)
+        return DatabaseFacts([row for manifest in seen.manifests.values() for row in rows_of(manifest)], created.keys)
 
-    def _create(self, seen: Seen, owner: str, epoch: int) -> tuple[CreatedDatabase, Mapping[Where, int]]:
+    def _create(self, seen: RootContents, owner: str, epoch: int) -> tuple[NewDatabase, Mapping[Where, int]]:
         rows = {where: list(rows_of(manifest)) for where, manifest in seen.manifests.items()}
         topics = [_known_topic(topic, rows, seen) for topic in seen.topics]
         ids, walked = partition_ids(topics), seen.walked
@@ -159,7 +159,7 @@ class RestoredDatabase:
         )
         return created, ids
 
-    def _known_keys(self, seen: Seen, ids: Mapping[Where, int]) -> Iterator[KnownKey]:
+    def _known_keys(self, seen: RootContents, ids: Mapping[Where, int]) -> Iterator[KnownKey]:
         """The idempotency keys of what is brought back."""
         ends = {**seen.settled, **seen.walked.ends}
         walk = KeyWalk(self._log_id, self._keyring, self._cipher, seen.manifests, ends, seen.walked.last_seq)
@@ -174,7 +174,7 @@ def counting(spool: Spool, batches: Iterable[Counting]) -> Iterator[CommitBatch]
         yield tail_walk.cut(spool.batch(key), last_seq)
 
 
-def _basis(seen: Seen) -> object:
+def _basis(seen: RootContents) -> object:
     """All that a database is made of, but for the claim and the start objects."""
     segments = {where: (manifest.segments, manifest.expired) for where, manifest in seen.manifests.items()}
     keys = [info.key for info, _ in seen.inherited.keys]
@@ -206,7 +206,7 @@ def rows_of(manifest: StoreManifest) -> Iterator[SegmentRow]:
     return with_tree(drafts)
 
 
-def _known_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: Seen) -> KnownTopic:
+def _known_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], seen: RootContents) -> KnownTopic:
     partitions = []
     for number in range(topic.partitions):
         where = (topic.topic, number)

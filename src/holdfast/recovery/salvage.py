@@ -13,7 +13,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Corrupt
-from holdfast.journal.entry_reader import Reader
+from holdfast.journal.entry_reader import EntryReader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.entry import Entry
@@ -45,7 +45,7 @@ def salvage(journal: Journal, manifest: Manifest, partition: Partition, clock: C
     return saved
 
 
-def _readable_runs(reader: Reader, start: int, end: int) -> Iterator[tuple[bytes, list[Entry]]]:
+def _readable_runs(reader: EntryReader, start: int, end: int) -> Iterator[tuple[bytes, list[Entry]]]:
     """Entries that prove themselves, up to the first that does not, in runs of one schema and bounded size."""
     run: list[Entry] = []
     size = 0

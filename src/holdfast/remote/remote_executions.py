@@ -19,7 +19,7 @@ from holdfast.errors import ExecutionError, Invalid, Unavailable
 from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.journal.execution_id import ExecutionId, given_id
 from holdfast.execution.waits.inbox_message import ID_BYTES
-from holdfast.execution.waits.inbox_message import Answer as Answered
+from holdfast.execution.waits.inbox_message import InboxAnswer as Answered
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.executions import Executions, _statuses
 from holdfast.model.typed_decoding import converted, from_msgpack

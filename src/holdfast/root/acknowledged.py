@@ -19,7 +19,7 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.root.objects import commit_batch, documents
 from holdfast.root.objects.documents import EpochDocument, FrontierDocument, StartDocument
 from holdfast.root.store_manifest import StoreManifest
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.store import layout
 from holdfast.store.port import Store
 
@@ -30,7 +30,7 @@ def takeovers(manifests: Iterable[StoreManifest]) -> dict[int, int]:
     return {start.epoch: start.adopted_seq for start in starts if isinstance(start, StartDocument)}
 
 
-def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
+def acknowledged(inherited: TailListing, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
     """The last commit that was acknowledged; `acks` is what batches say, by epoch."""
     said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
     told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
@@ -38,7 +38,7 @@ def acknowledged(inherited: Inherited, acks: Mapping[int, int], taken_over: Mapp
 
 
 def known_shipped(
-    store: Store, inherited: Inherited, acks: Mapping[int, int], frontier: FrontierDocument | None
+    store: Store, inherited: TailListing, acks: Mapping[int, int], frontier: FrontierDocument | None
 ) -> int:
     """The last commit that a reader of the tail can know of as acknowledged, also from batches behind a hole.
 
@@ -52,7 +52,7 @@ def known_shipped(
     return max((min([seq, *(line for epoch, line in lines if epoch > own)]) for own, seq in said), default=0)
 
 
-def evidence(store: Store, inherited: Inherited) -> frozenset[str]:
+def evidence(store: Store, inherited: TailListing) -> frozenset[str]:
     """Batches behind a loss that a takeover accepted; raises Unavailable when the store does not answer."""
     found: set[str] = set()
     for epoch, line in inherited.adopted:

@@ -27,7 +27,7 @@ from holdfast.errors import Corrupt, NotFound
 from holdfast.model.segment import Segment
 from holdfast.root.numbered_objects import numbered
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import IntentDocument, RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.root.objects.manifest_chain import is_linked, is_sound
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
@@ -175,7 +175,7 @@ def _after(
     return files, gone
 
 
-def _taken(files: dict[int, InEffect], rewrite: RewriteDocument, output: Rewritten) -> list[InEffect]:
+def _taken(files: dict[int, InEffect], rewrite: RewriteDocument, output: RewrittenFile) -> list[InEffect]:
     """What one file takes the place of."""
     at = output.segment.number
     taken = []

@@ -24,7 +24,7 @@ from holdfast.root.objects.documents import (
 )
 from holdfast.root.rewrites import read_rewrites
 from holdfast.root.store_manifest import StoreManifest, in_parallel, read_manifest, read_topic
-from holdfast.root.tail_listing import Inherited, inherit
+from holdfast.root.tail_listing import TailListing, inherit
 from holdfast.store import layout
 from holdfast.store.port import Store
 
@@ -40,7 +40,7 @@ class RootReader:
         self._log = log
         self._manifests: dict[Where, StoreManifest] = {}
 
-    def tail(self, without: Collection[str] = ()) -> Inherited:
+    def tail(self, without: Collection[str] = ()) -> TailListing:
         """What the names in the tail say; floors and adoptions count by their names, so each must say the same itself.
 
         Objects in `without` are treated as missing.
@@ -106,7 +106,7 @@ def check_schemas(topics: Sequence[TopicDocument], named: Iterable[tuple[str, by
     for topic in topics:
         if any(name == topic.topic for name, _ in unknown):
             key = layout.topic_key(topic.topic, topic.version)
-            raise Corrupt("records have a schema that no document of their topic knows", path=key, topic=topic.topic)
+            raise Corrupt("records have a schema that is in no document of their topic", path=key, topic=topic.topic)
 
 
 def versions(topic: TopicDocument) -> tuple[TopicSchema, ...]:

@@ -95,7 +95,7 @@ class RootTrust:
             raise Invalid(
                 f"this root belongs to another log log={document.log} expected={self.log}",
                 hint="give every log a root of its own, and name the one that you mean;"
-                " if this is its root, somebody has put another log there",
+                " if this is its root, another log was put there",
             )
         if self._signer is not None:
             self._require_signed(self._signer, document.log, bare, signature)
@@ -112,8 +112,8 @@ class RootTrust:
         """The first object shows whether the keyring is this log's, so the errors speak of keyrings."""
         if signature is None:
             raise Invalid(
-                "a keyring was given, and the log at this root has no keys",
-                hint="leave the keyring out; if the log is encrypted, somebody has replaced its log.json",
+                "a keyring was passed, and the log at this root has no keys",
+                hint="leave the keyring out; if the log is encrypted, its log.json was replaced",
             )
         try:
             if signer.proves(log, layout.LOG, bare, signature):

@@ -21,7 +21,7 @@ from holdfast.errors import Corrupt
 from holdfast.model.segment import NO_CHAIN
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ManifestDocument, PartitionEnd, SegmentDocument, SinkBatchDocument
-from holdfast.root.objects.manifest_chain import Link, are_numbers, prove, prove_following
+from holdfast.root.objects.manifest_chain import ChainLink, are_numbers, prove, prove_following
 from holdfast.store import layout
 from holdfast.store.port import Store
 
@@ -160,7 +160,7 @@ def _prove_segments(document: SinkBatchDocument, key: str) -> None:
         if partition <= last or end is None:
             raise Corrupt("the segments of a sink's batch are out of order", path=key, topic=document.topic)
         first, last = found[0], partition
-        link = Link(first.number, first.first, first.previous)
+        link = ChainLink(first.number, first.first, first.previous)
         prove_following(found, document.log, document.topic, partition, first.slot, link)
         if end != end_behind(found[-1]):
             raise Corrupt("a batch of a sink ends elsewhere than its segments", path=key, topic=document.topic)

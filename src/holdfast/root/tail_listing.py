@@ -23,7 +23,7 @@ from holdfast.store.layout import BatchName
 from holdfast.store.port import ObjectInfo
 
 
-class Inherited(NamedTuple):
+class TailListing(NamedTuple):
     """The commit batches of a root, as far as their names tell."""
 
     floor: int
@@ -42,7 +42,7 @@ class Inherited(NamedTuple):
     """Objects of idempotency keys, by their last sequence number, and whose commits they are for as far as adopted."""
 
 
-def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
+def inherit(listing: Iterable[ObjectInfo]) -> TailListing:
     """Walk a listing of `tail/`."""
     found: list[tuple[str, BatchName]] = []
     floors: list[tuple[int, int, str]] = []
@@ -70,7 +70,7 @@ def inherit(listing: Iterable[ObjectInfo]) -> Inherited:
         frontier = max(frontier, last)
         counting.append((key, batch._replace(last_seq=last)))
     keys = tuple(key for *_, key in floors)
-    return Inherited(
+    return TailListing(
         floor,
         frontier,
         tuple(counting),

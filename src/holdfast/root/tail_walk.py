@@ -18,7 +18,7 @@ from typing import NamedTuple
 from holdfast.crypto.cipher import NotAuthentic
 from holdfast.errors import Corrupt
 from holdfast.model.entry import Entry, Place, header_of, is_whole
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.root.objects.commit_batch import CommitBatch, TailEntry, TailKey
 from holdfast.store import layout
 
@@ -28,7 +28,7 @@ Prove = Callable[[CommitBatch, TailEntry, bytes], None]
 """Opens an entry of a batch, given its header; raises NotAuthentic or BadFrame."""
 
 
-class Walked(NamedTuple):
+class TailContents(NamedTuple):
     """What commit batches bring beyond the segments."""
 
     last_seq: int
@@ -60,7 +60,7 @@ def walk(
     floor: int,
     limit: int,
     prove: Prove | None = None,
-) -> Walked:
+) -> TailContents:
     """Find out what counts: up to `limit`, beyond `floor` (which is settled), up to the first hole.
 
     `settled` names every partition there is; raises Corrupt at an entry of another one. With `prove`, every entry that
@@ -146,10 +146,10 @@ class _Walker:
         if batch.segments and not self._is_cut:  # what it lacks is in segments that count with it
             self._last_seq = max(self._last_seq, batch.last_seq)
 
-    def finish(self) -> Walked:
+    def finish(self) -> TailContents:
         """What counts."""
         last = max(self._last_seq, min(self._floor, self._limit))
-        return Walked(
+        return TailContents(
             last,
             self._last_group,
             self._ends,
@@ -231,7 +231,7 @@ class _Walker:
             self._open(self._batch, entry, header_of(place, _row(entry, 0)))
         except NotAuthentic:
             raise self._corrupt("an entry does not decrypt: its key did not encrypt it", entry) from None
-        except BadFrame as bad:
+        except BadRecords as bad:
             raise self._corrupt(f"an entry does not hold the records that it says: {bad}", entry) from None
 
     def _corrupt(self, message: str, entry: TailEntry | None = None) -> Corrupt:

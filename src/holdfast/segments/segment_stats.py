@@ -36,7 +36,7 @@ class SegmentStats(msgspec.Struct, frozen=True):
     """Why the last attempt to seal or to retain failed; None when it did not."""
 
 
-class Counters:
+class SegmentCounters:
     """The roller's own counters; one writer each."""
 
     def __init__(self) -> None:

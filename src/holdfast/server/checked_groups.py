@@ -24,7 +24,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
-from holdfast.model.record_columns import BadFrame, Columns, Encoded, Extra, Row, decode_headers
+from holdfast.model.record_columns import BadRecords, Columns, EncodedRows, Extra, Row, decode_headers
 from holdfast.remote.wire.group_message import Consumed, GroupMessage, Produced, RecordsRun, RowsRun, SpaceChange, Unit
 from holdfast.server.request_caller import Caller
 from holdfast.server.served import AnyKind, Served
@@ -54,7 +54,7 @@ class _NamedRows(NamedTuple):
     topic: TypedTopic
     told: RowsRun
     stored: pa.RecordBatch
-    encoded: Encoded
+    encoded: EncodedRows
 
 
 Take = Callable[[Consumed], Committing | None]
@@ -228,7 +228,7 @@ def _rows(topic: Topic, run: RecordsRun, most: int) -> tuple[list[Row], int]:
     """Plain records, each checked by the topic's limits."""
     try:
         columns = frame.decode(run.frame)
-    except BadFrame as error:
+    except BadRecords as error:
         raise Invalid(f"the records are malformed: {error}", hint="send them as holdfast's own client does") from None
     count = len(columns)
     if not 1 <= count <= most:
@@ -256,12 +256,12 @@ def _extras(topic: Topic, columns: Columns) -> Iterator[tuple[int, Extra]]:
         try:
             text = None if kind is None else kind.decode()
             named: Any = None if headers is None else decode_headers(headers)
-        except (UnicodeDecodeError, BadFrame):
+        except (UnicodeDecodeError, BadRecords):
             raise Invalid("a record's kind or headers are malformed", hint="kinds are text, headers a map") from None
         yield at, topic._checks.extras(key, text, named, 0)[0]
 
 
-def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[Encoded, pa.RecordBatch]:
+def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[EncodedRows, pa.RecordBatch]:
     """Rows, encoded and as a batch, proved to be valid Arrow of a version of the schema; in the newest."""
     from holdfast.segments.manifest.schema_versions import versions
     from holdfast.segments.typed.row_message import BadRows, message_of, sent_rows
@@ -270,15 +270,15 @@ def _encoded(topic: TypedTopic, told: RowsRun) -> tuple[Encoded, pa.RecordBatch]
     known = {version.fingerprint: version for version in versions(topic._journal, topic.name)}
     version = known.get(told.schema)
     if version is None:
-        raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="ask for the topic again")
+        raise Invalid(f"topic {topic.name!r} has no such version of its schema", hint="get the topic again")
     try:
         count, times, message = frame.decode_typed(told.body)
         batch = sent_rows(message, version.stored)
-    except (BadFrame, BadRows) as error:
+    except (BadRecords, BadRows) as error:
         raise Invalid(f"the rows are malformed: {error}", hint="send them as holdfast's own client does") from None
     if batch.num_rows != count or not 1 <= count <= topic._journal.settings.batch_records_max:
         raise Invalid("the rows are not as many as they say, or too many", hint="send them in pieces")
     newest, stored = topic._conformed(batch)
     stamps = unpack_from(f"<{len(times) // 8}q", times)
     body = joined(frame.typed_head(count, bytes(times)), message_of(stored))
-    return Encoded(count, min(stamps), max(stamps), body, newest.fingerprint), stored
+    return EncodedRows(count, min(stamps), max(stamps), body, newest.fingerprint), stored

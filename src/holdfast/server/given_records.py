@@ -16,7 +16,7 @@ from holdfast.errors import Invalid
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import NOW, Record
-from holdfast.model.record_json import GivenRecord, moment
+from holdfast.model.record_json import JsonRecord, moment
 from holdfast.model.row_json import Row, typed_rows
 from holdfast.server.api_answers import ARROW, BYTES, JSON, NDJSON
 from holdfast.server.api_request import ApiRequest, decoded, whole_of
@@ -25,8 +25,8 @@ from holdfast.server.http_errors import Refusal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_one = msgspec.json.Decoder(GivenRecord)
-_several = msgspec.json.Decoder(list[GivenRecord])
+_one = msgspec.json.Decoder(JsonRecord)
+_several = msgspec.json.Decoder(list[JsonRecord])
 _row = msgspec.json.Decoder(Row, float_hook=Decimal)
 _rows = msgspec.json.Decoder(list[Row], float_hook=Decimal)
 
@@ -65,7 +65,7 @@ def given_records(request: ApiRequest, topic: Topic, content: bytes) -> Given:
     raise _other_type()
 
 
-def _records(given: list[GivenRecord]) -> Given:
+def _records(given: list[JsonRecord]) -> Given:
     if not given:
         raise Invalid("the body has no record", hint="send at least one")
     partitions = {one.partition for one in given}
@@ -74,7 +74,7 @@ def _records(given: list[GivenRecord]) -> Given:
     return Given(list(map(_record, given)), False, partitions.pop())
 
 
-def _record(one: GivenRecord) -> bytes | Record:
+def _record(one: JsonRecord) -> bytes | Record:
     if not one.is_bare():
         return one.record()
     return one.payload.encode() if one.payload_encoding is None else one.bytes()

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
-from holdfast.model.record_json import GivenRecord
+from holdfast.model.record_json import JsonRecord
 from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
@@ -82,7 +82,7 @@ _Route = RouteDefinition
 ROUTES: tuple[RouteDefinition, ...] = (
     _Route(
         "POST", _TOPIC + "/records", "topic", _APPEND, appending.append, "Append records or rows",
-        GivenRecord, appending.AppendAnswer, ("partition", "durability", "timeout", "time"),
+        JsonRecord, appending.AppendAnswer, ("partition", "durability", "timeout", "time"),
         takes=(JSON, NDJSON, BYTES, ARROW), changes_topic=True, writes=True, seconds_more=None,
     ),
     _Route(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, MessageKeys
+from holdfast.crypto.segment_key import MessageKeys, SegmentKeyFacts
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.owner.wire import Hello
 
@@ -76,7 +76,7 @@ def decrypted(keys: MessageKeys, direction: bytes, bound_to: bytes, message: byt
     """What somebody with the log's keys has said; Invalid where that is not so."""
     try:
         found = _decode(message)
-        encrypted_with = EncryptedWith(found.key_id, found.scheme, found.salt, found.commitment)
+        encrypted_with = SegmentKeyFacts(found.key_id, found.scheme, found.salt, found.commitment)
         return bytes(keys.of(encrypted_with).decrypt(found.body, direction + keys.log_id + bound_to))
     except (msgspec.MsgspecError, NotAuthentic, HoldfastError, ValueError):
         raise _other_keys() from None

@@ -95,7 +95,7 @@ class Alarm:
         self._pause, self._due_at = _MINUTE, self._told_at + _MINUTE
         if is_told:
             logger.info(
-                "shipping goes on after %.0f s and %d failed attempts",
+                "shipping continues after %.0f s and %d failed attempts",
                 now - state.since,
                 state.attempts,
                 extra={"action": "shipping_recovered", "seconds": now - state.since, "attempts": state.attempts},

@@ -138,7 +138,7 @@ class Subscription:
         return bool(self._buffer) or self._end is not None or self._is_closed
 
 
-class Subscribers:
+class EventSubscribers:
     """All subscriptions of one log."""
 
     def __init__(self, events_max: int) -> None:

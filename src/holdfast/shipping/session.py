@@ -19,7 +19,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import AdoptedDocument, EpochDocument, SegmentDocument
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.shipping.cleanup.janitor import Janitor
 from holdfast.shipping.events import Event
 from holdfast.shipping.lanes.batch_source import JournalSource
@@ -34,8 +34,8 @@ from holdfast.shipping.ownership.fence import Claimant, Fence
 from holdfast.shipping.ownership.taken_topics import TakenTopics
 from holdfast.shipping.refill.partition_gaps import PartitionGaps
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
-from holdfast.shipping.refill.refilling import Refilling, lost_spans
-from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
+from holdfast.shipping.refill.store_loss import StoreForgot, StoreRebuildReport
+from holdfast.shipping.refill.store_refill import StoreRefill, lost_spans
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, say, shipment_of, shipped_partitions, shipping_of
@@ -46,12 +46,12 @@ _NOTE_INTERVAL_S = 0.1
 _SWEEP_AT_END_S = 2.0
 _IDLE_S = 3600.0
 _LOOK_TWICE_S = 0.5
-_NOTHING = Inherited(0, 0, (), (), ())
+_NOTHING = TailListing(0, 0, (), (), ())
 
 logger = logging.getLogger("holdfast.shipping")
 
 
-class Calls:
+class ShipperCalls:
     """What the shipper's thread is asked to do by others."""
 
     def __init__(self) -> None:
@@ -77,10 +77,10 @@ class Calls:
         raise RebuildOrdered
 
 
-class Session:
+class ShippingSession:
     """One log and its store, for one claim."""
 
-    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: Calls) -> None:
+    def __init__(self, context: ShippingContext, remote: Remote, requests: Requests, calls: ShipperCalls) -> None:
         self._context = context
         journal, _, store, settings, clock, counters, _ = context
         self._journal = journal
@@ -96,7 +96,7 @@ class Session:
         self._remote = remote
         self._uploader = Uploader(remote, requests, self.fence, counters, store)
         self._earlier = EarlierEpochs(journal, store, requests, counters)
-        self._refilling = Refilling(context, requests, remote, self._uploader.put)
+        self._refill = StoreRefill(context, requests, remote, self._uploader.put)
         self.taken = TakenTopics(journal, store, requests, requests.refused)
 
     async def run(self, remembered: Callable[[], None], *, is_doubtful: bool) -> None:
@@ -104,15 +104,15 @@ class Session:
         await self.fence.introduce()
         if is_doubtful:
             await self.taken.find()  # before anything of this log is looked for there
-            self._refilling.require_no_loss(await self._refilling.find(thorough=self._calls.is_suspicious))
+            self._refill.require_no_loss(await self._refill.find(thorough=self._calls.is_suspicious))
         remembered()
         await self.taken.find()
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
             return
         await self._earlier.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
-        gaps = await self._refilling.find(thorough=self._calls.is_suspicious)
-        self._refilling.require_no_loss(gaps)
+        gaps = await self._refill.find(thorough=self._calls.is_suspicious)
+        self._refill.require_no_loss(gaps)
         self._calls.is_suspicious = False
         await self._ship(await self.fence.claim("open"), gaps)
 
@@ -124,7 +124,7 @@ class Session:
             await self._earlier.inherited(self.fence)
         gaps = await self._find_all()
         if not order.accept_loss:
-            self._refilling.require_no_loss(gaps)
+            self._refill.require_no_loss(gaps)
         fallen = 0
         if self.fence.is_forgotten:
             # Before the claim, or whoever is killed in between would take what it finds there for its own.
@@ -141,13 +141,13 @@ class Session:
             files = sum(len(gap.files) + gap.behind for gap in gaps)
             manifests = sum(len(gap.objects) + gap.slots_behind for gap in gaps)
             lost = lost_spans(gaps)
-            order.finish(RebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
+            order.finish(StoreRebuildReport(self._store.url, claim.epoch, is_missing, manifests, files, records, lost))
 
         await self._ship(claim, gaps, answer)
 
     async def _find_all(self) -> list[PartitionGaps]:
         try:
-            return await self._refilling.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
+            return await self._refill.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
         except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
             raise StoreForgot(damage.message, hint=damage.hint) from damage
 
@@ -202,7 +202,7 @@ class Session:
         segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
         frontier = self.frontier = FrontierLane(journal, self._store, self._requests, put, fence, marks, self._counters)
-        await self._refilling.refill(gaps)
+        await self._refill.refill(gaps)
         # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
@@ -277,13 +277,13 @@ class Session:
 
     async def _look_behind(self) -> None:
         """Once, beside everything else: is all there, by name, that lies behind the newest objects? Or begin anew."""
-        if await self._refilling.find(thorough=True):
+        if await self._refill.find(thorough=True):
             await asyncio.sleep(_LOOK_TWICE_S)  # a listing may lag
-            if await self._refilling.find(thorough=True):
+            if await self._refill.find(thorough=True):
                 self._calls.is_suspicious = True
                 raise RebuildOrdered
 
-    def _fall(self, marks: ShippedMarks, inherited: Inherited, gaps: Sequence[PartitionGaps]) -> int:
+    def _fall(self, marks: ShippedMarks, inherited: TailListing, gaps: Sequence[PartitionGaps]) -> int:
         """Where the store has lost something, the marks say what is there; returns how many records are sent again."""
         shipped, frontier = marks.shipped_seq, inherited.frontier
         if frontier >= shipped and not gaps:
@@ -299,7 +299,7 @@ class Session:
         self._counters.resent += records
         if frontier < shipped:
             logger.warning(
-                "the store has lost commits %d to %d, which it had acknowledged; all behind them is sent again",
+                "the store has lost commits %d to %d, which it had acknowledged; everything after them is sent again",
                 frontier + 1,
                 shipped,
                 extra={"action": "tail_resent", "first_seq": frontier + 1, "last_seq": shipped, "records": records},

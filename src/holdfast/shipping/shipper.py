@@ -31,7 +31,7 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.shipping import cost
 from holdfast.shipping.alarm import AlarmState
 from holdfast.shipping.escalation import Escalation
-from holdfast.shipping.events import Subscribers, Subscription
+from holdfast.shipping.events import EventSubscribers, Subscription
 from holdfast.shipping.lanes import backoff
 from holdfast.shipping.lanes.frontier_lane import until_said
 from holdfast.shipping.lanes.tail_lane import TailLane
@@ -40,13 +40,13 @@ from holdfast.shipping.ownership.earlier_epochs import RolledBack
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.shipping.ownership.taken_topics import TopicTaken, is_sinks, taken
 from holdfast.shipping.refill.rebuild_order import RebuildOrder, RebuildOrdered
-from holdfast.shipping.refill.store_loss import RebuildReport, StoreForgot
+from holdfast.shipping.refill.store_loss import StoreForgot, StoreRebuildReport
 from holdfast.shipping.remote_store import CountedRemote, Remote
-from holdfast.shipping.session import Calls, Session
+from holdfast.shipping.session import ShipperCalls, ShippingSession
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import fenced_by, say, shipment_of, shipping_of
 from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters, ShippingStats, Unshipped
+from holdfast.shipping.shipping_stats import ShippingCounters, ShippingStats, Unshipped
 from holdfast.signals import Flag
 from holdfast.store.pool_state import PoolState
 
@@ -77,16 +77,16 @@ class Shipper:
         self._make_remote = remote
         self._settings = settings
         self._clock = clock
-        self.counters = Counters()
-        self.subscribers = Subscribers(settings.events_max)
+        self.counters = ShippingCounters()
+        self.subscribers = EventSubscribers(settings.events_max)
         self._escalation = Escalation(
             settings.escalation, lambda reason: journal.hold("shipping", reason), abort, self._note_alarm
         )
         self._remote: CountedRemote | None = None
-        self._session: Session | None = None
+        self._session: ShippingSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._calls = Calls()
+        self._calls = ShipperCalls()
         self._contacted = Flag()
         self._order: RebuildOrder | None = None
         self._forgotten = 0
@@ -146,7 +146,7 @@ class Shipper:
                 raise Unavailable(
                     f"not all that is sealed is on the store within {timeout:g} s{': ' * bool(cause)}{cause}"
                     f" store={self._store.url}",
-                    hint=f"{remedy or 'log.stats().shipping says what holds it up'}; shipping goes on by itself",
+                    hint=f"{remedy or 'log.stats().shipping says what delays it'}; shipping continues by itself",
                 )
             self._shipping_state.signal.sleep(lambda: is_settled() or self._shipping_state.refusal is not None, left)
         until_said(self._shipping_state, wanted, self._hurry_frontier, deadline - self._clock.monotonic())
@@ -212,7 +212,7 @@ class Shipper:
     def _epoch(self) -> int:
         return 0 if self._fence is None else self._fence.epoch
 
-    def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
+    def rebuild(self, *, accept_loss: bool, timeout: float) -> StoreRebuildReport:
         """Bring back what the store has lost; returns when it is known what that is, and shipping has begun."""
         if self._shipping_state.end is not None:
             raise self._shipping_state.end.again()
@@ -221,7 +221,7 @@ class Shipper:
         self._call(self._loop, lambda: self._give(order))
         if not order.done.wait(timeout):
             raise Unavailable(
-                f"the store did not answer within {timeout:g} s store={self._store.url}", hint="it goes on by itself"
+                f"the store did not answer within {timeout:g} s store={self._store.url}", hint="it continues by itself"
             )
         return order.result()
 
@@ -351,7 +351,7 @@ class Shipper:
         forked = Closed("this log was opened before a fork", reason="forked")
         self._shipping_state.finish(forked)
         # New ones: the lock of the old may have been held by a thread that is not here.
-        self.subscribers = Subscribers(self._settings.events_max)
+        self.subscribers = EventSubscribers(self._settings.events_max)
         self.subscribers.end(forked)
 
     # -- the thread ---------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class Shipper:
         context = ShippingContext(
             self._journal, self._manifest, self._store, self._settings, self._clock, self.counters, self.subscribers
         )
-        session = self._session = Session(context, remote, requests, self._calls)
+        session = self._session = ShippingSession(context, remote, requests, self._calls)
         try:
             if order is not None:
                 await session.rebuild(order, self._remember)

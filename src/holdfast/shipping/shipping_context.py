@@ -8,9 +8,9 @@ from holdfast.clock import Clock
 from holdfast.journal.journal import Journal
 from holdfast.root.root_store import RootStore
 from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.shipping.events import Subscribers
+from holdfast.shipping.events import EventSubscribers
 from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_stats import ShippingCounters
 
 
 class ShippingContext(NamedTuple):
@@ -21,5 +21,5 @@ class ShippingContext(NamedTuple):
     store: RootStore
     settings: ShippingSettings
     clock: Clock
-    counters: Counters
-    subscribers: Subscribers
+    counters: ShippingCounters
+    subscribers: EventSubscribers

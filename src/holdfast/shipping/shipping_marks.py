@@ -160,7 +160,7 @@ def fenced_by(journal: Journal) -> Closed | None:
     return Closed(
         f"another process has taken this log over store={shipping.root} epoch={shipping.fenced}",
         reason="fenced",
-        hint="it goes on there; what was not shipped stays readable here (holdfast status lists it): append it there",
+        hint="the log continues there; what was not shipped stays readable here (see holdfast status): append it there",
     )
 
 

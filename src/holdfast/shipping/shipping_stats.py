@@ -67,7 +67,7 @@ class ShippingStats(msgspec.Struct, frozen=True):
     """Records that the store had acknowledged and lost, and that were sent again."""
 
 
-class Counters:
+class ShippingCounters:
     """The shipper's own counters; one thread writes."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from holdfast.root.sink_batches import end_behind, end_of, newest_batch, read_ba
 from holdfast.root.store_manifest import in_parallel
 from holdfast.sink.moved_files import gone, moved, starts_at
 from holdfast.sink.sink_root import SinkRoot
-from holdfast.sink.sink_target import Mark, SinkTarget
+from holdfast.sink.sink_target import BatchMark, SinkTarget
 from holdfast.sink.task_files import WrittenTask, remove_files
 from holdfast.sink.topic_versions import ensure_topic
 from holdfast.store import layout, object_limits
@@ -46,7 +46,7 @@ _SIGNATURE_BYTES = 1024
 logger = logging.getLogger("holdfast")
 
 
-class Committed(NamedTuple):
+class CommitResult(NamedTuple):
     """What a commit came to."""
 
     batch: SinkBatchDocument | None
@@ -59,7 +59,7 @@ class _Taken(Exception):
     """Another writer has this number."""
 
 
-def is_marked(batch: SinkBatchDocument | None, mark: Mark | None) -> bool:
+def is_marked(batch: SinkBatchDocument | None, mark: BatchMark | None) -> bool:
     """Whether a writer's batch is part of a topic already."""
     return batch is not None and mark is not None and batch.marks.get(mark.writer, -1) >= mark.batch
 
@@ -68,7 +68,7 @@ class BatchCommit:
     """Commits one batch."""
 
     def __init__(
-        self, root: SinkRoot, target: SinkTarget, schema: TopicSchema | None, mark: Mark | None, clock: Clock
+        self, root: SinkRoot, target: SinkTarget, schema: TopicSchema | None, mark: BatchMark | None, clock: Clock
     ) -> None:
         self._root, self._target, self._schema = root, target, schema
         self._mark, self._clock = mark, clock
@@ -78,7 +78,7 @@ class BatchCommit:
         self._may_be_there = False
         """Whether the object may have been created: then it may name the files."""
 
-    def commit(self, tasks: Sequence[WrittenTask]) -> Committed:
+    def commit(self, tasks: Sequence[WrittenTask]) -> CommitResult:
         """Make the rows of these tasks part of the topic, once."""
         written = {task.partition: task.segments for task in tasks if task.segments}
         self._files = list(chain.from_iterable(written.values()))
@@ -92,17 +92,17 @@ class BatchCommit:
         remove_files(self._root.store, [file for file in self._files if file.key not in named])
         return done
 
-    def _commit(self, written: dict[int, tuple[SegmentDocument, ...]]) -> Committed:
+    def _commit(self, written: dict[int, tuple[SegmentDocument, ...]]) -> CommitResult:
         store, log, topic = self._root.store, self._root.log, self._target.topic
         newest: SinkBatchDocument | None = None
         for _ in range(_TRIES):
             newest = newest_batch(store, log, topic, newest)
             apply(store, newest)
             if is_marked(newest, self._mark):
-                return Committed(newest, is_new=False)
+                return CommitResult(newest, is_new=False)
             ensure_topic(self._root, topic, self._schema, max(written, default=-1) + 1)
             if not written and self._mark is None:
-                return Committed(None, is_new=False)
+                return CommitResult(None, is_new=False)
             written = self._in_place(written, newest)
             document = self._document(written, newest)
             data = self._encoded(document)
@@ -113,7 +113,7 @@ class BatchCommit:
                 self._may_be_there = False
                 continue
             self._apply(document)
-            return Committed(document, is_new=True)
+            return CommitResult(document, is_new=True)
         raise Unavailable(f"others write to this topic all the time topic={topic}", hint="write again later")
 
     def _in_place(
@@ -145,7 +145,7 @@ class BatchCommit:
         ends = {} if newest is None else dict(newest.ends)
         ends |= {str(partition): end_behind(segments[-1]) for partition, segments in written.items()}
         marks = {} if newest is None else dict(newest.marks)
-        writer, batch = self._mark or Mark("", -1)
+        writer, batch = self._mark or BatchMark("", -1)
         marks |= {writer: batch} if self._mark else {}
         return SinkBatchDocument(
             log=self._root.log,
@@ -184,7 +184,7 @@ class BatchCommit:
         except StoreUnavailable as failure:
             raise OutcomeUnknown(
                 f"the store does not say whether the batch is part of the topic topic={topic}: {failure.message}",
-                hint="a stream goes on by itself when it is started again; a batch can be written again with the same"
+                hint="a stream continues by itself when it is restarted; a batch can be written again with the same"
                 " txnAppId and txnVersion; without them, read the topic first",
             ) from failure
 

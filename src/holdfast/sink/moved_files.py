@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey, decrypting_key, encrypting_key
+from holdfast.crypto.segment_key import SegmentKey, SegmentKeyFacts, decrypting_key, encrypting_key
 from holdfast.errors import NotFound, Unavailable
 from holdfast.model.segment import Segment
 from holdfast.root.objects.documents import PartitionEnd, SegmentDocument
@@ -57,7 +57,7 @@ def _moved(
     key = encrypting_key(root.keyring, None, head.log_id, clock.random_bytes(SALT_BYTES))
     shape = FileShape(row_group_rows=2**20, compression_level=target.compression_level)
 
-    def find_key(encrypted_with: EncryptedWith) -> SegmentKey:
+    def find_key(encrypted_with: SegmentKeyFacts) -> SegmentKey:
         return decrypting_key(root.keyring, None, head.log_id, encrypted_with)
 
     reader = SegmentReader(old, was.head, was.facts, find_key if root.keyring else None, trusted=True)

@@ -17,13 +17,13 @@ from holdfast.model.schema import TopicSchema
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME, typed_schema
 from holdfast.segments.typed import stored_batch
 from holdfast.segments.typed.array_encoding import labelled, recoded
-from holdfast.sink.topic_columns import RAW_NAMES, Columns
+from holdfast.sink.topic_columns import RAW_NAMES, ColumnMapping
 
 
 class RowBatches:
     """Makes rows of a topic out of batches with the given columns."""
 
-    def __init__(self, columns: Columns, clock: Clock) -> None:
+    def __init__(self, columns: ColumnMapping, clock: Clock) -> None:
         self._topic, self._time = columns.schema, columns.time
         self._clock = clock
         self._now = 0

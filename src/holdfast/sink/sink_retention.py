@@ -24,7 +24,7 @@ from holdfast.model.trusted_time import JUMP_MAX_US, newest_supported
 from holdfast.root.batch_application import apply
 from holdfast.root.leased_segments import needed
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ExpiredDocument, Limits, SegmentDocument, SinkTopicDocument
+from holdfast.root.objects.documents import ExpiredDocument, RetentionLimits, SegmentDocument, SinkTopicDocument
 from holdfast.root.retired_files import newest_expired, removable_below, retired_files
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.rewrites import read_intents, read_rewrites
@@ -72,7 +72,7 @@ class SinkRetention:
         found = [newest_topic(self._store, self._log, name) for name in names]
         return [topic for topic in found if isinstance(topic, SinkTopicDocument)]
 
-    def set_policy(self, topic: str, limits: Limits | None) -> None:
+    def set_policy(self, topic: str, limits: RetentionLimits | None) -> None:
         """Give a topic a policy, or none; raises NotFound, and Invalid where a log writes it."""
         for _ in range(_TRIES):
             document = newest_topic(self._store, self._log, topic)
@@ -176,7 +176,7 @@ class SinkRetention:
         return [there[key] for key in chosen]
 
 
-def _upto(segments: Sequence[SegmentDocument], limits: Limits | None, now_us: int) -> int:
+def _upto(segments: Sequence[SegmentDocument], limits: RetentionLimits | None, now_us: int) -> int:
     """Behind the last segment that goes by a policy; the newest one always stays. 0 for none."""
     if limits is None:
         return 0

@@ -71,7 +71,7 @@ def _is_empty(files: Store) -> bool:
     if files.head(layout.LOG) is None:
         raise Invalid(
             f"this place holds something else: no log.json, but {found.key[:100]!r} store={files.url}",
-            hint="give the root of a log, or an empty place, which the sink makes a root",
+            hint="pass the root of a log, or an empty place, where the sink creates a root",
         )
     return False
 

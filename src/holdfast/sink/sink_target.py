@@ -30,7 +30,7 @@ class SinkTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     store: StoreSettings = StoreSettings()
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """Which batch of which writer: written again, it is known."""
 
     writer: str
@@ -38,7 +38,7 @@ class Mark(NamedTuple):
     batch: int
 
 
-def check_mark(writer: str, batch: int) -> Mark:
+def check_mark(writer: str, batch: int) -> BatchMark:
     """A mark, or Invalid."""
     if not 1 <= len(writer) <= WRITER_CHARS_MAX or not writer.isprintable():
         raise Invalid(
@@ -47,4 +47,4 @@ def check_mark(writer: str, batch: int) -> Mark:
         )
     if not 0 <= batch < _BATCH_MAX:
         raise Invalid(f"a writer's batches are numbered from 0 batch={batch}", hint="give another txnVersion")
-    return Mark(writer, batch)
+    return BatchMark(writer, batch)

@@ -36,7 +36,7 @@ from holdfast.segments.file.segment_writer import SegmentWriter
 from holdfast.sink.row_batches import RowBatches
 from holdfast.sink.sink_root import SinkRoot
 from holdfast.sink.sink_target import SinkTarget
-from holdfast.sink.topic_columns import Columns
+from holdfast.sink.topic_columns import ColumnMapping
 from holdfast.store.port import Body, Store, StoreRefused, StoreUnavailable
 from holdfast.store.repeated_create import create_repeatedly
 
@@ -55,7 +55,7 @@ class TaskFiles:
         self,
         root: SinkRoot,
         target: SinkTarget,
-        columns: Columns,
+        columns: ColumnMapping,
         partition: int,
         base: PartitionEnd,
         clock: Clock,

@@ -37,7 +37,7 @@ _BYTES = (*arrow_types.TEXTS, *arrow_types.BINARIES)
 _is = pa.types
 
 
-class Columns(NamedTuple):
+class ColumnMapping(NamedTuple):
     """How the columns of a DataFrame are stored."""
 
     schema: TopicSchema | None
@@ -46,12 +46,12 @@ class Columns(NamedTuple):
     """The column with the times; empty where rows have the time at which they are written."""
 
 
-def columns_for(given: pa.Schema, document: SinkTopicDocument | None) -> Columns:
+def columns_for(given: pa.Schema, document: SinkTopicDocument | None) -> ColumnMapping:
     """How to store rows with these columns in a topic, which is new if there is no document of it."""
     names = list(given.names)
     is_raw = looks_raw(given) if document is None else not document.schemas
     if is_raw:
-        return Columns(None, _raw_time(given))
+        return ColumnMapping(None, _raw_time(given))
     own = sorted(_OWN.intersection(names))
     if own:
         raise Invalid(
@@ -64,7 +64,7 @@ def columns_for(given: pa.Schema, document: SinkTopicDocument | None) -> Columns
     rows = pa.schema([_nullable(field) for field in given if field.name != TIME])
     _refuse_twins(rows.names)
     known = () if document is None else versions(document)
-    return Columns(_grown(known[-1], rows) if known else declare(rows), time)
+    return ColumnMapping(_grown(known[-1], rows) if known else declare(rows), time)
 
 
 def looks_raw(given: pa.Schema) -> bool:
@@ -82,7 +82,7 @@ def _raw_time(given: pa.Schema) -> str:
     """The column with the times of raw records; Invalid where the columns are not those of raw records."""
     if not looks_raw(given):
         raise Invalid(
-            f"this topic holds raw records, and these columns are none columns={list(given.names)[:20]}",
+            f"this topic holds raw records, which have no such columns columns={list(given.names)[:20]}",
             hint="give key and value (text or bytes), perhaps headers, kind, timestamp; or choose another topic",
         )
     places = [name for name in _PLACES if name in given.names]
@@ -130,7 +130,7 @@ def _refuse_twins(names: list[str]) -> None:
         if other != name:
             raise Invalid(
                 f"columns differ in capitals only columns={[other, name]}",
-                hint="rename one of them: Spark's readers would not tell them apart",
+                hint="rename one of them: Spark's readers cannot distinguish them",
             )
 
 

@@ -102,7 +102,7 @@ def _check_growth(current: TopicSchema, schema: TopicSchema) -> None:
         evolve(current, schema)
     except Invalid as error:
         raise Unavailable(
-            f"somebody else has changed the columns of this topic meanwhile: {error.message}",
+            f"another writer has changed the columns of this topic meanwhile: {error.message}",
             hint="write again: what fits now is found out anew",
         ) from None
 

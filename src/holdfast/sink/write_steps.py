@@ -21,11 +21,11 @@ from holdfast.clock import Clock
 from holdfast.errors import Invalid
 from holdfast.root.objects.documents import SinkBatchDocument
 from holdfast.root.sink_batches import PARTITIONS_MAX, end_of, newest_batch
-from holdfast.sink.batch_commit import BatchCommit, Committed, is_marked
+from holdfast.sink.batch_commit import BatchCommit, CommitResult, is_marked
 from holdfast.sink.sink_root import SinkRoot, open_or_create_root, open_root
-from holdfast.sink.sink_target import Mark, SinkTarget
+from holdfast.sink.sink_target import BatchMark, SinkTarget
 from holdfast.sink.task_files import TaskFiles, WrittenTask, remove_files
-from holdfast.sink.topic_columns import Columns, columns_for
+from holdfast.sink.topic_columns import ColumnMapping, columns_for
 from holdfast.sink.topic_versions import read_topic
 
 _seen: dict[tuple[str, str], SinkBatchDocument] = {}
@@ -33,26 +33,26 @@ _seen: dict[tuple[str, str], SinkBatchDocument] = {}
 _SEEN_MAX = 16
 
 
-class Prepared(NamedTuple):
+class WritePlan(NamedTuple):
     """A write that may begin."""
 
     target: SinkTarget
     """With the id of the log that was found: a task on another machine refuses any other."""
-    columns: Columns
+    columns: ColumnMapping
 
 
-def prepare(target: SinkTarget, given: pa.Schema, clock: Clock) -> Prepared:
+def prepare(target: SinkTarget, given: pa.Schema, clock: Clock) -> WritePlan:
     """Get ready to write rows with these columns; raises Invalid, and has written nothing but a new root then."""
     root = open_or_create_root(target, clock)
     columns = columns_for(given, read_topic(root, target.topic))
-    return Prepared(msgspec.structs.replace(target, log_id=root.log), columns)
+    return WritePlan(msgspec.structs.replace(target, log_id=root.log), columns)
 
 
 def write_task(
-    prepared: Prepared,
+    prepared: WritePlan,
     task: int,
     batches: Iterable[pa.RecordBatch],
-    mark: Mark | None,
+    mark: BatchMark | None,
     clock: Clock,
     *,
     directory: str | None = None,
@@ -91,13 +91,13 @@ def _known(place: tuple[str, str], log: str) -> SinkBatchDocument | None:
     return known if known is not None and known.log == log else None
 
 
-def commit(prepared: Prepared, tasks: Sequence[WrittenTask], mark: Mark | None, clock: Clock) -> Committed:
+def commit(prepared: WritePlan, tasks: Sequence[WrittenTask], mark: BatchMark | None, clock: Clock) -> CommitResult:
     """Commit what the tasks have written."""
     target, columns = prepared
     return BatchCommit(open_root(target, clock), target, columns.schema, mark, clock).commit(tasks)
 
 
-def give_up(prepared: Prepared, tasks: Iterable[WrittenTask], clock: Clock) -> None:
+def give_up(prepared: WritePlan, tasks: Iterable[WrittenTask], clock: Clock) -> None:
     """Remove what these tasks have written. Only for a batch whose commit was never tried."""
     store = open_root(prepared.target, clock).store
     remove_files(store, [segment for task in tasks for segment in task.segments])

@@ -24,7 +24,7 @@ KNOWN = "file:///directory, memory://name, s3://bucket/prefix, gs://bucket/prefi
 _HINT = f"a store is one of: {KNOWN}"
 
 
-class Address(NamedTuple):
+class StoreAddress(NamedTuple):
     """Where a store's root is."""
 
     scheme: Scheme
@@ -41,19 +41,19 @@ class Address(NamedTuple):
         return f"{self.scheme}://{self.place}" + (f"/{quote(self.prefix)}" if self.prefix else "")
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> StoreAddress:
     """A store's URL, or the absolute path of a directory; raises Invalid."""
     if url.startswith("/"):
-        return Address("file", _directory(url))
+        return StoreAddress("file", _directory(url))
     parts = _split(url)
     match parts.scheme:
         case "file" if parts.netloc in ("", "localhost"):
-            return Address("file", _directory(unquote(parts.path)))
+            return StoreAddress("file", _directory(unquote(parts.path)))
         case "memory" if parts.netloc and not parts.path.strip("/"):
-            return Address("memory", parts.netloc)
+            return StoreAddress("memory", parts.netloc)
         case "s3" | "gs" | "az" | "abfss" if parts.netloc:
-            return Address(parts.scheme, parts.netloc, _prefix(unquote(parts.path)))
-    raise Invalid("this is no store that holdfast knows", hint=_HINT)
+            return StoreAddress(parts.scheme, parts.netloc, _prefix(unquote(parts.path)))
+    raise Invalid("holdfast does not support this store", hint=_HINT)
 
 
 def problem_with(url: str) -> str | None:

@@ -26,7 +26,7 @@ from obstore.store import AzureStore, GCSStore
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.store import object_limits
-from holdfast.store.address import Address, parse_url
+from holdfast.store.address import StoreAddress, parse_url
 from holdfast.store.byte_ranges import check_range, require_length
 from holdfast.store.cloud_failures import translate
 from holdfast.store.object_keys import check_key, check_prefix
@@ -79,7 +79,9 @@ class ObjectStore:
             size = object_limits.require(key, answer.meta["size"], bytes_max)
             data = answer.bytes().to_bytes()
         if len(data) != size:
-            raise StoreUnavailable(f"the object came in part key={key} size={size} got={len(data)}", cause="truncated")
+            raise StoreUnavailable(
+                f"the object came incomplete key={key} size={size} got={len(data)}", cause="truncated"
+            )
         return data
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -202,13 +204,13 @@ class ObjectStore:
             ) from None
 
 
-def _gs(address: Address, settings: StoreSettings, **options: Any) -> GCSStore:
+def _gs(address: StoreAddress, settings: StoreSettings, **options: Any) -> GCSStore:
     if settings.endpoint:
         raise Invalid("store.endpoint has no meaning for gs://", hint="remove it")
     return GCSStore(address.place, prefix=address.prefix or None, **options)
 
 
-def _azure(address: Address, settings: StoreSettings, **options: Any) -> AzureStore:
+def _azure(address: StoreAddress, settings: StoreSettings, **options: Any) -> AzureStore:
     container, _, host = address.place.partition("@")
     if host:
         options["account_name"] = host.partition(".")[0]

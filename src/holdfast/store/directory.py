@@ -235,7 +235,7 @@ class DirectoryStore:
                             raise Corrupt(
                                 f"a folder of the store has more names than it can have max={NAMES_MAX}",
                                 path=str(folder),
-                                hint="somebody else put them there",
+                                hint="another program put them there",
                             )
         except NotFound:
             return []

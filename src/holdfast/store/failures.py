@@ -64,7 +64,7 @@ def judged(status: int, code: str, key: str, retry_after: float = 0.0) -> StoreU
         return refused(f"the store refuses the request {said}", lasting)
     if 400 <= status < 500 and code and status != 404:
         return refused(f"the store refuses the request {said}", "other")
-    return StoreUnavailable(f"the store gave an answer that is not understood {said}", cause="other")
+    return StoreUnavailable(f"the store's response was not understood {said}", cause="other")
 
 
 def refused(message: str, cause: Cause, hint: str | None = None) -> StoreRefused:

@@ -57,6 +57,8 @@ def require(key: str, size: int, bytes_max: int | None) -> int:
         raise Corrupt(
             f"an object of the store is larger than it can be bytes={size} max={most}",
             path=key,
-            hint="somebody else wrote it; nothing of it was read" if bytes_max is None else "see store.read_bytes_max",
+            hint="another program wrote it; nothing of it was read"
+            if bytes_max is None
+            else "see store.read_bytes_max",
         )
     return size

@@ -26,12 +26,12 @@ def proven_chunks(body: Body) -> Iterator[bytes | memoryview]:
                 break
             yield chunk
     except OSError as error:
-        raise StoreUnavailable(f"cannot read what is to be stored path={body.path}", cause="disk") from error
+        raise StoreUnavailable(f"cannot read the file to be stored path={body.path}", cause="disk") from error
     if size != body.size or digest.digest() != body.sha256:
         raise StoreUnavailable(
             f"the file is not what its hash says, and is not stored path={body.path}",
             cause="bad_digest",
-            hint="look at the log's own copy: holdfast inspect",
+            hint="check the log's own copy: holdfast inspect",
         )
 
 

@@ -29,7 +29,7 @@ from holdfast.store.repeated_create import until_known
 from holdfast.tables import table_layout
 from holdfast.tables.file_stats import floating, stats_text
 from holdfast.tables.table_schema import normal
-from holdfast.tables.weighed_parquet import GROUP_BYTES, GROUP_ROWS, HINT, WeighedFile, parquet_settings
+from holdfast.tables.untrusted_parquet import GROUP_BYTES, GROUP_ROWS, HINT, UntrustedFile, parquet_settings
 
 FILE_BYTES = 128 * 2**20
 """A file is ended behind so many bytes."""
@@ -283,19 +283,19 @@ def read_file(
         yield _completed(batch, wanted)
 
 
-def _opened(store: Store, key: str, file: DataFile) -> WeighedFile:
+def _opened(store: Store, key: str, file: DataFile) -> UntrustedFile:
     info = store.head(key)
     if info is None:
         raise NotFound(
             f"a data file of the table is gone key={key}",
-            hint="an older version was cleaned, or somebody removed it; read the newest version",
+            hint="an older version was cleaned, or the file was removed; read the newest version",
         )
     if info.size != file.size or not 0 < file.size <= FILE_BYTES_MAX:
         raise Corrupt(f"a data file has another size bytes={info.size} expected={file.size}", path=key, hint=HINT)
     if file.size > _WHOLE_BYTES:
-        return WeighedFile(key, file.size, lambda start, length: store.get_range(key, start, length))
+        return UntrustedFile(key, file.size, lambda start, length: store.get_range(key, start, length))
     content = store.get(key, file.size)
-    return WeighedFile(key, file.size, lambda start, length: content[start : start + length])
+    return UntrustedFile(key, file.size, lambda start, length: content[start : start + length])
 
 
 def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

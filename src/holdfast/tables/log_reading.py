@@ -17,7 +17,7 @@ from holdfast.root.store_manifest import in_parallel
 from holdfast.store.port import ObjectInfo, Store
 from holdfast.tables import table_commit, table_layout
 from holdfast.tables.table_commit import COMMIT_BYTES_MAX, REMEDY, TableCommit, damaged
-from holdfast.tables.table_replay import Replay, read_checkpoint
+from holdfast.tables.table_replay import TableReplay, read_checkpoint
 
 _CHECKPOINT_BYTES_MAX = 2**29
 _REPLAY_BYTES_MAX = 2**31
@@ -40,7 +40,7 @@ class LogReading:
         self._name = name
         self.log = DeltaLog(store, table_layout.log_folder(name), REMEDY)
 
-    def replay(self, version: int | None) -> Replay:
+    def replay(self, version: int | None) -> TableReplay:
         """The table at a version, or at the newest; raises NotFound, ForeignCommit, Corrupt."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -50,7 +50,7 @@ class LogReading:
                     raise damaged("objects of a table's log are listed and are not there", self.log.folder) from None
         raise AssertionError("not reached")
 
-    def _replayed(self, version: int | None) -> Replay:
+    def _replayed(self, version: int | None) -> TableReplay:
         hint = self.log.hint()
         if hint > 0 and (version is None or hint <= version):
             found = self._from(_unbroken(self.log.listing(hint)), version, hint)
@@ -58,7 +58,7 @@ class LogReading:
                 return found
         listing = self.listing()
         if not listing.commits and version is None:
-            return Replay()
+            return TableReplay()
         target = listing.last if version is None else version
         if not listing.first <= target <= listing.last:
             raise NotFound(
@@ -79,7 +79,7 @@ class LogReading:
         """What is in the log."""
         return _unbroken(self.log.listing())
 
-    def _from(self, listing: Listing, version: int | None, least: int) -> Replay | None:
+    def _from(self, listing: Listing, version: int | None, least: int) -> TableReplay | None:
         """The table at a version, from the newest checkpoint that can be read; None where none leads there."""
         target = listing.last if version is None else version
         if listing.first < 0 or listing.first < least or not listing.first <= target <= listing.last:
@@ -89,9 +89,9 @@ class LogReading:
             replay = self._base(base)
             if replay is not None:
                 return self._forward(replay, listing, target)
-        return self._forward(Replay(), listing, target) if listing.first == 0 else None
+        return self._forward(TableReplay(), listing, target) if listing.first == 0 else None
 
-    def _base(self, version: int) -> Replay | None:
+    def _base(self, version: int) -> TableReplay | None:
         """What a checkpoint says, if it is ours and whole."""
         try:
             data = self._store.get(self.log.checkpoint_key(version), _CHECKPOINT_BYTES_MAX)
@@ -108,7 +108,7 @@ class LogReading:
             )
         return None
 
-    def _forward(self, replay: Replay, listing: Listing, target: int) -> Replay:
+    def _forward(self, replay: TableReplay, listing: Listing, target: int) -> TableReplay:
         behind = [info for info in listing.commits if replay.version < version_of(info) <= target]
         if sum(info.size for info in behind) > _REPLAY_BYTES_MAX or len(behind) > _REPLAY_COMMITS_MAX:
             raise damaged("the commits of a table are more than can be read", self.log.folder)
@@ -145,7 +145,7 @@ class LogReading:
 
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
-            f"somebody else wrote to a table of a pipeline table={self._name} version={version}",
+            f"another writer wrote to a table of a pipeline table={self._name} version={version}",
             hint="only its pipeline may write to it: remove this commit and those behind it "
             f"({self.log.commit_key(version)} …), or the table's folder, and run again",
         )

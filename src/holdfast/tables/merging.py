@@ -248,7 +248,7 @@ class Replacement:
         return self._rows
 
 
-class Gathering:
+class MergeBuffer:
     """Rows of one bucket as they come, reduced now and then: in memory are about twice the keys, not all rows."""
 
     def __init__(self, rule: Rule, rows_least: int = 200_000) -> None:

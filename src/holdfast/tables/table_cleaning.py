@@ -25,7 +25,7 @@ from holdfast.store.port import ObjectInfo, Store
 from holdfast.tables import table_layout
 from holdfast.tables.log_reading import LogReading
 from holdfast.tables.table_commit import TableCommit
-from holdfast.tables.table_replay import TOMBSTONES_MAX, Replay
+from holdfast.tables.table_replay import TOMBSTONES_MAX, TableReplay
 
 _AT_ONCE = 500
 _WALK_MAX = 64
@@ -57,7 +57,7 @@ class _Kept(NamedTuple):
     """Files of deleted keys stay from this run on."""
 
 
-class Cleaning:
+class TableCleaner:
     """Cleans one table, once."""
 
     def __init__(self, store: Store, reading: LogReading, table: str, now_ms: int) -> None:
@@ -92,7 +92,7 @@ class Cleaning:
 
     # -- what stays ---------------------------------------------------------------------------------------------
 
-    def _kept(self, newest: Replay, keep_ms: int) -> _Kept:
+    def _kept(self, newest: TableReplay, keep_ms: int) -> _Kept:
         limit_ms = self._now_ms - keep_ms
         first = self._reading.listing().first
         since = self._newest_before(limit_ms, first, newest.version)
@@ -107,7 +107,7 @@ class Cleaning:
         assert newest.run is not None
         return _Kept(since, kept, newest.run.run + 1)
 
-    def _is_told(self, newest: Replay, since: int, keep_ms: int) -> bool:
+    def _is_told(self, newest: TableReplay, since: int, keep_ms: int) -> bool:
         """Whether the newest checkpoint tells all files that left the table since then, and that is cheaper."""
         is_long = newest.version - since > _WALK_MAX
         return is_long and keep_ms <= newest.retention_ms and len(newest.removed) < TOMBSTONES_MAX

@@ -20,7 +20,7 @@ from holdfast.publish.delta import actions
 from holdfast.publish.delta.actions import Add, CommitInfo, Metadata, Protocol, Remove, Txn
 from holdfast.tables import table_layout
 from holdfast.tables.data_file import FILE_BYTES_MAX, DataFile
-from holdfast.tables.table_run import FORMAT, Run
+from holdfast.tables.table_run import FORMAT, TableRun
 
 COMMIT_BYTES_MAX = 64 * 2**20
 """A hundred thousand files, about."""
@@ -82,9 +82,9 @@ class TableCommit(NamedTuple):
     """Those of `added`, of a commit that was read."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> TableRun:
         """The run that wrote it."""
-        run: Run = self.info.holdfast
+        run: TableRun = self.info.holdfast
         return run
 
 
@@ -112,7 +112,7 @@ class _OurInfo(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     operation_parameters: dict[str, str]
     engine_info: str
     is_blind_append: bool
-    holdfast: Run
+    holdfast: TableRun
     state: TableState
     previous: str
     nonce: str

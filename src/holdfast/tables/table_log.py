@@ -31,10 +31,10 @@ from holdfast.tables import table_commit, table_layout, table_schema
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.file_stats import bounded_everywhere
 from holdfast.tables.log_reading import LogReading
-from holdfast.tables.table_cleaning import Cleaning, CleanReport
+from holdfast.tables.table_cleaning import CleanReport, TableCleaner
 from holdfast.tables.table_commit import TableCommit, TableCommitInfo, TableState
 from holdfast.tables.table_replay import FILES_MAX, RETENTION, RETENTION_MS, metadata_digest, protocol_of
-from holdfast.tables.table_run import Run
+from holdfast.tables.table_run import TableRun
 
 __all__ = ["CleanReport", "ForeignCommit", "TableChange", "TableLog", "TableSnapshot"]
 
@@ -56,7 +56,7 @@ class TableSnapshot(NamedTuple):
     table_id: str
     schema: pa.Schema | None
     files: tuple[DataFile, ...]
-    run: Run | None
+    run: TableRun | None
     """The newest one."""
     configuration: dict[str, str]
     created_ms: int = 0
@@ -70,7 +70,7 @@ class TableSnapshot(NamedTuple):
 class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a run makes of a table."""
 
-    run: Run
+    run: TableRun
     schema: pa.Schema
     added: tuple[DataFile, ...] = ()
     removed: tuple[DataFile, ...] = ()
@@ -115,9 +115,9 @@ class TableLog:
             replay.check,
         )
 
-    def runs(self, most: int = 100) -> list[tuple[int, Run]]:
+    def runs(self, most: int = 100) -> list[tuple[int, TableRun]]:
         """The newest runs and their versions, newest first."""
-        found: list[tuple[int, Run]] = []
+        found: list[tuple[int, TableRun]] = []
         for version, commit in self._reading.newest_first(self._reading.listing().last):
             found.append((version, commit.run))
             if len(found) >= most:
@@ -195,7 +195,7 @@ class TableLog:
         )
         return after, data
 
-    def _require_next(self, before: TableSnapshot, run: Run) -> None:
+    def _require_next(self, before: TableSnapshot, run: TableRun) -> None:
         expected = (0 if before.run is None else before.run.run) + 1
         if run.table != self._name or run.run != expected:
             raise Invalid(
@@ -289,7 +289,7 @@ class TableLog:
 
         Raises ForeignCommit, Corrupt.
         """
-        cleaning = Cleaning(self._store, self._reading, self._name, self._trusted_ms())
+        cleaning = TableCleaner(self._store, self._reading, self._name, self._trusted_ms())
         return cleaning.clean(keep_ms)
 
     def _trusted_ms(self) -> int:

@@ -22,15 +22,15 @@ from holdfast.publish.delta.checkpoint_file import Kept
 from holdfast.publish.delta.column_types import has_local_times
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_commit import TableCommit, TableState, add, damaged, file_of
-from holdfast.tables.table_run import Run
-from holdfast.tables.weighed_parquet import WeighedFile, Written
+from holdfast.tables.table_run import TableRun
+from holdfast.tables.untrusted_parquet import ParquetProfile, UntrustedFile
 
 RETENTION = "delta.deletedFileRetentionDuration"
 RETENTION_MS = 7 * 86_400_000
 """How long files that left a table are told in checkpoints, where it does not say otherwise."""
 _INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 _SNAPPY = 1
-_CHECKPOINT = Written(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
+_CHECKPOINT = ParquetProfile(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
 FILES_MAX = 1_000_000
 """Of one table."""
 _TXNS_MAX = 1_000
@@ -38,13 +38,13 @@ TOMBSTONES_MAX = 50_000
 """Files that are gone, in a checkpoint: only a VACUUM of others looks at them, and a busy table has very many."""
 
 
-class Replay:
+class TableReplay:
     """A table, commit by commit."""
 
     def __init__(self) -> None:
         self.version = -1
         self.checkpoint = -1
-        self.run: Run | None = None
+        self.run: TableRun | None = None
         self.protocol: Protocol | None = None
         self.metadata: Metadata | None = None
         self.files: dict[str, DataFile] = {}
@@ -142,21 +142,21 @@ def require_known(protocol: Protocol) -> None:
     plain, local = protocol_of(""), protocol_of('"timestamp_ntz"')
     if protocol not in (plain, local):
         raise Invalid(
-            f"the table needs features that pipelines do not know reader={protocol.min_reader_version} "
+            f"the table needs features that pipelines do not support reader={protocol.min_reader_version} "
             f"writer={protocol.min_writer_version}",
-            hint="somebody changed its protocol; only the pipeline may write to it: remove the table and run again",
+            hint="its protocol was changed; only the pipeline may write to it: remove the table and run again",
         )
 
 
-def read_checkpoint(data: bytes, key: str) -> Replay:
+def read_checkpoint(data: bytes, key: str) -> TableReplay:
     """What a checkpoint says, before it is proved; raises Corrupt for one that we did not write."""
-    file = WeighedFile(key, len(data), lambda start, length: data[start : start + length], _CHECKPOINT)
+    file = UntrustedFile(key, len(data), lambda start, length: data[start : start + length], _CHECKPOINT)
     if (
         not file.schema.equals(checkpoint_file.checkpoint_schema())
         or file.rows > FILES_MAX + TOMBSTONES_MAX + _TXNS_MAX
     ):
         raise Corrupt("a checkpoint of a table is not ours", path=key)
-    replay = Replay()
+    replay = TableReplay()
     try:
         for batch in file.batches(file.schema.names):
             _take(replay, batch)
@@ -167,7 +167,7 @@ def read_checkpoint(data: bytes, key: str) -> Replay:
     return replay
 
 
-def _take(replay: Replay, batch: pa.RecordBatch) -> None:
+def _take(replay: TableReplay, batch: pa.RecordBatch) -> None:
     for row in _rows(batch, "protocol"):
         features = [None if row[name] is None else tuple(row[name]) for name in ("readerFeatures", "writerFeatures")]
         replay.protocol = Protocol(row["minReaderVersion"], row["minWriterVersion"], *features)

@@ -32,7 +32,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class TableRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one table."""
 
     format: int = FORMAT

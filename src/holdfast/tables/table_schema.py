@@ -29,7 +29,7 @@ _is = pa.types
 def normal(columns: pa.Schema) -> pa.Schema:
     """The columns as files hold them; raises Invalid for what cannot be stored."""
     if not len(columns):
-        raise Invalid("a table needs a column", hint="the table's function gave none")
+        raise Invalid("a table needs a column", hint="the table's function returned none")
     made = pa.schema([_normal(column) for column in columns])
     _require_bounded(made)
     delta_text(made)
@@ -121,7 +121,7 @@ def from_delta(text: str, path: str) -> pa.Schema:
         raise Corrupt(
             "the columns of a table make no sense, or are of a kind that no table of a pipeline has",
             path=path,
-            hint="somebody else wrote this table's log; restore the object, or remove the table and run again",
+            hint="another writer wrote this table's log; restore the object, or remove the table and run again",
         ) from None
     return columns
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import HoldfastError
-from holdfast.telemetry.metric import Metric, Point, joined
+from holdfast.telemetry.metric import Metric, MetricPoint, joined
 
-Tell = Callable[[Any], Iterable[Point]]
+Tell = Callable[[Any], Iterable[MetricPoint]]
 """What an owner has to tell; called with it."""
 
 _watched: WeakKeyDictionary[object, Tell] = WeakKeyDictionary()
@@ -34,7 +34,7 @@ def watched() -> list[object]:
         return list(_watched)
 
 
-class Identified(Protocol):
+class LogIdentity(Protocol):
     """A log."""
 
     @property
@@ -42,13 +42,13 @@ class Identified(Protocol):
         """Its identity."""
 
 
-def collect(logs: Iterable[Identified] | None = None) -> dict[Metric, list[Point]]:
+def collect(logs: Iterable[LogIdentity] | None = None) -> dict[Metric, list[MetricPoint]]:
     """The points of these logs, or of all in this process, by metric; what cannot be read now is left out.
 
     Of a log that is shared, whatever this process has of it: its owner, its host, its clients.
     """
     ids = None if logs is None else {log.id for log in logs}
-    found: dict[tuple[Metric, tuple[str, ...]], Point] = {}
+    found: dict[tuple[Metric, tuple[str, ...]], MetricPoint] = {}
     for owner in watched():
         if ids is not None and getattr(owner, "id", None) not in {None, *ids}:
             continue
@@ -60,13 +60,13 @@ def collect(logs: Iterable[Identified] | None = None) -> dict[Metric, list[Point
             found[key] = (
                 point if before is None else point._replace(value=joined(point.metric.kind, before.value, point.value))
             )
-    families: dict[Metric, list[Point]] = {}
+    families: dict[Metric, list[MetricPoint]] = {}
     for (metric, _), point in found.items():
         families.setdefault(metric, []).append(point)
     return families
 
 
-def _points(owner: object) -> list[Point]:
+def _points(owner: object) -> list[MetricPoint]:
     with _lock:
         tell = _watched.get(owner)
     try:

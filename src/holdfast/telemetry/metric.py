@@ -79,7 +79,7 @@ class Metric(NamedTuple):
         return f"{self.prometheus}_total" if self.kind == "counter" else self.prometheus
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """A value of a metric, with one value for each of its attributes."""
 
     metric: Metric

@@ -1,8 +1,8 @@
 """Every metric of a log, defined once, and where its value is read.
 
-A section reads one part of what was seen of a log (`Seen`), and is left out where that part is not there: a log without
-a store has no metrics of shipping, a handle that only reads has none of what only an owner counts. Totals count since
-the log was opened in this process. Values are those of `log.stats()` and of the marks: nothing is counted here.
+A section reads one part of a log's sample (`LogSample`), and is left out where that part does not exist: a log
+without a store has no shipping metrics, and a read-only handle has none of those that only an owner counts. Totals
+count since this process opened the log. Values come from `log.stats()` and the marks; nothing is counted here.
 
 To add one: a line in its section, with its reader. Tests hold the reference, the dashboard and the alerts to this list.
 """
@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.telemetry.metric import FAST_BOUNDS, OTHER, SLOW_BOUNDS, Attribute, Buckets, Kind, Metric, Point, Value
+from holdfast.telemetry.metric import (
+    FAST_BOUNDS,
+    OTHER,
+    SLOW_BOUNDS,
+    Attribute,
+    Buckets,
+    Kind,
+    Metric,
+    MetricPoint,
+    Value,
+)
 
 if TYPE_CHECKING:
     from holdfast.log.log_stats import Stats
@@ -49,7 +59,7 @@ CONNECTION = Attribute("holdfast.connection", "what connections are counted", CO
 STATUS = Attribute("holdfast.status", "the status of executions", STATUSES)
 
 
-class Seen(NamedTuple):
+class LogSample(NamedTuple):
     """One handle of a log at the moment when somebody collects."""
 
     log_id: str
@@ -64,11 +74,11 @@ Labels = tuple[str, ...]
 Read = Callable[[Any], Value | Mapping[Labels, Value] | None]
 
 
-class Section(NamedTuple):
+class MetricSection(NamedTuple):
     """Metrics that are read of one part."""
 
     title: str
-    part: Callable[[Seen], Any]
+    part: Callable[[LogSample], Any]
     """What the readers get; None leaves the section out."""
     metrics: tuple[tuple[Metric, Read], ...]
 
@@ -98,15 +108,15 @@ def _duration(
 # -- what readers need ------------------------------------------------------------------------------------------
 
 
-def _owned(seen: Seen) -> Seen | None:
+def _owned(seen: LogSample) -> LogSample | None:
     return seen if seen.role == "owner" else None
 
 
-def _writing(seen: Seen) -> Seen | None:
+def _writing(seen: LogSample) -> LogSample | None:
     return None if seen.role == "reader" else seen
 
 
-def _looking(seen: Seen) -> Seen | None:
+def _looking(seen: LogSample) -> LogSample | None:
     """Whoever sees the log as a whole: a client would have to ask its owner, which tells it itself."""
     return None if seen.role == "client" else seen
 
@@ -118,7 +128,7 @@ def _by(values: Mapping[str, int], known: tuple[str, ...]) -> dict[Labels, Value
     return found
 
 
-def _marks(seen: Seen) -> dict[Labels, int]:
+def _marks(seen: LogSample) -> dict[Labels, int]:
     """Each mark of each partition; those beyond the limit added up, so that differences and rates still hold."""
     found: dict[Labels, int] = {}
     shown = 0
@@ -133,7 +143,7 @@ def _marks(seen: Seen) -> dict[Labels, int]:
     return found
 
 
-def _lags(seen: Seen) -> dict[Labels, int]:
+def _lags(seen: LogSample) -> dict[Labels, int]:
     """How many durable records each later stage does not have, by topic."""
     found: dict[Labels, int] = {}
     left = seen.settings.telemetry.partitions_max
@@ -148,7 +158,7 @@ def _lags(seen: Seen) -> dict[Labels, int]:
     return found
 
 
-def _consumer_lags(seen: Seen) -> dict[Labels, int]:
+def _consumer_lags(seen: LogSample) -> dict[Labels, int]:
     found: dict[Labels, int] = {}
     for number, (place, lag) in enumerate(seen.stats.consumers.lag_records.items()):
         consumer, _, topic = place.partition("/")
@@ -160,14 +170,14 @@ def _consumer_lags(seen: Seen) -> dict[Labels, int]:
 # -- the list -----------------------------------------------------------------------------------------------------
 
 SECTIONS = (
-    Section("Marks", lambda seen: seen, (
+    MetricSection("Marks", lambda seen: seen, (
         _gauge("holdfast.mark", "{offset}",
                "How far a partition got: everything below this offset has reached the stage.",
                _marks, TOPIC, PARTITION, STAGE),
         _gauge("holdfast.lag", "{record}", "Records that are durable and that a later stage does not have.",
                _lags, TOPIC, BEHIND_STAGE),
     )),
-    Section("Journal", lambda seen: seen.stats.journal if _writing(seen) else None, (
+    MetricSection("Journal", lambda seen: seen.stats.journal if _writing(seen) else None, (
         _duration("holdfast.append.duration",
                   "From when the first record of a group was queued until it was durable: no append of it took longer.",
                   lambda journal: journal.append_seconds),
@@ -202,7 +212,7 @@ SECTIONS = (
                "The same as holdfast.queue.records, under a name that dashboards of journals know.",
                lambda journal: journal.queue_records),
     )),
-    Section("Limits", _writing, (
+    MetricSection("Limits", _writing, (
         _gauge("holdfast.queue.limit", "{record}", "Where the queue is full: journal.queue_records_max.",
                lambda seen: seen.settings.journal.queue_records_max),
         _gauge("holdfast.tail.limit", "By", "Where the unsealed tail is full: journal.tail_bytes_max.",
@@ -210,7 +220,7 @@ SECTIONS = (
         _gauge("holdfast.disk.floor", "By", "Where appends are refused: disk.free_bytes_min.",
                lambda seen: seen.settings.disk.free_bytes_min),
     )),
-    Section("Tail and segments", lambda seen: seen.stats.segments if _looking(seen) else None, (
+    MetricSection("Tail and segments", lambda seen: seen.stats.segments if _looking(seen) else None, (
         _gauge("holdfast.segments", "{segment}", "Segments that are there, of all partitions.",
                lambda segments: segments.segments),
         _gauge("holdfast.tail.records", "{record}", "Records that are durable and not sealed.",
@@ -218,7 +228,7 @@ SECTIONS = (
         _gauge("holdfast.tail.bytes", "By", "Their bytes, as far as this process has measured them.",
                lambda segments: segments.tail_bytes),
     )),
-    Section("Sealing, retention, disk", lambda seen: seen.stats.segments if _owned(seen) else None, (
+    MetricSection("Sealing, retention, disk", lambda seen: seen.stats.segments if _owned(seen) else None, (
         _duration("holdfast.seal.duration", "How long seals took.", lambda segments: segments.seal_seconds,
                   SLOW_BOUNDS),
         _counter("holdfast.seal.segments", "{segment}", "Segments that were sealed.",
@@ -243,7 +253,7 @@ SECTIONS = (
         _gauge("holdfast.disk.free", "By", "Free space on the log's disk when it was looked at last.",
                lambda segments: segments.free_bytes),
     )),
-    Section("Shipping", lambda seen: seen.stats.shipping if _owned(seen) else None, (
+    MetricSection("Shipping", lambda seen: seen.stats.shipping if _owned(seen) else None, (
         _duration("holdfast.ship.put.duration", "How long the store took for an object.",
                   lambda shipping: shipping.put_seconds),
         _counter("holdfast.ship.batches", "{batch}", "Commit batches that were acknowledged, in order.",
@@ -289,7 +299,7 @@ SECTIONS = (
         _gauge("holdfast.ship.subscribers", "{subscription}", "Open subscriptions to events.",
                lambda shipping: shipping.events_subscribers),
     )),
-    Section("Consumers", _looking, (
+    MetricSection("Consumers", _looking, (
         _gauge("holdfast.consumer.lag", "{record}", "Records that are durable and that a consumer has not committed.",
                _consumer_lags, CONSUMER, CONSUMED),
         _gauge("holdfast.consumers", "{consumer}", "Consumers, counted per topic.",
@@ -297,7 +307,7 @@ SECTIONS = (
         _gauge("holdfast.consumer.members", "{member}", "Members that they have in this process.",
                lambda seen: seen.stats.consumers.members),
     )),
-    Section("Executions", lambda seen: seen.stats.executions, (
+    MetricSection("Executions", lambda seen: seen.stats.executions, (
         _gauge("holdfast.executions", "{execution}", "Executions that are kept, by status.",
                lambda executions: _by(executions.by_status, STATUSES), STATUS),
         _gauge("holdfast.executions.held", "{execution}", "Executions that are open in this process.",
@@ -305,7 +315,7 @@ SECTIONS = (
         _gauge("holdfast.executions.workers", "{worker}", "Workers that run in this process.",
                lambda executions: executions.workers),
     )),
-    Section("Tables", lambda seen: seen.stats.tables if _owned(seen) else None, (
+    MetricSection("Tables", lambda seen: seen.stats.tables if _owned(seen) else None, (
         _counter("holdfast.tables.commits", "{commit}", "Commits to published tables.",
                  lambda tables: tables.commits_total),
         _gauge("holdfast.tables.published", "{table}", "Tables that this handle has brought up to date.",
@@ -313,13 +323,13 @@ SECTIONS = (
         _gauge("holdfast.tables.problems", "{table}", "Tables that are not up to date.",
                lambda tables: len(tables.problems)),
     )),
-    Section("Sharing", lambda seen: None, (  # told by the host of a shared log: see `shared`
+    MetricSection("Sharing", lambda seen: None, (  # told by the host of a shared log: see `shared`
         _gauge("holdfast.share.clients", "{client}", "Clients that use the log through its owner now.",
                lambda sharing: sharing),
         _gauge("holdfast.share.sessions", "{session}", "Producer sessions that the log remembers.",
                lambda sharing: sharing),
     )),
-    Section("Process", lambda seen: seen, (
+    MetricSection("Process", lambda seen: seen, (
         _gauge("holdfast.open", "{flag}", "1 for each log that is open in this process.", lambda seen: 1),
     )),
 )  # fmt: skip
@@ -328,7 +338,7 @@ METRICS: tuple[Metric, ...] = tuple(metric for section in SECTIONS for metric, _
 """All of them, in the order in which they are told."""
 
 
-def points(seen: Seen) -> Iterator[Point]:
+def points(seen: LogSample) -> Iterator[MetricPoint]:
     """All that is known of one handle."""
     place = (seen.log_id, seen.role)
     for section in SECTIONS:
@@ -339,13 +349,13 @@ def points(seen: Seen) -> Iterator[Point]:
             value = read(part)
             if isinstance(value, Mapping):
                 for labels, one in value.items():
-                    yield Point(metric, (*place, *labels), one)
+                    yield MetricPoint(metric, (*place, *labels), one)
             elif value is not None:
-                yield Point(metric, place, value)
+                yield MetricPoint(metric, place, value)
 
 
-def shared(log_id: str, clients: int, sessions: int) -> Iterator[Point]:
+def shared(log_id: str, clients: int, sessions: int) -> Iterator[MetricPoint]:
     """What the host of a shared log tells beside its log."""
     found = {metric.name: metric for metric in METRICS}
-    yield Point(found["holdfast.share.clients"], (log_id, "owner"), clients)
-    yield Point(found["holdfast.share.sessions"], (log_id, "owner"), sessions)
+    yield MetricPoint(found["holdfast.share.clients"], (log_id, "owner"), clients)
+    yield MetricPoint(found["holdfast.share.sessions"], (log_id, "owner"), sessions)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from holdfast.telemetry import collecting
-from holdfast.telemetry.collecting import Identified
-from holdfast.telemetry.metric import Buckets, Metric, Point
+from holdfast.telemetry.collecting import LogIdentity
+from holdfast.telemetry.metric import Buckets, Metric, MetricPoint
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,7 +19,7 @@ _ACCEPT_CHARACTERS_MAX = 1000
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def render(logs: Iterable[Identified] | None = None, *, accept: str = "") -> tuple[bytes, str]:
+def render(logs: Iterable[LogIdentity] | None = None, *, accept: str = "") -> tuple[bytes, str]:
     """The metrics of these logs, or of all that are open in this process, and the content type of the text.
 
     `accept` is the header of the same name of whoever asks.
@@ -54,7 +54,7 @@ def _quality(parameters: list[str]) -> float:
     return 1.0
 
 
-def _family(metric: Metric, points: Iterable[Point], *, is_open: bool) -> Iterator[str]:
+def _family(metric: Metric, points: Iterable[MetricPoint], *, is_open: bool) -> Iterator[str]:
     name = metric.prometheus if is_open else metric.sample  # the older format knows no families of counters
     yield f"# HELP {name} {metric.about.translate(_ESCAPES) if is_open else metric.about}"
     yield f"# TYPE {name} {metric.kind}"
@@ -64,7 +64,7 @@ def _family(metric: Metric, points: Iterable[Point], *, is_open: bool) -> Iterat
         yield from _samples(point)
 
 
-def _samples(point: Point) -> Iterator[str]:
+def _samples(point: MetricPoint) -> Iterator[str]:
     labels = [
         f'{attribute.label}="{value.translate(_ESCAPES)}"'
         for attribute, value in zip(point.metric.attributes, point.values, strict=True)

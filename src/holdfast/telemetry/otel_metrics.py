@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.caller import once
 from holdfast.clock import SystemClock
 from holdfast.telemetry import collecting
-from holdfast.telemetry.metric import Metric, Point
+from holdfast.telemetry.metric import Metric, MetricPoint
 from holdfast.telemetry.metric_list import METRICS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class _Instruments:
         from opentelemetry import metrics
 
         self._lock = RLock()
-        self._seen: dict[Metric, list[Point]] = {}
+        self._seen: dict[Metric, list[MetricPoint]] = {}
         self._told: set[Metric] = set(METRICS)
         """Metrics that were told of what was seen. A reader asks all instruments one after the other: as soon as one is
         asked again, that is another round, and everything is looked at anew."""
@@ -61,7 +61,7 @@ class _Instruments:
 
         return [Observation(point.value, point.attributes) for point in self._next(metric)]  # type: ignore[arg-type]  # no histogram
 
-    def _next(self, metric: Metric) -> list[Point]:
+    def _next(self, metric: Metric) -> list[MetricPoint]:
         with once(self._lock):
             if metric in self._told:
                 self._seen, self._told = collecting.collect(), set()

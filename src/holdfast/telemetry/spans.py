@@ -75,7 +75,7 @@ class Settles(Protocol):
         """Wait for the outcome; whether it is known."""
 
 
-class Told(Protocol):
+class SpanRecorder(Protocol):
     """A span, or nothing in its place."""
 
     def set_attribute(self, key: str, value: str | int | bool, /) -> None:
@@ -116,7 +116,7 @@ def tracer() -> Tracer | None:
 
 
 @contextmanager
-def span(name: str, attributes: Attributes) -> Iterator[Told]:
+def span(name: str, attributes: Attributes) -> Iterator[SpanRecorder]:
     """A span around a block, where somebody listens."""
     found = tracer() if is_loaded() else None
     if found is None:

@@ -24,7 +24,7 @@ _FORM = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-
 _STATE_BYTES_MAX = 512
 
 
-class Carrying(Protocol):
+class TraceCarrier(Protocol):
     """A record."""
 
     @property
@@ -46,7 +46,7 @@ def headers_for(span: Span) -> dict[str, bytes]:
     return found
 
 
-def trace_id_of(record: Carrying) -> str | None:
+def trace_id_of(record: TraceCarrier) -> str | None:
     """The id of the trace that a record was appended in, as 32 hexadecimal digits; None if it was in none.
 
     Needs no OpenTelemetry.
@@ -55,7 +55,7 @@ def trace_id_of(record: Carrying) -> str | None:
     return None if form is None else form[1].decode()
 
 
-def context_of(record: Carrying) -> Context | None:
+def context_of(record: TraceCarrier) -> Context | None:
     """The trace that a record was appended in, for OpenTelemetry: `tracer.start_span(…, context=context_of(record))`.
 
     None if it was in none, or OpenTelemetry is not installed.
@@ -78,7 +78,7 @@ def context_of(record: Carrying) -> Context | None:
 
 
 @contextmanager
-def continued(record: Carrying, name: str) -> Iterator[None]:
+def continued(record: TraceCarrier, name: str) -> Iterator[None]:
     """A span of this name for what is done with a record, as a child of the span that it was appended in.
 
         for record in topic.consumer("billing"):

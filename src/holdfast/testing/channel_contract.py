@@ -31,15 +31,15 @@ import pytest
 
 from holdfast.channels.keeping.persistence import Commit, Persistence
 from holdfast.channels.keeping.snapshot import (
-    Buffered,
+    BufferedMessage,
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
-    Known,
+    KnownMessage,
     Note,
     RepairRequest,
     RepairResponse,
-    Unacknowledged,
+    UnacknowledgedMessage,
 )
 from holdfast.channels.wire.message import ID_BYTES_MAX, HistoryEntry, SdsMessage
 
@@ -67,12 +67,14 @@ def sample_meta(lamport: int = 1, prefix: str = "") -> ChannelMeta:
     return ChannelMeta(
         lamport=lamport,
         outgoing=(
-            Unacknowledged(sample_message(prefix + "o1"), 1_700_000_000_123),
-            Unacknowledged(sample_message(prefix + "o2", bytes(range(256)), prefix + "o1"), 1_700_000_000_456, 3, 1),
+            UnacknowledgedMessage(sample_message(prefix + "o1"), 1_700_000_000_123),
+            UnacknowledgedMessage(
+                sample_message(prefix + "o2", bytes(range(256)), prefix + "o1"), 1_700_000_000_456, 3, 1
+            ),
         ),
         incoming=(
-            Buffered(sample_message(prefix + "i1", b"i", "x", "y"), ("x", "y"), 1_700_000_000_789),
-            Buffered(sample_message(prefix + "i2", b"i", "x", prefix + "i1"), (prefix + "i1",), 5),
+            BufferedMessage(sample_message(prefix + "i1", b"i", "x", "y"), ("x", "y"), 1_700_000_000_789),
+            BufferedMessage(sample_message(prefix + "i2", b"i", "x", prefix + "i1"), (prefix + "i1",), 5),
         ),
         requests=(RepairRequest(HistoryEntry("x", b"\0\xff", "zed"), 1_700_000_001_000),),
         responses=(RepairResponse(HistoryEntry(prefix + "r1", b"", "zed"), 1_700_000_002_000, b"\0bytes\xff"),),
@@ -155,7 +157,10 @@ class PersistenceContract:
 
     def test_two_messages_of_ours_may_have_one_id(self, persistence: Persistence) -> None:
         """Whoever uses an id twice has two messages that wait for acknowledgement."""
-        twice = [Unacknowledged(sample_message("same", content), number) for number, content in enumerate((b"1", b"2"))]
+        twice = [
+            UnacknowledgedMessage(sample_message("same", content), number)
+            for number, content in enumerate((b"1", b"2"))
+        ]
         meta = ChannelMeta(outgoing=tuple(twice))
         self.commit(persistence, meta, HistoryUpdate((sample_message("same", b"2"),)))
         self.expect(persistence, ChannelData(meta, (sample_message("same", b"2"),)))
@@ -304,11 +309,11 @@ class PersistenceContract:
             for number, one in enumerate(messages)
         ]
         for message, note in zip(messages, notes, strict=True):
-            known = Known(message.message_id, note.at_ms, message.sender_id)
+            known = KnownMessage(message.message_id, note.at_ms, message.sender_id)
             self.commit(persistence, ChannelMeta(), HistoryUpdate((message,), notes=(note,), known=(known,)))
         self.commit(persistence, ChannelMeta(), HistoryUpdate((), tuple(one.message_id for one in messages)))
-        wanted = [Known(f"m{number}", 1_000 * number, "bob") for number in (3, 4, 5, 40)]
-        found = list(persistence.find_messages(ROOM, [*wanted, Known("never here", 5_000, "bob")]))
+        wanted = [KnownMessage(f"m{number}", 1_000 * number, "bob") for number in (3, 4, 5, 40)]
+        found = list(persistence.find_messages(ROOM, [*wanted, KnownMessage("never here", 5_000, "bob")]))
         assert sorted(found, key=lambda one: one.message_id) == [messages[number] for number in (3, 4, 40, 5)]
         assert list(persistence.find_messages("another room", wanted)) == []
         found = list(self.reopen(persistence).find_messages(ROOM, wanted))
@@ -482,17 +487,19 @@ class PersistenceContract:
         self.expect(persistence, ChannelData(sample_meta(), some("a")), "other")
 
 
-def remembered(count: int) -> list[Known]:
+def remembered(count: int) -> list[KnownMessage]:
     """Ids to remember, of all kinds."""
     return [
-        Known(f"k{number}" if number % 7 else f"\udcff{number}" * 20, 1_700_000_000_000 + number, "bob" * (number % 3))
+        KnownMessage(
+            f"k{number}" if number % 7 else f"\udcff{number}" * 20, 1_700_000_000_000 + number, "bob" * (number % 3)
+        )
         for number in range(count)
     ]
 
 
-def unique(known: Iterable[Known]) -> list[Known]:
+def unique(known: Iterable[KnownMessage]) -> list[KnownMessage]:
     """Each id once: a backend may have what came again twice."""
-    found: dict[str, Known] = {}
+    found: dict[str, KnownMessage] = {}
     for one in known:
         found.setdefault(one.message_id, one)
     return list(found.values())

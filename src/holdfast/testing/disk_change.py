@@ -18,7 +18,7 @@ SECTOR = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteChange:
     """Bytes put into a file, which grows with zeros if it has to."""
 
     inode: int
@@ -32,18 +32,18 @@ class Write:
         end = self.offset + len(self.data)
         return range(self.offset // SECTOR, -(-end // SECTOR))
 
-    def part(self, sector: int) -> Write:
+    def part(self, sector: int) -> WriteChange:
         """Only what falls into one sector."""
         start = max(self.offset, sector * SECTOR)
         stop = min(self.offset + len(self.data), (sector + 1) * SECTOR)
-        return Write(self.inode, self.name, start, self.data[start - self.offset : stop - self.offset])
+        return WriteChange(self.inode, self.name, start, self.data[start - self.offset : stop - self.offset])
 
     def __str__(self) -> str:
         return f"write {self.name} {self.offset}+{len(self.data)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class TruncateChange:
     """A file was cut or extended to a size."""
 
     inode: int
@@ -55,7 +55,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkChange:
     """A name appeared."""
 
     name: str
@@ -71,7 +71,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlink:
+class UnlinkChange:
     """A name disappeared."""
 
     name: str
@@ -86,7 +86,7 @@ class Unlink:
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class RenameChange:
     """A name moved, at once and whole; whatever had the target's name lost it."""
 
     source: str
@@ -102,14 +102,14 @@ class Rename:
         return f"rename {self.source} to {self.target}"
 
 
-DataChange = Write | Truncate
-NameChange = Link | Unlink | Rename
+DataChange = WriteChange | TruncateChange
+NameChange = LinkChange | UnlinkChange | RenameChange
 Change = DataChange | NameChange
 
 
 def change_data(image: bytearray, change: DataChange) -> None:
     """Do to one file's content what the change says."""
-    if isinstance(change, Truncate):
+    if isinstance(change, TruncateChange):
         del image[change.size :]
         image.extend(bytes(change.size - len(image)))
         return
@@ -120,11 +120,11 @@ def change_data(image: bytearray, change: DataChange) -> None:
 def change_names(names: dict[str, int], change: NameChange) -> None:
     """Do to the names what the change says."""
     match change:
-        case Link(name, inode):
+        case LinkChange(name, inode):
             names[name] = inode
-        case Unlink(name):
+        case UnlinkChange(name):
             names.pop(name, None)
-        case Rename(source, target, inode):
+        case RenameChange(source, target, inode):
             # The source may meanwhile be another file's name, when an earlier change did not survive.
             if names.get(source) == inode:
                 del names[source]

@@ -52,7 +52,7 @@ _CODES: dict[Op, int] = {
 _NOTE = "injected by holdfast.testing.FaultyDisk"
 
 
-class Step(NamedTuple):
+class DiskStep(NamedTuple):
     """One I/O step the disk saw: its number from 1, what it was, and the file's name below the root."""
 
     number: int
@@ -85,14 +85,14 @@ class Fault:
         """Whether a step of this operation counts towards `nth`."""
         return self.op in ("any", op) and _ONLY.get(self.kind, op) == op
 
-    def as_sqlite(self, step: Step) -> Exception:
+    def as_sqlite(self, step: DiskStep) -> Exception:
         """The exception that makes SQLite see what its unix VFS would have told it."""
         error = apsw.exception_for(self._code(step.op))
         error.args = (self._about(step),)
         error.add_note(_NOTE)
         return error
 
-    def as_os(self, step: Step) -> OSError:
+    def as_os(self, step: DiskStep) -> OSError:
         """The exception that `os` would have raised."""
         number = errno.ENOSPC if self.kind in ("enospc", "short_write") else errno.EIO
         error = OSError(number, f"{os.strerror(number)}: {self._about(step)}", step.name)
@@ -106,7 +106,7 @@ class Fault:
             return apsw.SQLITE_IOERR_CORRUPTFS
         return _CODES[op]
 
-    def _about(self, step: Step) -> str:
+    def _about(self, step: DiskStep) -> str:
         return f"injected {self.kind} at step {step.number}: {step.op} {step.name}"
 
 

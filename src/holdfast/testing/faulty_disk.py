@@ -49,7 +49,7 @@ from typing import Self
 import apsw
 
 from holdfast.errors import Invalid
-from holdfast.testing.fault import Fault, Step, was_injected
+from holdfast.testing.fault import DiskStep, Fault, was_injected
 from holdfast.testing.faulty_syscalls import FaultySyscalls
 from holdfast.testing.faulty_vfs import FaultyVFS
 from holdfast.testing.power_cut import PowerCut
@@ -97,7 +97,7 @@ class FaultyDisk:
         return len(self._gate.log)
 
     @property
-    def log(self) -> list[Step]:
+    def log(self) -> list[DiskStep]:
         """The steps so far, as (index, op, name)."""
         return list(self._gate.log)
 
@@ -107,7 +107,7 @@ class FaultyDisk:
         return len(self._gate.failed)
 
     @property
-    def failed(self) -> list[Step]:
+    def failed(self) -> list[DiskStep]:
         """The steps that were failed so far."""
         return list(self._gate.failed)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.errors import Invalid
-from holdfast.testing.disk_change import Change, Truncate, Write, change_data, change_names, reachable
+from holdfast.testing.disk_change import Change, TruncateChange, WriteChange, change_data, change_names, reachable
 
 Survivors = Mapping[int, frozenset[int] | None]
 """Which pending changes survived, by index; for a torn write, which of its sectors."""
@@ -105,12 +105,12 @@ class PowerCut:
         places = [
             (index, boundary)
             for index, change in enumerate(self.pending)
-            if isinstance(change, Write)
+            if isinstance(change, WriteChange)
             for boundary in change.sectors[1:]
         ]
         for index, boundary in random.sample(places, len(places)):
             change = self.pending[index]
-            assert isinstance(change, Write)
+            assert isinstance(change, WriteChange)
             kept = frozenset(range(change.sectors.start, boundary))
             label = f"the first {index + 1} of {len(self.pending)} changes survived, the last one torn"
             yield label, {**_whole(range(index)), index: kept}
@@ -125,7 +125,7 @@ class PowerCut:
         stale: set[tuple[int, int]] = set()
         for index, change in enumerate(self.pending):
             kept = random.random() < keep_change
-            if not isinstance(change, Write):
+            if not isinstance(change, WriteChange):
                 if kept:
                     survivors[index] = None
                 continue
@@ -142,7 +142,7 @@ class PowerCut:
         images: dict[int, bytearray] = {}
         for index in sorted(survivors):
             for change in _parts(self.pending[index], survivors[index]):
-                if isinstance(change, Write | Truncate):
+                if isinstance(change, WriteChange | TruncateChange):
                     if change.inode not in images:
                         images[change.inode] = bytearray(contents[change.inode] or b"")
                     change_data(images[change.inode], change)
@@ -164,7 +164,7 @@ def _whole(indexes: Iterable[int]) -> dict[int, frozenset[int] | None]:
 
 
 def _parts(change: Change, sectors: frozenset[int] | None) -> Iterable[Change]:
-    if sectors is None or not isinstance(change, Write):
+    if sectors is None or not isinstance(change, WriteChange):
         return (change,)
     return (change.part(sector) for sector in sorted(sectors))
 

@@ -31,12 +31,12 @@ from pathlib import Path, PurePosixPath
 from holdfast.testing.disk_change import (
     Change,
     DataChange,
-    Link,
+    LinkChange,
     NameChange,
-    Rename,
-    Truncate,
-    Unlink,
-    Write,
+    RenameChange,
+    TruncateChange,
+    UnlinkChange,
+    WriteChange,
     change_data,
     change_names,
 )
@@ -75,26 +75,26 @@ class Recording:
 
     def wrote(self, inode: int, name: str, offset: int, data: bytes) -> None:
         """Bytes were written; nothing says they are durable."""
-        self._note(Write(inode, name, offset, data))
+        self._note(WriteChange(inode, name, offset, data))
 
     def truncated(self, inode: int, name: str, size: int) -> None:
         """A file got another size."""
-        self._note(Truncate(inode, name, size))
+        self._note(TruncateChange(inode, name, size))
 
     def unlinked(self, name: str) -> None:
         """A name was removed."""
         with self._lock:
-            self._rename_now(Unlink(name))
+            self._rename_now(UnlinkChange(name))
 
     def renamed(self, source: str, target: str) -> None:
         """A name was moved over another; the source was `opened` at some time, or made as a directory."""
         with self._lock:
-            self._rename_now(Rename(source, target, self._names[source]))
+            self._rename_now(RenameChange(source, target, self._names[source]))
 
     def linked(self, source: str, target: str) -> None:
         """A file got a second name; the source was `opened` at some time."""
         with self._lock:
-            self._rename_now(Link(target, self._names[source]))
+            self._rename_now(LinkChange(target, self._names[source]))
 
     def synced(self, inode: int) -> None:
         """The file's content is durable."""
@@ -112,7 +112,7 @@ class Recording:
 
     def name_synced(self, inode: int) -> None:
         """The file's own name is durable."""
-        self._settle_names(lambda change: isinstance(change, Link | Rename) and change.inode == inode)
+        self._settle_names(lambda change: isinstance(change, LinkChange | RenameChange) and change.inode == inode)
 
     def directory_synced(self, directory: str) -> None:
         """Every name directly in the directory is durable, and so is every deletion there."""
@@ -141,7 +141,7 @@ class Recording:
                 self._adopt(str(above))
         inode = len(self._durable)
         self._durable[inode] = image
-        self._rename_now(Link(name, inode))
+        self._rename_now(LinkChange(name, inode))
         return inode
 
     def _adopt(self, name: str) -> int:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.testing.fault import Fault, Op, Step
+from holdfast.testing.fault import DiskStep, Fault, Op
 
 Hook = Callable[[int, Op, str], None]
 
@@ -27,8 +27,8 @@ class StepGate:
 
     def __init__(self, root: Path, fault: Fault | None) -> None:
         self.root = Path(os.path.realpath(root))
-        self.log: list[Step] = []
-        self.failed: list[Step] = []
+        self.log: list[DiskStep] = []
+        self.failed: list[DiskStep] = []
         self.hook: Hook | None = None
         self._fault = fault
         self._matched = 0
@@ -44,17 +44,17 @@ class StepGate:
         with self._lock:
             self._fault, self._matched = fault, 0
 
-    def enter(self, op: Op, name: str) -> tuple[Step, Fault | None]:
+    def enter(self, op: Op, name: str) -> tuple[DiskStep, Fault | None]:
         """Count one step; the fault comes back when this step is to fail."""
         with self._lock:
-            step = Step(len(self.log) + 1, op, name)
+            step = DiskStep(len(self.log) + 1, op, name)
             self.log.append(step)
         if self.hook is not None:
             self.hook(*step)
         with self._lock:
             return step, self._verdict(step)
 
-    def _verdict(self, step: Step) -> Fault | None:
+    def _verdict(self, step: DiskStep) -> Fault | None:
         fault = self._fault
         if fault is None or not fault.matches(step.op):
             return None

@@ -22,9 +22,9 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.compaction.compact_root import compact_with, open_for_compaction
-from holdfast.compaction.compaction_plan import TARGET_BYTES, Run
+from holdfast.compaction.compaction_plan import TARGET_BYTES, FileRun
 from holdfast.compaction.compaction_report import CompactionReport
-from holdfast.compaction.compactor import Made, Progress, make_one
+from holdfast.compaction.compactor import Progress, RunResult, make_one
 from holdfast.compaction.source_files import SourceFiles
 from holdfast.errors import Invalid
 from holdfast.reader.settled_reading import root_place, store_settings
@@ -51,7 +51,7 @@ def compact(
     """Join small segments of a root, as `holdfast.compact` does and with its options; Spark does the work."""
     if getattr(spark, "_jvm", None) is None:
         raise Invalid(
-            "this session is remote, and tasks cannot be given to it one by one",
+            "this session is remote, and cannot run single tasks",
             hint="run the job on the cluster: spark-submit, or holdfast spark compact --master",
         )
     settings = store if isinstance(store, StoreSettings) else store_settings({} if store is None else store)
@@ -67,12 +67,12 @@ class SparkWorkers:
     def __init__(self, spark: SparkSession, place: str, settings: StoreSettings) -> None:
         self._spark, self._place, self._settings = spark, place, settings
 
-    def make(self, store: RootStore, nonce: str, runs: Sequence[Run]) -> list[Made]:
+    def make(self, store: RootStore, nonce: str, runs: Sequence[FileRun]) -> list[RunResult]:
         """See `Workers`."""
         task = _Task(self._place, self._settings, nonce, is_authentic=store.trust.is_authentic)
         sent = [msgspec.msgpack.encode(run) for run in runs]
         found = self._spark.sparkContext.parallelize(sent, len(sent)).mapPartitions(task.run).collect()
-        return [msgspec.msgpack.decode(one, type=Made) for one in found]
+        return [msgspec.msgpack.decode(one, type=RunResult) for one in found]
 
 
 class _Task(msgspec.Struct):
@@ -89,7 +89,7 @@ class _Task(msgspec.Struct):
         files = shared_store(self.place, self.settings, SystemClock())
         opened = SourceFiles(files, self.settings, trusted=self.is_authentic)
         for data in sent:
-            run = msgspec.msgpack.decode(data, type=Run)
+            run = msgspec.msgpack.decode(data, type=FileRun)
             with TemporaryDirectory(prefix="holdfast-compact-") as folder:
                 path = Path(folder) / f"{self.nonce}-{run.numbers[0]}.parquet.tmp"
                 made = make_one(files, run, path, opened, self.nonce, _never)

@@ -29,11 +29,11 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.reader.offsets import require_log
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableSnapshot
-from holdfast.tables.table_run import Position, Run
+from holdfast.tables.table_run import Position, TableRun
 from pyspark_holdfast.pipeline.backfill_range import (
+    BackfillStep,
     Range,
     Reads,
-    Step,
     clipped,
     runs_between,
     spans_between,
@@ -42,15 +42,15 @@ from pyspark_holdfast.pipeline.backfill_range import (
     together,
     wanted_spans,
 )
-from pyspark_holdfast.pipeline.inputs import JOINED, NotYet, Taken, joined_upto
+from pyspark_holdfast.pipeline.inputs import JOINED, InputSlice, NotYet, joined_upto
 from pyspark_holdfast.pipeline.table_columns import configuration_of
 from pyspark_holdfast.pipeline.table_definition import Append, Snapshot, Windowed
-from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
+from pyspark_holdfast.pipeline.table_order import PlannedTable, TableSource
 from pyspark_holdfast.pipeline.table_update import (
     ATTEMPTS,
-    Made,
-    Outcome,
-    Pass,
+    NewFiles,
+    RunPass,
+    TableOutcome,
     beaten,
     checked,
     commit,
@@ -62,14 +62,14 @@ from pyspark_holdfast.pipeline.table_update import (
     stored_schema,
     update,
 )
-from pyspark_holdfast.pipeline.table_writing import Written, write_windows
+from pyspark_holdfast.pipeline.table_writing import WriteResult, write_windows
 
 _STEPS_MAX = 10_000
 """Runs that are computed again at once; each is a job of its own."""
 _RUNS_MAX = 1_000_000
 
 
-def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
+def backfill(planned: PlannedTable, here: RunPass, range_: Range) -> TableOutcome:
     """Compute a range of a table again; offsets that were taken of another log are refused."""
     for marks in filter(None, range_.offsets or ()):
         require_log(
@@ -83,7 +83,7 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
     for _ in range(ATTEMPTS):
         before = checked(planned, here, here.tables.look(planned.name))
         if before.run is None:
-            return Outcome(before, note="there is nothing to compute again: the table has no run yet")
+            return TableOutcome(before, note="there is nothing to compute again: the table has no run yet")
         try:
             if isinstance(planned.table.kind, Append):
                 made = _append(planned, here, before, range_)
@@ -92,17 +92,17 @@ def backfill(planned: PlannedTable, here: Pass, range_: Range) -> Outcome:
         except NotYet as waiting:
             raise NotFound(f"an input is gone: {waiting}", hint="put it back") from None
         if made is None:
-            return Outcome(before, note="the range meets nothing that the table has read")
+            return TableOutcome(before, note="the range meets nothing that the table has read")
         after = commit(planned, here, before, made)
         if after is not None:
-            return Outcome(after, made.taken, made.written)
+            return TableOutcome(after, made.taken, made.written)
     raise beaten(planned)
 
 
 # -- append -----------------------------------------------------------------------------------------------------
 
 
-def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
+def _append(planned: PlannedTable, here: RunPass, before: TableSnapshot, range_: Range) -> NewFiles | None:
     """The runs that meet the range, each computed by itself: rows keep the number of their run."""
     steps = _steps(planned, here, range_)
     if not steps:
@@ -127,12 +127,12 @@ def _append(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
         discard(here.tables, planned.name, added)
         raise
     removed = tuple(file for file in before.files if any(step.first <= file.run <= step.run for step in steps))
-    made = _made(planned, before, schema, Written(tuple(added), removed, 0, rows_out, {}), taken, started)
+    made = _made(planned, before, schema, WriteResult(tuple(added), removed, 0, rows_out, {}), taken, started)
     joined = {JOINED: str(steps[0].run)} if steps[0].is_joined else {}  # only the oldest can be
     return replace(made, configuration={**made.configuration, **joined})
 
 
-def _steps(planned: PlannedTable, here: Pass, range_: Range) -> list[Step]:
+def _steps(planned: PlannedTable, here: RunPass, range_: Range) -> list[BackfillStep]:
     """The runs of a table that a range meets."""
     known = steps_of([run for _, run in here.tables.log(planned.name).runs(_RUNS_MAX)])
     tables = [source.name for source in planned.new if source.kind == "table"]
@@ -140,7 +140,7 @@ def _steps(planned: PlannedTable, here: Pass, range_: Range) -> list[Step]:
     return steps_in(planned, range_, together(planned, known, joined), here.inputs.topics.between)
 
 
-def _require_behind(planned: PlannedTable, here: Pass, steps: Sequence[Step]) -> None:
+def _require_behind(planned: PlannedTable, here: RunPass, steps: Sequence[BackfillStep]) -> None:
     """Refuse to join runs of which a reader has read some: it would get their rows again with the others."""
     for step in steps:
         for reader in here.readers.get(planned.name, ()) if step.is_joined else ():
@@ -154,7 +154,7 @@ def _require_behind(planned: PlannedTable, here: Pass, steps: Sequence[Step]) ->
                 )
 
 
-def _between(here: Pass, source: Source, before: Reads, after: Reads) -> Taken:
+def _between(here: RunPass, source: TableSource, before: Reads, after: Reads) -> InputSlice:
     """What was read of an input between two positions, as it is now."""
     if source.is_whole:
         return here.inputs.take(source, None)
@@ -167,7 +167,7 @@ def _between(here: Pass, source: Source, before: Reads, after: Reads) -> Taken:
 # -- keyed and windowed -----------------------------------------------------------------------------------------
 
 
-def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> Made | None:
+def _others(planned: PlannedTable, here: RunPass, before: TableSnapshot, range_: Range) -> NewFiles | None:
     assert before.run is not None
     reads = before.run.reads
     everything = [_between(here, source, {}, reads) for source in planned.sources]
@@ -190,14 +190,18 @@ def _others(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Ra
     return _made(planned, before, made.schema, made.written, [some], made.started_ms)
 
 
-def _forgetful(run: Run) -> Run:
+def _forgetful(run: TableRun) -> TableRun:
     """The newest run without what it remembers of rows, for a table that is built anew."""
     return msgspec.structs.replace(run, tombstones={})
 
 
 def _windows(
-    planned: PlannedTable, here: Pass, before: TableSnapshot, some: Sequence[Taken], everything: Sequence[Taken]
-) -> Made:
+    planned: PlannedTable,
+    here: RunPass,
+    before: TableSnapshot,
+    some: Sequence[InputSlice],
+    everything: Sequence[InputSlice],
+) -> NewFiles:
     """The windows that rows of the range fall into, from all rows that the table has read."""
     started, spark, kind = here.clock.now_us() // 1000, here.spark(), planned.table.kind
     assert isinstance(kind, Windowed)
@@ -218,7 +222,7 @@ def _windows(
     return _made(planned, before, schema, written, [everything], started)
 
 
-def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: Range) -> list[Taken]:
+def _in_range(planned: PlannedTable, here: RunPass, before: TableSnapshot, range_: Range) -> list[InputSlice]:
     """What the table has read in the range, of each input; whole inputs as they are."""
     assert before.run is not None
     reads = before.run.reads
@@ -230,7 +234,9 @@ def _in_range(planned: PlannedTable, here: Pass, before: TableSnapshot, range_: 
     return [_cut(here, source, reads, wanted) for source in planned.sources]
 
 
-def _cut(here: Pass, source: Source, reads: Reads, wanted: Mapping[str, dict[int, tuple[int, int]]]) -> Taken:
+def _cut(
+    here: RunPass, source: TableSource, reads: Reads, wanted: Mapping[str, dict[int, tuple[int, int]]]
+) -> InputSlice:
     if source.is_whole:
         return here.inputs.take(source, None)
     if source.kind == "table":  # a range of offsets or times says nothing about tables
@@ -251,7 +257,7 @@ def _require_positions(planned: PlannedTable, reads: Mapping[str, Position]) -> 
         )
 
 
-def _require_there(here: Pass, taken: Sequence[Sequence[Taken]]) -> None:
+def _require_there(here: RunPass, taken: Sequence[Sequence[InputSlice]]) -> None:
     """Refuse a range of which retention has removed records, before anything is computed."""
     for inputs in taken:
         for one in inputs:
@@ -263,7 +269,7 @@ def _require_there(here: Pass, taken: Sequence[Sequence[Taken]]) -> None:
                     raise NotFound(
                         f"records that are needed have expired topic={one.source.name} partition={part}"
                         f" offsets={begin}..{min(end, begins[part]) - 1} first_left={begins[part]}",
-                        hint="the rows that were made of them stay as they are: give a range that begins later",
+                        hint="the rows derived from them stay as they are: choose a range that begins later",
                     )
 
 
@@ -271,14 +277,14 @@ def _made(
     planned: PlannedTable,
     before: TableSnapshot,
     schema: pa.Schema | None,
-    written: Written,
-    taken: Sequence[Sequence[Taken]],
+    written: WriteResult,
+    taken: Sequence[Sequence[InputSlice]],
     started: int,
-) -> Made:
+) -> NewFiles:
     assert before.run is not None
     assert schema is not None
     read = tuple(_joined(each) for each in zip(*taken, strict=True))
-    return Made(
+    return NewFiles(
         written,
         schema,
         before.run.reads,
@@ -290,7 +296,7 @@ def _made(
     )
 
 
-def _joined(parts: Sequence[Taken]) -> Taken:
+def _joined(parts: Sequence[InputSlice]) -> InputSlice:
     """What was read of an input in several steps, in numbers."""
     spans: dict[int, tuple[int, int]] = {}
     for one in parts:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from holdfast.errors import Invalid
 from holdfast.model.record import microseconds
-from holdfast.reader.offsets import Marks, parse_offsets
+from holdfast.reader.offsets import ReadMarks, parse_offsets
 from holdfast.reader.read_options import parse_time
-from holdfast.tables.table_run import Position, Run
-from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
+from holdfast.tables.table_run import Position, TableRun
+from pyspark_holdfast.pipeline.table_order import PlannedTable, TableSource
 from pyspark_holdfast.pipeline.topic_input import Spans
 
 Bound = int | str | datetime | Mapping[str, Mapping[str, int]] | None
@@ -37,7 +37,7 @@ class Range:
     """First and last run, both included."""
     times: tuple[int | None, int | None] | None = None
     """Microseconds since 1970: the first, and the one behind the last."""
-    offsets: tuple[Marks | None, Marks | None] | None = None
+    offsets: tuple[ReadMarks | None, ReadMarks | None] | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -66,7 +66,9 @@ def parse_range(begin: Bound, end: Bound) -> Range:
         times = (first.us if isinstance(first, _Time) else None, last.us if isinstance(last, _Time) else None)
         _require_order(times[0] is None or times[1] is None or times[0] < times[1])
         return Range(times=times)
-    return Range(offsets=(first if isinstance(first, Marks) else None, last if isinstance(last, Marks) else None))
+    return Range(
+        offsets=(first if isinstance(first, ReadMarks) else None, last if isinstance(last, ReadMarks) else None)
+    )
 
 
 class _Run(NamedTuple):
@@ -77,7 +79,7 @@ class _Time(NamedTuple):
     us: int
 
 
-def _bound(given: Bound) -> _Run | _Time | Marks | None:
+def _bound(given: Bound) -> _Run | _Time | ReadMarks | None:
     if given is None or (isinstance(given, str) and not given.strip()):
         return None
     if isinstance(given, datetime):
@@ -92,7 +94,7 @@ def _bound(given: Bound) -> _Run | _Time | Marks | None:
     if text.startswith("{"):
         return parse_offsets(text, least=0)
     if isinstance(given, bool) or (isinstance(given, int) and not 1 <= given < _RUN_MAX):
-        raise Invalid(f"this is no run of a table given={given}", hint=_HINT)
+        raise Invalid(f"this is not a run of a table given={given}", hint=_HINT)
     if text.isascii() and text.isdigit() and 1 <= int(text) < _RUN_MAX:
         return _Run(int(text))
     try:
@@ -109,7 +111,7 @@ def _require_order(is_fine: bool) -> None:
 # -- what runs have read ----------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class BackfillStep(NamedTuple):
     """A run of a table and what it read; or several runs together, where it is not known any more which read what."""
 
     first: int
@@ -125,21 +127,21 @@ class Step(NamedTuple):
         return self.first < self.run
 
 
-def steps_of(runs: Sequence[Run]) -> list[Step]:
+def steps_of(runs: Sequence[TableRun]) -> list[BackfillStep]:
     """The runs that read something new, in their order; backfills do not count.
 
     `runs` are all that are known, up to the newest. Commits of older ones are removed in time; what those runs read
     together is still known, because positions tell where reading began.
     """
     known = sorted(runs, key=lambda run: run.run)
-    found = [Step(1, one.run, {}, one.reads) for one in known[:1]]
+    found = [BackfillStep(1, one.run, {}, one.reads) for one in known[:1]]
     for before, one in pairwise(known):
         if one.reason == "run":
-            found.append(Step(one.run, one.run, before.reads, one.reads))
+            found.append(BackfillStep(one.run, one.run, before.reads, one.reads))
     return found
 
 
-def spans_between(source: Source, before: Reads, after: Reads) -> Spans:
+def spans_between(source: TableSource, before: Reads, after: Reads) -> Spans:
     """The offsets of a topic between two positions."""
     now = after.get(source.key)
     if now is None:
@@ -149,14 +151,14 @@ def spans_between(source: Source, before: Reads, after: Reads) -> Spans:
     return {int(part): (marks.get(part, now.begins.get(part, end)), end) for part, end in now.marks.items()}
 
 
-def runs_between(source: Source, before: Reads, after: Reads) -> tuple[int, int]:
+def runs_between(source: TableSource, before: Reads, after: Reads) -> tuple[int, int]:
     """The runs of a table between two positions: those behind the first, up to the second."""
     now, earlier = after.get(source.key), before.get(source.key)
     upto = 0 if now is None else now.run
     return (0 if earlier is None else min(earlier.run, upto)), upto
 
 
-def together(planned: PlannedTable, steps: Sequence[Step], joined: Mapping[str, int]) -> list[Step]:
+def together(planned: PlannedTable, steps: Sequence[BackfillStep], joined: Mapping[str, int]) -> list[BackfillStep]:
     """The same steps, with those as one that read rows of a table which are not told apart by its runs any more.
 
     `joined` tells up to which run of each table that is so. What one of these steps read cannot be said without the
@@ -170,7 +172,7 @@ def together(planned: PlannedTable, steps: Sequence[Step], joined: Mapping[str, 
                 last = at
     if not last:
         return list(steps)
-    return [Step(steps[0].first, steps[last].run, steps[0].before, steps[last].after), *steps[last + 1 :]]
+    return [BackfillStep(steps[0].first, steps[last].run, steps[0].before, steps[last].after), *steps[last + 1 :]]
 
 
 # -- the range ------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict
     others = sorted({topic for topic, _ in {**begins, **ends}} - set(topics))
     if others:
         raise Invalid(
-            f"offsets are given for what the table does not read table={planned.name} topic={others[0]}",
+            f"offsets name what the table does not read table={planned.name} topic={others[0]}",
             hint=f"it reads {', '.join(topics)}",
         )
     found: dict[str, Spans] = {}
@@ -204,7 +206,9 @@ def wanted_spans(planned: PlannedTable, range_: Range, between: Between) -> dict
     return found
 
 
-def steps_in(planned: PlannedTable, range_: Range, steps: Sequence[Step], between: Between) -> list[Step]:
+def steps_in(
+    planned: PlannedTable, range_: Range, steps: Sequence[BackfillStep], between: Between
+) -> list[BackfillStep]:
     """The runs that a range meets."""
     if range_.is_everything:
         return list(steps)
@@ -215,7 +219,7 @@ def steps_in(planned: PlannedTable, range_: Range, steps: Sequence[Step], betwee
     return [step for step in steps if _meets(planned, step, wanted)]
 
 
-def _meets(planned: PlannedTable, step: Step, wanted: Mapping[str, Spans]) -> bool:
+def _meets(planned: PlannedTable, step: BackfillStep, wanted: Mapping[str, Spans]) -> bool:
     for source in planned.new:
         asked = wanted.get(source.name, {}) if source.kind == "topic" else {}
         read = spans_between(source, step.before, step.after) if asked else {}

@@ -28,9 +28,9 @@ from holdfast.tables import table_layout
 from holdfast.tables.data_file import ROWS_UNKNOWN, DataFile, FileWriter, conformed, read_file
 from holdfast.tables.merging import (
     Combine,
-    Gathering,
     Latest,
     Merge,
+    MergeBuffer,
     Replacement,
     from_tombstones,
     live_and_deleted,
@@ -41,14 +41,14 @@ from pyspark_holdfast.pipeline.table_columns import BUCKET, ROWS, WINDOW_START
 from pyspark_holdfast.pipeline.table_place import TablePlace
 
 RESULT = "result binary"
-"""The schema of what tasks give back: one `Part`, packed, per row."""
+"""The schema of what tasks give back: one `TaskResult`, packed, per row."""
 
 _FILES_FEW = 8
 _FILE_BYTES_LARGE = 32 * 2**20
 _EPOCH = date(1970, 1, 1)
 
 
-class Failure(msgspec.Struct):
+class TaskFailure(msgspec.Struct):
     """An error of ours on its way to the driver. Spark would make one of its own of it, with a traceback."""
 
     kind: str
@@ -56,7 +56,7 @@ class Failure(msgspec.Struct):
     hint: str
 
     @classmethod
-    def of(cls, error: HoldfastError) -> Failure:
+    def of(cls, error: HoldfastError) -> TaskFailure:
         """Pack an error."""
         kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
         return cls(kind, error.message, error.hint)
@@ -69,7 +69,7 @@ class Failure(msgspec.Struct):
 _KINDS: dict[str, type[HoldfastError]] = {one.__name__: one for one in (Corrupt, Full, Invalid, NotFound, Unavailable)}
 
 
-class Part(msgspec.Struct):
+class TaskResult(msgspec.Struct):
     """What was done to one bucket, or by one task."""
 
     added: list[DataFile] = []
@@ -80,11 +80,11 @@ class Part(msgspec.Struct):
     bucket: str = ""
     tombstones: str | None = None
     """The file with the deleted keys of the bucket, as it is now; None if there are none."""
-    failure: Failure | None = None
+    failure: TaskFailure | None = None
 
 
 @dataclass(frozen=True)
-class Output:
+class TaskOutput:
     """Where files go, and what their names and columns are."""
 
     place: TablePlace
@@ -109,17 +109,17 @@ class Output:
             folder=table_layout.DELETED,
         )
 
-    def told(self, parts: Iterator[Part]) -> Iterator[pa.RecordBatch]:
+    def told(self, parts: Iterator[TaskResult]) -> Iterator[pa.RecordBatch]:
         """What goes back to the driver; at the first error of ours, that error."""
         hush_closed_pipes()
         try:
             for part in each_in_short(self.place, _within_memory(parts)):
                 yield packed(part)
         except HoldfastError as error:
-            yield packed(Part(failure=Failure.of(error)))
+            yield packed(TaskResult(failure=TaskFailure.of(error)))
 
 
-def _within_memory(parts: Iterator[Part]) -> Iterator[Part]:
+def _within_memory(parts: Iterator[TaskResult]) -> Iterator[TaskResult]:
     try:
         yield from parts
     except (MemoryError, pa.ArrowCapacityError, pa.ArrowInvalid) as error:
@@ -138,26 +138,26 @@ def _within_memory(parts: Iterator[Part]) -> Iterator[Part]:
 class RowsTask:
     """Rows of append and snapshot tables."""
 
-    output: Output
+    output: TaskOutput
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark."""
         return self.output.told(self._parts(batches))
 
-    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TaskResult]:
         rows = 0
         with self.output.writer() as writer:
             for batch in batches:
                 writer.write(batch)
                 rows += batch.num_rows
-            yield Part(writer.finish(), rows_in=rows, rows_out=rows)
+            yield TaskResult(writer.finish(), rows_in=rows, rows_out=rows)
 
 
 # -- rows that are merged -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Stored:
+class BucketContents:
     """What a table has in one bucket."""
 
     files: tuple[DataFile, ...] = ()
@@ -168,10 +168,10 @@ class Stored:
 class MergeTask:
     """Rows of keyed and windowed tables, bucket by bucket."""
 
-    output: Output
+    output: TaskOutput
     incoming: pa.Schema
     """The columns that rows come with: the table's, and some that are not stored."""
-    stored: dict[str, Stored]
+    stored: dict[str, BucketContents]
     """By the name of a bucket."""
     rule: Latest | Combine
     days: int = 0
@@ -183,13 +183,13 @@ class MergeTask:
         """Called by Spark, with rows in the order of their buckets."""
         return self.output.told(self._parts(batches))
 
-    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TaskResult]:
         for number, pieces in groupby(_pieces(batches, self.incoming), itemgetter(0)):
             yield self._changed(number, (rows for _, rows in pieces))
 
-    def _changed(self, number: int, pieces: Iterator[pa.Table]) -> Part:
-        part = Part(bucket=day_name(number * self.days) if self.days else str(number))
-        stored = self.stored.get(part.bucket, Stored())
+    def _changed(self, number: int, pieces: Iterator[pa.Table]) -> TaskResult:
+        part = TaskResult(bucket=day_name(number * self.days) if self.days else str(number))
+        stored = self.stored.get(part.bucket, BucketContents())
         merge = self._merge(pieces, part)
         with self._graves() as graves, self.output.writer(part.bucket) as writer:
             is_same = self._pass_tombstones(merge, stored.tombstones, graves)
@@ -205,8 +205,8 @@ class MergeTask:
         part.rows_out = len(live) + len(deleted)
         return part
 
-    def _merge(self, pieces: Iterator[pa.Table], part: Part) -> Merge | Replacement:
-        changes = Gathering(self.rule)
+    def _merge(self, pieces: Iterator[pa.Table], part: TaskResult) -> Merge | Replacement:
+        changes = MergeBuffer(self.rule)
         for rows in pieces:
             changes.add(rows)
             part.rows_in += pc.sum(rows.column(ROWS)).as_py() if self.days else len(rows)
@@ -298,14 +298,14 @@ def _write(writer: FileWriter, rows: pa.Table) -> None:
         writer.write(batch)
 
 
-def packed(part: Part) -> pa.RecordBatch:
+def packed(part: TaskResult) -> pa.RecordBatch:
     """What a task gives back, as Spark takes it."""
     return pa.record_batch([pa.array([msgspec.msgpack.encode(part)], pa.binary())], names=["result"])
 
 
-def unpacked(results: Iterable[bytes | bytearray]) -> list[Part]:
+def unpacked(results: Iterable[bytes | bytearray]) -> list[TaskResult]:
     """What tasks gave back; raises what they could not do."""
-    parts = [msgspec.msgpack.decode(bytes(result), type=Part) for result in results]
+    parts = [msgspec.msgpack.decode(bytes(result), type=TaskResult) for result in results]
     for part in parts:
         if part.failure is not None:
             raise part.failure.unpacked()

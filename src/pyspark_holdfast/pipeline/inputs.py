@@ -23,9 +23,9 @@ from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableLog, TableSnapshot
 from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.run_report import InputReport
-from pyspark_holdfast.pipeline.table_order import Source
+from pyspark_holdfast.pipeline.table_order import TableSource
 from pyspark_holdfast.pipeline.table_place import TablePlace
-from pyspark_holdfast.pipeline.topic_input import Spans, Topics
+from pyspark_holdfast.pipeline.topic_input import RootTopics, Spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,10 +41,10 @@ class NotYet(Exception):
 
 
 @dataclass(frozen=True)
-class Taken:
+class InputSlice:
     """What a run takes of one input."""
 
-    source: Source
+    source: TableSource
     before: Position | None
     """How far it was read; None: not at all."""
     after: Position
@@ -61,7 +61,7 @@ class Taken:
         return self.rows > 0
 
 
-class Tables:
+class PipelineTables:
     """The tables of a pipeline, as they are in one run: each is looked at once, and what a run commits is known."""
 
     def __init__(self, url: str, settings: StoreSettings, store: Store, clock: Clock) -> None:
@@ -109,16 +109,16 @@ class Tables:
 class Inputs:
     """Takes what is new, or all, of topics and tables."""
 
-    def __init__(self, topics: Topics, tables: Tables) -> None:
+    def __init__(self, topics: RootTopics, tables: PipelineTables) -> None:
         self.topics, self.tables = topics, tables
 
-    def take(self, source: Source, before: Position | None) -> Taken:
+    def take(self, source: TableSource, before: Position | None) -> InputSlice:
         """What a table reads of an input that it has read so far; raises NotYet."""
         return self._of_topic(source, before) if source.kind == "topic" else self._of_table(source, before)
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    def _of_topic(self, source: Source, before: Position | None) -> Taken:
+    def _of_topic(self, source: TableSource, before: Position | None) -> InputSlice:
         name, topics = source.name, self.topics
         if before is None and topics.is_empty():
             raise NotYet(f"waiting for topic {name!r}: nothing is settled at the root yet root={topics.place}")
@@ -133,12 +133,12 @@ class Inputs:
     tables_known: Sequence[str] = ()
     """Names of the pipeline's tables, for suggestions."""
 
-    def of_spans(self, source: Source, before: Position | None, spans: Spans) -> Taken:
+    def of_spans(self, source: TableSource, before: Position | None, spans: Spans) -> InputSlice:
         """Some offsets of a topic."""
         marks = {str(part): end for part, (_, end) in sorted(spans.items())}
         begins = {str(part): begin for part, (begin, _) in sorted(spans.items())}
         begins |= before.begins if before is not None and not source.is_whole else {}
-        return Taken(
+        return InputSlice(
             source,
             before,
             Position(source=self.topics.root.log, marks=marks, begins=begins),
@@ -149,7 +149,7 @@ class Inputs:
 
     # -- tables -------------------------------------------------------------------------------------------
 
-    def _of_table(self, source: Source, before: Position | None) -> Taken:
+    def _of_table(self, source: TableSource, before: Position | None) -> InputSlice:
         snapshot = self.tables.snapshot(source.name)
         if snapshot.schema is None or snapshot.run is None:
             if before is not None:
@@ -163,11 +163,11 @@ class Inputs:
         _require_apart(source, since, snapshot)
         return self.of_runs(source, before, since, snapshot.run.run)
 
-    def of_runs(self, source: Source, before: Position | None, since: int, upto: int) -> Taken:
+    def of_runs(self, source: TableSource, before: Position | None, since: int, upto: int) -> InputSlice:
         """Rows that runs of a table have written: later ones than `since`, up to one."""
         snapshot = self.tables.snapshot(source.name)
         files = [file for file in snapshot.files if source.is_whole or since < file.run <= upto]
-        return Taken(
+        return InputSlice(
             source,
             before,
             Position(source=snapshot.table_id, version=snapshot.version, run=upto),
@@ -176,14 +176,14 @@ class Inputs:
             {},
         )
 
-    def require_same(self, source: Source, read: Position | None) -> None:
+    def require_same(self, source: TableSource, read: Position | None) -> None:
         """Refuse another log or table than the one that was read."""
         is_topic = source.kind == "topic"
         _require(source, read, self.topics.root.log if is_topic else self.tables.snapshot(source.name).table_id)
 
     # -- reports ------------------------------------------------------------------------------------------
 
-    def report(self, taken: Taken) -> InputReport:
+    def report(self, taken: InputSlice) -> InputReport:
         """What was read, in numbers, and how much more there is now."""
         source, before, after = taken.source, taken.before, taken.after
         if source.kind == "table":
@@ -237,17 +237,17 @@ def joined_upto(snapshot: TableSnapshot) -> int:
     return int(told) if told.isascii() and told.isdigit() and len(told) < 16 else 0
 
 
-def _require_apart(source: Source, since: int, snapshot: TableSnapshot) -> None:
+def _require_apart(source: TableSource, since: int, snapshot: TableSnapshot) -> None:
     """Refuse to go on within runs whose rows are told apart no longer."""
     joined = joined_upto(snapshot)
     if 0 < since < joined:
         raise Invalid(
             f"a backfill has joined runs of which some were read input={source.name} read={since} joined={joined}",
-            hint="build the table anew: give it another name, or remove its folder, and run again",
+            hint="rebuild the table: give it another name, or remove its folder, and run again",
         )
 
 
-def _require(source: Source, before: Position | None, found: str) -> None:
+def _require(source: TableSource, before: Position | None, found: str) -> None:
     """Refuse another log or table than the one that was read."""
     if before is not None and before.source != found:
         raise Invalid(

@@ -36,7 +36,7 @@ from holdfast.signals import Flag
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.backfill import backfill
 from pyspark_holdfast.pipeline.backfill_range import Bound, parse_range
-from pyspark_holdfast.pipeline.inputs import Inputs, Tables
+from pyspark_holdfast.pipeline.inputs import Inputs, PipelineTables
 from pyspark_holdfast.pipeline.repeating import interval_of, repeat, stopping
 from pyspark_holdfast.pipeline.reports.report_files import ReportFiles
 from pyspark_holdfast.pipeline.run_report import RunReport, TableReport
@@ -44,8 +44,8 @@ from pyspark_holdfast.pipeline.table_definition import Table
 from pyspark_holdfast.pipeline.table_order import PlannedTable, chosen, ordered, readers_of
 from pyspark_holdfast.pipeline.table_reading import tables_url
 from pyspark_holdfast.pipeline.table_reports import TableStatus, failed_names, failed_report, table_report, table_status
-from pyspark_holdfast.pipeline.table_update import Outcome, Pass, update
-from pyspark_holdfast.pipeline.topic_input import Topics, check_options
+from pyspark_holdfast.pipeline.table_update import RunPass, TableOutcome, update
+from pyspark_holdfast.pipeline.topic_input import RootTopics, check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,9 +102,9 @@ class Pipeline:
         self.options = given
         self.settings = _settings(store, given)
         self.reports: str | None = _reports_place(reports, self.tables_url)
-        topics = Topics(self.root, given, self._clock)
+        topics = RootTopics(self.root, given, self._clock)
         opened = shared_store(self.tables_url, self.settings, self._clock)
-        self._inputs = Inputs(topics, Tables(self.tables_url, self.settings, opened, self._clock))
+        self._inputs = Inputs(topics, PipelineTables(self.tables_url, self.settings, opened, self._clock))
         self._inputs.tables_known = [planned.name for planned in self.planned]
         self._running, self._kept_at, self._starting = Lock(), -inf, 0.0
 
@@ -137,7 +137,7 @@ class Pipeline:
         reason: Literal["run", "backfill"],
         spark: Session,
         progress: Progress | None,
-        work: Callable[[Pass], list[TableReport]],
+        work: Callable[[RunPass], list[TableReport]],
     ) -> RunReport:
         if not self._running.acquire(blocking=False):
             raise Unavailable(
@@ -146,7 +146,7 @@ class Pipeline:
         try:
             self._inputs.topics.look_again()
             self._inputs.tables.look_again()
-            here = Pass(
+            here = RunPass(
                 self.name,
                 str(uuid.UUID(bytes=self._clock.random_bytes(16), version=4)),
                 self._inputs,
@@ -173,7 +173,7 @@ class Pipeline:
             self._running.release()
 
     def _tables(
-        self, planned: Sequence[PlannedTable], here: Pass, is_stopped: Callable[[], bool] = lambda: False
+        self, planned: Sequence[PlannedTable], here: RunPass, is_stopped: Callable[[], bool] = lambda: False
     ) -> list[TableReport]:
         reports: list[TableReport] = []
         for one in planned:
@@ -188,7 +188,7 @@ class Pipeline:
             _tell(reports[-1], here)
         return reports
 
-    def _table(self, planned: PlannedTable, here: Pass, work: Callable[[], Outcome]) -> TableReport:
+    def _table(self, planned: PlannedTable, here: RunPass, work: Callable[[], TableOutcome]) -> TableReport:
         """Do something to a table, and say what came of it: whatever the user's function raises, the others go on."""
         started_ms, begun = self._clock.now_us() // 1000, self._worked()
         try:
@@ -256,7 +256,7 @@ class Pipeline:
         """
         planned, range_ = chosen(self.planned, [table])[0], parse_range(begin, end)
 
-        def work(here: Pass) -> list[TableReport]:
+        def work(here: RunPass) -> list[TableReport]:
             report = self._table(planned, here, lambda: backfill(planned, here, range_))
             report = msgspec.structs.replace(report, note=report.note or self._needs_backfill(report))
             _tell(report, here)
@@ -281,7 +281,7 @@ class Pipeline:
         for planned in self.planned:
             self._inputs.tables.log(planned.name).clean(self.keep_ms)
 
-    def _clean(self, report: RunReport, here: Pass) -> None:
+    def _clean(self, report: RunReport, here: RunPass) -> None:
         for table in report.tables:
             if table.outcome != "written" or table.run % _CLEAN_EACH:
                 continue
@@ -323,8 +323,8 @@ class Pipeline:
     def status(self) -> list[TableStatus]:
         """All tables as they are, and how far they are behind what is settled. Needs no Spark."""
         inputs = Inputs(
-            Topics(self.root, self.options, self._clock),
-            Tables(self.tables_url, self.settings, self._inputs.tables.store, self._clock),
+            RootTopics(self.root, self.options, self._clock),
+            PipelineTables(self.tables_url, self.settings, self._inputs.tables.store, self._clock),
         )
         return [table_status(planned, inputs) for planned in self.planned]
 
@@ -363,7 +363,7 @@ def _session(given: Session) -> SparkSession:
     made = given() if callable(given) else given
     if getattr(made, "_jvm", None) is None:
         raise Invalid(
-            "this session is remote, and tasks of a pipeline cannot be given to it",
+            "this session is remote, and cannot run the tasks of a pipeline",
             hint="run the pipeline on the cluster: spark-submit FILE.py, or holdfast spark pipeline run --master",
         )
     return made
@@ -373,7 +373,7 @@ def _silent(line: str) -> None:
     """Nobody asked for progress."""
 
 
-def _tell(report: TableReport, here: Pass) -> None:
+def _tell(report: TableReport, here: RunPass) -> None:
     what = {
         "written": f"{report.rows_out} rows written, run {report.run}",
         "unchanged": report.note or "nothing new",

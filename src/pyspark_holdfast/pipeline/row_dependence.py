@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Invalid
 from pyspark_holdfast.pipeline.table_definition import Snapshot
-from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
+from pyspark_holdfast.pipeline.table_order import PlannedTable, TableSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ def is_checked(planned: PlannedTable) -> bool:
     return bool(planned.new) and not isinstance(planned.table.kind, Snapshot) and not planned.table.per_run
 
 
-def named(source: Source, number: int, frame: DataFrame) -> DataFrame:
+def named(source: TableSource, number: int, frame: DataFrame) -> DataFrame:
     """An input under the name by which it is found in a plan."""
     return frame.alias(f"{_WHOLE if source.is_whole else _NEW}{number}")
 

@@ -218,7 +218,7 @@ def table(
         if not found:
             raise Invalid(f"a table needs an input table={called}", hint='inputs="orders", or an argument of that name')
         if per_run and isinstance(kind, Snapshot):
-            raise Invalid(f"a snapshot is always made of all rows table={called}", hint="leave per_run out")
+            raise Invalid(f"a snapshot is always computed from all rows table={called}", hint="leave per_run out")
         text = description or inspect.getdoc(function) or ""
         return Table(called, function, found, kind or Append(), text, per_run)
 

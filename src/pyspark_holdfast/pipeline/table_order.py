@@ -16,7 +16,7 @@ from pyspark_holdfast.pipeline.table_definition import Append, Input, Keyed, Sna
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """An input of a table, found: a topic of the root, or a table of the pipeline."""
 
     name: str
@@ -35,7 +35,7 @@ class PlannedTable:
     """A table and where its rows come from."""
 
     table: Table
-    sources: tuple[Source, ...]
+    sources: tuple[TableSource, ...]
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class PlannedTable:
         return self.table.name
 
     @property
-    def new(self) -> tuple[Source, ...]:
+    def new(self) -> tuple[TableSource, ...]:
         """What it reads row by row, each once."""
         return tuple(source for source in self.sources if not source.is_whole)
 
@@ -106,7 +106,7 @@ def _by_name(tables: Sequence[Table]) -> dict[str, Table]:
     return found
 
 
-def _sources(table: Table, by_name: Mapping[str, Table]) -> Iterable[Source]:
+def _sources(table: Table, by_name: Mapping[str, Table]) -> Iterable[TableSource]:
     for given in table.inputs:
         is_whole = given.is_whole or isinstance(table.kind, Snapshot)
         others = by_name.keys() - {table.name}  # under its own name a table reads a topic: none reads itself
@@ -115,7 +115,9 @@ def _sources(table: Table, by_name: Mapping[str, Table]) -> Iterable[Source]:
             raise Invalid(
                 f"there is no table {given.name!r}{meant(given.name, by_name)} table={table.name}", hint=listed(by_name)
             )
-        yield Source(given.name, "table" if is_table else "topic", is_whole, _options(table, given, is_table=is_table))
+        yield TableSource(
+            given.name, "table" if is_table else "topic", is_whole, _options(table, given, is_table=is_table)
+        )
 
 
 def _options(table: Table, given: Input, *, is_table: bool) -> Mapping[str, str]:
@@ -130,7 +132,7 @@ def _check(planned: PlannedTable, by_name: Mapping[str, Table]) -> None:
     keys = [source.key for source in planned.sources]
     for key in keys:
         if keys.count(key) > 1:
-            raise Invalid(f"an input is given twice table={planned.name} input={key}", hint="use its DataFrame twice")
+            raise Invalid(f"an input is named twice table={planned.name} input={key}", hint="use its DataFrame twice")
     for source in planned.new:
         if source.kind == "table" and not isinstance(by_name[source.name].kind, Append):
             raise Invalid(

@@ -117,7 +117,7 @@ def _blame(place: TablePlace, files: Sequence[DataFile]) -> None:
         if there is None:
             raise NotFound(
                 f"a file of the table is gone table={place.name} file={file.path}",
-                hint="this version is older than what the pipeline keeps (keep=…), or somebody has removed the file",
+                hint="this version is older than what the pipeline keeps (keep=…), or the file was removed",
             )
         if there.size != file.size:
             raise Corrupt(

@@ -11,8 +11,8 @@ from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.inputs import Inputs, columns_of, lag_of
 from pyspark_holdfast.pipeline.reports.failure_words import Words, told
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
-from pyspark_holdfast.pipeline.table_order import PlannedTable, Source
-from pyspark_holdfast.pipeline.table_update import Outcome, Pass
+from pyspark_holdfast.pipeline.table_order import PlannedTable, TableSource
+from pyspark_holdfast.pipeline.table_update import RunPass, TableOutcome
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,9 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.lag for one in self.inputs if one.kind == "topic")
 
 
-def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms: int, seconds: float) -> TableReport:
+def table_report(
+    planned: PlannedTable, here: RunPass, outcome: TableOutcome, started_ms: int, seconds: float
+) -> TableReport:
     """What a run did to a table."""
     snapshot, written = outcome.snapshot, outcome.written
     return TableReport(
@@ -74,7 +76,7 @@ def table_report(planned: PlannedTable, here: Pass, outcome: Outcome, started_ms
 
 
 def failed_report(
-    planned: PlannedTable, here: Pass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
+    planned: PlannedTable, here: RunPass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
 ) -> TableReport:
     """A table that failed, or was skipped because one that it reads failed."""
     words = Words("", "", "") if error is None else told(error)
@@ -123,7 +125,7 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
     )
 
 
-def _standing(source: Source, read: Position | None, inputs: Inputs) -> InputReport:
+def _standing(source: TableSource, read: Position | None, inputs: Inputs) -> InputReport:
     """How far an input was read, and what is left of it."""
     if source.kind == "table":
         now, version = inputs.tables.snapshot(source.name), -1 if read is None else read.version

@@ -25,14 +25,14 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.tables import table_layout
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.table_log import TableChange, TableSnapshot, retention
-from holdfast.tables.table_run import Position, Reason, Run
+from holdfast.tables.table_run import Position, Reason, TableRun
 from holdfast.tables.table_schema import grown
-from pyspark_holdfast.pipeline.inputs import Inputs, NotYet, Tables, Taken
+from pyspark_holdfast.pipeline.inputs import Inputs, InputSlice, NotYet, PipelineTables
 from pyspark_holdfast.pipeline.row_dependence import is_checked, named, require_single_rows
 from pyspark_holdfast.pipeline.table_columns import configuration_of, require_same_rule, stored_columns
 from pyspark_holdfast.pipeline.table_definition import Append, Keyed, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable
-from pyspark_holdfast.pipeline.table_writing import Written, write_latest, write_rows, write_windows
+from pyspark_holdfast.pipeline.table_writing import WriteResult, write_latest, write_rows, write_windows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ ATTEMPTS = 5
 
 
 @dataclass
-class Pass:
+class RunPass:
     """What the tables of one run of a pipeline share."""
 
     pipeline: str
@@ -59,7 +59,7 @@ class Pass:
     """How long files stay that a newer version has replaced."""
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> PipelineTables:
         """The tables as they are in this run."""
         return self.inputs.tables
 
@@ -68,12 +68,12 @@ class Pass:
         return self.clock.random_bytes(8).hex()
 
 
-class Outcome(NamedTuple):
+class TableOutcome(NamedTuple):
     """What came of a table."""
 
     snapshot: TableSnapshot
-    taken: tuple[Taken, ...] = ()
-    written: Written | None = None
+    taken: tuple[InputSlice, ...] = ()
+    written: WriteResult | None = None
     """None: nothing was committed."""
     note: str = ""
 
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
         return 0 if self.written is None else sum(one.rows for one in self.taken)
 
 
-def update(planned: PlannedTable, here: Pass, *, is_forced: bool = False) -> Outcome:
+def update(planned: PlannedTable, here: RunPass, *, is_forced: bool = False) -> TableOutcome:
     """Bring a table up to what its inputs have; raises Unavailable if others are always faster.
 
     `is_forced`: also if nothing is new, where all is computed anew anyway.
@@ -93,18 +93,18 @@ def update(planned: PlannedTable, here: Pass, *, is_forced: bool = False) -> Out
         try:
             taken = taken_now(planned, here, before)
         except NotYet as waiting:
-            return Outcome(before, note=str(waiting))
+            return TableOutcome(before, note=str(waiting))
         if not is_forced and not is_due(planned, taken):
-            return Outcome(before, taken)
+            return TableOutcome(before, taken)
         here.tell(f"{planned.name}: {sum(one.rows for one in taken)} new rows")
         made = computed(planned, here, before, taken)
         after = commit(planned, here, before, made)
         if after is not None:
-            return Outcome(after, made.taken, made.written)
+            return TableOutcome(after, made.taken, made.written)
     raise beaten(planned)
 
 
-def checked(planned: PlannedTable, here: Pass, snapshot: TableSnapshot) -> TableSnapshot:
+def checked(planned: PlannedTable, here: RunPass, snapshot: TableSnapshot) -> TableSnapshot:
     """A table that this pipeline may go on with; raises Invalid."""
     if snapshot.version < 0:
         return snapshot
@@ -118,18 +118,18 @@ def checked(planned: PlannedTable, here: Pass, snapshot: TableSnapshot) -> Table
     if run.kind != kind:
         raise Invalid(
             f"the table is of another kind table={planned.name} kind={run.kind} asked={kind}",
-            hint="give the table another name, or remove its folder and let it be built anew",
+            hint="give the table another name, or remove its folder and let it be rebuilt",
         )
     return snapshot
 
 
-def taken_now(planned: PlannedTable, here: Pass, before: TableSnapshot) -> tuple[Taken, ...]:
+def taken_now(planned: PlannedTable, here: RunPass, before: TableSnapshot) -> tuple[InputSlice, ...]:
     """What there is for a table now; raises NotYet."""
     reads = before.run.reads if before.run is not None else {}
     return tuple(here.inputs.take(source, reads.get(source.key)) for source in planned.sources)
 
 
-def is_due(planned: PlannedTable, taken: Sequence[Taken]) -> bool:
+def is_due(planned: PlannedTable, taken: Sequence[InputSlice]) -> bool:
     """Whether a run has something to do: new rows; or, of a table that reads whole inputs only, other ones.
 
     What is read as a whole beside new rows, for a join, does not start a run by itself.
@@ -141,23 +141,23 @@ def is_due(planned: PlannedTable, taken: Sequence[Taken]) -> bool:
 
 
 @dataclass(frozen=True)
-class Made:
+class NewFiles:
     """Rows in files, and what a commit will say of them."""
 
-    written: Written
+    written: WriteResult
     schema: pa.Schema
     reads: Mapping[str, Position]
     rows_in: int
     started_ms: int
     reason: Reason = "run"
     configuration: dict[str, str] = field(default_factory=dict)
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[InputSlice, ...] = ()
     """What was read, for the report."""
 
 
 def computed(
-    planned: PlannedTable, here: Pass, before: TableSnapshot, taken: Sequence[Taken], run: int | None = None
-) -> Made:
+    planned: PlannedTable, here: RunPass, before: TableSnapshot, taken: Sequence[InputSlice], run: int | None = None
+) -> NewFiles:
     """Let Spark write what a table makes of its inputs. Nothing is visible yet."""
     started, spark = here.clock.now_us() // 1000, here.spark()
     with leased(here, taken):
@@ -165,7 +165,7 @@ def computed(
         schema = stored_schema(planned, frame, before)
         frame = in_few_files(planned, frame, sum(one.rows for one in taken))
         written = write(planned, here, frame, before, run or next_run(before), schema)
-    return Made(
+    return NewFiles(
         written,
         schema,
         {one.source.key: one.after for one in taken},
@@ -176,12 +176,12 @@ def computed(
     )
 
 
-def leased(here: Pass, taken: Sequence[Taken]) -> AbstractContextManager[None]:
+def leased(here: RunPass, taken: Sequence[InputSlice]) -> AbstractContextManager[None]:
     """While rows are read, retention waits for them."""
     return here.inputs.topics.leased(f"{here.pipeline[:100]}.{here.id}", spans_of(taken))
 
 
-def spans_of(taken: Sequence[Taken]) -> dict[str, dict[int, tuple[int, int]]]:
+def spans_of(taken: Sequence[InputSlice]) -> dict[str, dict[int, tuple[int, int]]]:
     """The offsets that are read, by topic."""
     return {one.source.name: one.spans for one in taken if one.spans}
 
@@ -217,8 +217,8 @@ def in_few_files(planned: PlannedTable, frame: DataFrame, rows: int) -> DataFram
 
 
 def write(
-    planned: PlannedTable, here: Pass, frame: DataFrame, before: TableSnapshot, run: int, schema: pa.Schema
-) -> Written:
+    planned: PlannedTable, here: RunPass, frame: DataFrame, before: TableSnapshot, run: int, schema: pa.Schema
+) -> WriteResult:
     """Files of a table with these rows, and those whose place they take."""
     place, nonce, kind = here.tables.place(planned.name), here.nonce(), planned.table.kind
     match kind:
@@ -240,10 +240,10 @@ def next_run(before: TableSnapshot) -> int:
 # -- committing -----------------------------------------------------------------------------------------------
 
 
-def commit(planned: PlannedTable, here: Pass, before: TableSnapshot, made: Made) -> TableSnapshot | None:
+def commit(planned: PlannedTable, here: RunPass, before: TableSnapshot, made: NewFiles) -> TableSnapshot | None:
     """Make a run visible; None, and its files are gone, if another one was faster."""
     written = made.written
-    run = Run(
+    run = TableRun(
         pipeline=here.pipeline,
         table=planned.name,
         kind=planned.table.kind.name,
@@ -270,7 +270,7 @@ def commit(planned: PlannedTable, here: Pass, before: TableSnapshot, made: Made)
     return here.tables.know(planned.name, after)
 
 
-def discard(tables: Tables, name: str, files: Sequence[DataFile]) -> None:
+def discard(tables: PipelineTables, name: str, files: Sequence[DataFile]) -> None:
     """Remove files that no commit names, and none will."""
     tables.store.delete([table_layout.file_key(name, file.path) for file in files])
 
@@ -279,7 +279,7 @@ def beaten(planned: PlannedTable) -> Unavailable:
     """Others commit to the table all the time."""
     return Unavailable(
         f"other runs were faster, each time table={planned.name} attempts={ATTEMPTS}",
-        hint="let one process run the pipeline; nothing is lost, the next run goes on",
+        hint="let one process run the pipeline; nothing is lost, the next run continues",
     )
 
 

@@ -25,7 +25,15 @@ from pyspark.sql.types import TimestampNTZType
 from holdfast.errors import HoldfastError
 from holdfast.tables.data_file import DataFile
 from holdfast.tables.merging import DELETED, Combine, tombstone_schema
-from pyspark_holdfast.pipeline.bucket_tasks import RESULT, MergeTask, Output, Part, RowsTask, Stored, unpacked
+from pyspark_holdfast.pipeline.bucket_tasks import (
+    RESULT,
+    BucketContents,
+    MergeTask,
+    RowsTask,
+    TaskOutput,
+    TaskResult,
+    unpacked,
+)
 from pyspark_holdfast.pipeline.stored_frames import stored_frame, tombstone_frame
 from pyspark_holdfast.pipeline.table_columns import (
     BUCKET,
@@ -47,7 +55,7 @@ if TYPE_CHECKING:
 
     from holdfast.tables.table_log import TableSnapshot
 
-__all__ = ["TablePlace", "Written", "write_latest", "write_rows", "write_windows"]
+__all__ = ["TablePlace", "WriteResult", "write_latest", "write_rows", "write_windows"]
 
 _TASKS_PER_CORE = 2
 """Each Python task costs some 50 ms of processor time, whatever it does."""
@@ -57,7 +65,7 @@ _WINDOWS_LONG = 32
 """How many windows of a day or more share a bucket."""
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What a run wrote; belongs into one commit."""
 
     added: tuple[DataFile, ...]
@@ -70,9 +78,9 @@ class Written(NamedTuple):
     """Of a keyed table, by bucket: the file with the deleted keys. All of them, also those of earlier runs."""
 
 
-def write_rows(frame: DataFrame, place: TablePlace, run: int, nonce: str, schema: pa.Schema) -> Written:
+def write_rows(frame: DataFrame, place: TablePlace, run: int, nonce: str, schema: pa.Schema) -> WriteResult:
     """All rows of a frame as new files: append and snapshot."""
-    task = RowsTask(Output(place, run, nonce, schema))
+    task = RowsTask(TaskOutput(place, run, nonce, schema))
     return _written(_run(frame, task), ())
 
 
@@ -81,10 +89,10 @@ def write_rows(frame: DataFrame, place: TablePlace, run: int, nonce: str, schema
 
 def write_latest(
     frame: DataFrame, place: TablePlace, kind: Keyed, before: TableSnapshot, run: int, nonce: str, schema: pa.Schema
-) -> Written:
+) -> WriteResult:
     """The latest row of each key, of those that are there and those of a frame. `schema` is `stored_columns`, grown."""
     require_same_rule(before, kind, place.name)
-    output = Output(place, run, nonce, schema)
+    output = TaskOutput(place, run, nonce, schema)
     buried = before.run.tombstones if before.run is not None else {}
     if (not before.files and not buried) or stored_buckets(before) == kind.buckets:
         return _latest(_changes(frame, kind, schema), output, kind, before.files, buried)
@@ -96,8 +104,8 @@ def write_latest(
 
 
 def _latest(
-    changes: DataFrame, output: Output, kind: Keyed, files: Sequence[DataFile], buried: Mapping[str, str]
-) -> Written:
+    changes: DataFrame, output: TaskOutput, kind: Keyed, files: Sequence[DataFile], buried: Mapping[str, str]
+) -> WriteResult:
     """Merge changes, which have the table's columns and `DELETED`, into these files."""
     bucket = f.pmod(f.xxhash64(*(f.col(quoted(name)) for name in kind.key)), f.lit(kind.buckets)).cast("int")
     incoming = output.columns.append(pa.field(DELETED, pa.bool_()))
@@ -118,7 +126,7 @@ def _changes(frame: DataFrame, kind: Keyed, schema: pa.Schema) -> DataFrame:
 
 
 def _everything(
-    frame: DataFrame, kind: Keyed, output: Output, files: Sequence[DataFile], buried: Mapping[str, str]
+    frame: DataFrame, kind: Keyed, output: TaskOutput, files: Sequence[DataFile], buried: Mapping[str, str]
 ) -> DataFrame:
     """What is stored, as changes of an empty table."""
     session, columns = frame.sparkSession, output.columns
@@ -145,7 +153,7 @@ def write_windows(
     *,
     replacing: bool = False,
     windows: DataFrame | None = None,
-) -> Written:
+) -> WriteResult:
     """The windows of a frame's rows, added to those that are there.
 
     With `replacing`, the frame has all rows of its windows, and what is there goes. With `windows`, only windows count
@@ -157,7 +165,7 @@ def write_windows(
         changes = _replacing(changes, windows_of(windows, kind))
     rule, days = combine_rule(kind), bucket_days(kind)
     task = MergeTask(
-        Output(place, run, nonce, schema),
+        TaskOutput(place, run, nonce, schema),
         schema.append(pa.field(ROWS, pa.int64())),
         _stored(before.files, {}),
         Combine(rule.key, {**rule.values, ROWS: "sum"}, rule.means),
@@ -201,13 +209,13 @@ def _by_bucket(rows: DataFrame, buckets: int | None = None) -> DataFrame:
     return rows.repartitionById(tasks, BUCKET).sortWithinPartitions(BUCKET)
 
 
-def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[Part]:
+def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[TaskResult]:
     names = rows.columns  # not those of users on the way: `mapInArrow` does not find `a.b`
     numbered = rows.toDF(*map(str, range(len(names))))
     parts = unpacked(row[0] for row in numbered.mapInArrow(partial(_run_task, task, names), RESULT).collect())
     buckets = [part.bucket for part in parts if part.bucket]
     if len(set(buckets)) < len(buckets):  # two tasks would both have written its stored rows
-        raise HoldfastError("Spark gave the rows of one bucket to two tasks; nothing was committed")
+        raise HoldfastError("Spark assigned the rows of one bucket to two tasks; nothing was committed")
     return parts
 
 
@@ -217,18 +225,18 @@ def _run_task(
     return task.run(batch.rename_columns(names) for batch in batches)
 
 
-def _stored(files: Sequence[DataFile], buried: Mapping[str, str]) -> dict[str, Stored]:
+def _stored(files: Sequence[DataFile], buried: Mapping[str, str]) -> dict[str, BucketContents]:
     """What each bucket has; without statistics, which tasks do not need."""
-    found = {bucket: Stored((), path) for bucket, path in buried.items()}
+    found = {bucket: BucketContents((), path) for bucket, path in buried.items()}
     for file in files:
-        here = found.get(file.bucket, Stored())
+        here = found.get(file.bucket, BucketContents())
         found[file.bucket] = replace(here, files=(*here.files, msgspec.structs.replace(file, stats="")))
     return found
 
 
-def _written(parts: Sequence[Part], files: Sequence[DataFile]) -> Written:
+def _written(parts: Sequence[TaskResult], files: Sequence[DataFile]) -> WriteResult:
     gone = {path for part in parts for path in part.removed}
-    return Written(
+    return WriteResult(
         tuple(file for part in parts for file in part.added),
         tuple(file for file in files if file.path in gone),
         sum(part.rows_in for part in parts),

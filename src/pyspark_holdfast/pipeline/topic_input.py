@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.reader.lease import Lease, segment_number
-from holdfast.reader.offsets import Mark, Marks, format_marks
+from holdfast.reader.offsets import PartitionMark, ReadMarks, format_marks
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import parse_options
 from holdfast.reader.resolve import earliest_offset, shape_of
@@ -57,7 +57,7 @@ def check_options(options: Mapping[str, str], where: str) -> None:
     parse_options({**options, "path": "/", "topicPattern": ".*"})
 
 
-class Topics:
+class RootTopics:
     """The topics of one root, as they were when the run began."""
 
     def __init__(self, place: str, options: Mapping[str, str], clock: Clock) -> None:
@@ -158,7 +158,9 @@ class Topics:
         """The rows of these spans; or, with the option emit, what manifests tell of them."""
         from pyspark_holdfast.native import read
 
-        marks = format_marks(Marks(self.root.log, {(name, part): Mark(*span) for part, span in spans.items()}))
+        marks = format_marks(
+            ReadMarks(self.root.log, {(name, part): PartitionMark(*span) for part, span in spans.items()})
+        )
         given = {**self._given, **options, "asOf": marks}
         if "emit" in {option.lower() for option in given}:
             return spark.read.format("holdfast").options(**given, topic=name).load(self.place)

@@ -23,9 +23,9 @@ from pyspark.sql.types import StructField, StructType
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
-from holdfast.sink.sink_target import Mark, check_mark
+from holdfast.sink.sink_target import BatchMark, check_mark
 from holdfast.sink.task_files import WrittenTask
-from holdfast.sink.write_steps import Prepared, commit, give_up, prepare, write_task
+from holdfast.sink.write_steps import WritePlan, commit, give_up, prepare, write_task
 from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
 from pyspark_holdfast.sink.write_options import WriteOptions
 from pyspark_holdfast.types import spark_type
@@ -37,11 +37,11 @@ _clock = SystemClock()
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskCommitMessage(WriterCommitMessage):
     """What one task has written."""
 
     task: bytes
-    mark: Mark | None
+    mark: BatchMark | None
 
     @property
     def value(self) -> WrittenTask:
@@ -55,20 +55,22 @@ Messages = Sequence[WriterCommitMessage | None]
 class _Writing:
     """What batches and streams have in common."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: WritePlan) -> None:
         self._prepared = prepared
 
     def _where(self) -> tuple[str, str]:
         target = self._prepared.target
         return target.place, target.store.endpoint
 
-    def _write(self, batches: Iterator[pa.RecordBatch], context: TaskContext, mark: Mark | None) -> Written:
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], context: TaskContext, mark: BatchMark | None
+    ) -> TaskCommitMessage:
         hush_closed_pipes()
         task = context.partitionId()
         done = write_task(self._prepared, task, batches, mark, _clock, directory=_spool())
-        return Written(msgspec.json.encode(done), mark)
+        return TaskCommitMessage(msgspec.json.encode(done), mark)
 
-    def _commit(self, messages: Messages, mark: Mark | None) -> None:
+    def _commit(self, messages: Messages, mark: BatchMark | None) -> None:
         commit(self._prepared, [message.value for message in _ours(messages)], mark, _clock)
 
     def _give_up(self, messages: Messages) -> None:
@@ -77,8 +79,8 @@ class _Writing:
             give_up(self._prepared, [message.value for message in _ours(messages)], _clock)
 
 
-def _ours(messages: Messages) -> list[Written]:
-    return [message for message in messages if isinstance(message, Written)]
+def _ours(messages: Messages) -> list[TaskCommitMessage]:
+    return [message for message in messages if isinstance(message, TaskCommitMessage)]
 
 
 def _spool() -> str | None:
@@ -101,7 +103,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         self._mark = options.mark
 
     @in_short
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """In a task: its rows, on the store."""
         return self._write(iterator, _context(), self._mark)
 
@@ -123,7 +125,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         super().__init__(prepare(options.target, arrow_schema(schema), _clock))
 
     @in_short
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """In a task: its rows, on the store, and which batch of which query they are."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
@@ -167,6 +169,6 @@ def _arrow_type(field: StructField) -> pa.DataType:
     if back is None or back.simpleString() != field.dataType.simpleString():
         raise Invalid(
             f"a topic has no type for this column column={field.name!r} type={field.dataType.simpleString()[:200]}",
-            hint="cast it to a type that every reader knows, such as string, bigint or binary",
+            hint="cast it to a type that every reader supports, such as string, bigint or binary",
         )
     return kind

@@ -20,7 +20,7 @@ from holdfast.reader.read_options import (
     store_environment,
     unknown_options,
 )
-from holdfast.sink.sink_target import Mark, SinkTarget, check_mark
+from holdfast.sink.sink_target import BatchMark, SinkTarget, check_mark
 from holdfast.store.store_settings import StoreSettings
 
 _SEGMENT_BYTES_MIN = 2**16
@@ -66,7 +66,7 @@ class WriteOptions(NamedTuple):
     """One write."""
 
     target: SinkTarget
-    mark: Mark | None
+    mark: BatchMark | None
     """What the user calls this batch; a stream has its own."""
 
 
@@ -91,7 +91,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> Write
     return WriteOptions(SinkTarget(place=place, store=settings, **values), mark)
 
 
-def _mark(given: Mapping[str, Any], problems: list[str], *, is_stream: bool) -> Mark | None:
+def _mark(given: Mapping[str, Any], problems: list[str], *, is_stream: bool) -> BatchMark | None:
     if not given:
         return None
     if is_stream:

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from holdfast.channels.channel_events import Event, MessageReady
 from holdfast.channels.channel_settings import ChannelSettings
-from holdfast.channels.keeping.snapshot import ChannelData, Known
+from holdfast.channels.keeping.snapshot import ChannelData, KnownMessage
 from holdfast.channels.protocol import machine, steps
 from holdfast.channels.protocol.state import ChannelState, Rules, restored
-from holdfast.channels.protocol.steps import Received, Step
+from holdfast.channels.protocol.steps import Received, StepEffects
 from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
@@ -50,9 +50,9 @@ class Machine:
         self.state = ChannelState(self.rules)
         self.now = now
         self.events: list[Event] = []
-        self.known: list[Known] = []
+        self.known: list[KnownMessage] = []
 
-    def take(self, given: steps.Input) -> Step:
+    def take(self, given: steps.Input) -> StepEffects:
         self.state, effects = machine.step(self.state, given, self.now)
         self.events += effects.events
         self.known += effects.known
@@ -76,13 +76,13 @@ class Machine:
         assert received is not None
         return received
 
-    def mark(self, *message_ids: str) -> Step:
+    def mark(self, *message_ids: str) -> StepEffects:
         return self.take(steps.MarkMet(message_ids))
 
-    def sweep_buffers(self) -> Step:
+    def sweep_buffers(self) -> StepEffects:
         return self.take(steps.SweepBuffers())
 
-    def sweep_repairs(self) -> Step:
+    def sweep_repairs(self) -> StepEffects:
         return self.take(steps.SweepRepairs())
 
     def pass_ms(self, passed: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.channels.network import NOW, Machine, entry, message
 
 from holdfast.channels.channel_events import DependenciesLost, MessageReady, MissingDependencies
-from holdfast.channels.keeping.snapshot import Buffered, ChannelData, ChannelMeta
+from holdfast.channels.keeping.snapshot import BufferedMessage, ChannelData, ChannelMeta
 from holdfast.channels.protocol.state import restored
 from holdfast.channels.protocol.steps import Receive, Resume
 
@@ -437,9 +437,9 @@ def test_what_waits_for_nothing_any_more_is_delivered_after_a_restart(dialect):
     meta = ChannelMeta(
         5,
         incoming=(
-            Buffered(message("b3", "b2", lamport=3), ("b2",)),
-            Buffered(message("b2", "b1", lamport=2), ("b1", "b1", "b2")),
-            Buffered(message("b1"), ()),
+            BufferedMessage(message("b3", "b2", lamport=3), ("b2",)),
+            BufferedMessage(message("b2", "b1", lamport=2), ("b1", "b1", "b2")),
+            BufferedMessage(message("b1"), ()),
         ),
         dialect=dialect,
     )

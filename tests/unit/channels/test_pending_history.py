@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.channels.network import message
 
-from holdfast.channels.keeping.pending_history import Pending
+from holdfast.channels.keeping.pending_history import PendingHistory
 from holdfast.channels.keeping.snapshot import Note
-from holdfast.channels.protocol.state import History
+from holdfast.channels.protocol.state import MessageHistory
 
 pytestmark = pytest.mark.unit
 
 
 def history_of(*message_ids, limit=100):
-    history = History(limit, is_sorted=False)
+    history = MessageHistory(limit, is_sorted=False)
     for message_id in message_ids:
         history.add(message(message_id))
     return history
@@ -31,14 +31,14 @@ def shown(update):
 
 
 def test_an_empty_queue_is_nothing_to_keep():
-    pending = Pending(10)
+    pending = PendingHistory(10)
     assert not pending
     assert pending.ids() == ()
 
 
 def test_the_latest_word_about_an_id_counts():
     """In both directions, and no id is in both lists."""
-    pending = Pending(10)
+    pending = PendingHistory(10)
     pending.add(["a", "b"], [], [])
     pending.add([], ["a"], [])
     pending.add(["c"], ["b"], [])
@@ -48,7 +48,7 @@ def test_the_latest_word_about_an_id_counts():
 
 
 def test_an_id_queued_again_keeps_its_place():
-    pending = Pending(10)
+    pending = PendingHistory(10)
     pending.add(["a", "b"], [], [])
     pending.add(["a"], [], [])
     assert shown(pending.take(history_of("a", "b"))[1]) == (["a", "b"], [])
@@ -56,14 +56,14 @@ def test_an_id_queued_again_keeps_its_place():
 
 def test_what_comes_and_goes_in_one_step_only_goes():
     """A cascade longer than history: the survivors, and ids that were never kept."""
-    pending = Pending(10)
+    pending = PendingHistory(10)
     pending.add(["a", "b", "c"], ["a", "b"], [])
     assert shown(pending.take(history_of("c"))[1]) == (["c"], ["a", "b"])
 
 
 def test_only_what_was_taken_is_forgotten_when_it_is_kept():
     """The original clears the whole queue, and loses what came meanwhile."""
-    pending = Pending(10)
+    pending = PendingHistory(10)
     history = history_of("a", "b")
     pending.add(["a"], [], [])
     batch, _ = pending.take(history)
@@ -74,7 +74,7 @@ def test_only_what_was_taken_is_forgotten_when_it_is_kept():
 
 
 def test_what_is_under_way_is_not_known_to_be_kept():
-    pending = Pending(10)
+    pending = PendingHistory(10)
     pending.add(["a"], ["x"], [])
     batch, _ = pending.take(history_of("a"))
     assert not pending
@@ -85,7 +85,7 @@ def test_what_is_under_way_is_not_known_to_be_kept():
 
 def test_what_failed_comes_back_in_order_below_what_came_since():
     """And a later word about an id still counts."""
-    pending = Pending(10)
+    pending = PendingHistory(10)
     history = history_of("a", "b", "c")
     pending.add(["a"], ["x"], [note(1)])
     first, _ = pending.take(history)
@@ -100,7 +100,7 @@ def test_what_failed_comes_back_in_order_below_what_came_since():
 
 def test_of_too_many_notes_the_oldest_go_and_are_counted():
     """They are for onlookers; history is never dropped."""
-    pending = Pending(3)
+    pending = PendingHistory(3)
     history = history_of("a", "b")
     pending.add(["a"], [], [note(number) for number in range(3)])
     batch, _ = pending.take(history)
@@ -113,7 +113,7 @@ def test_of_too_many_notes_the_oldest_go_and_are_counted():
 
 
 def test_a_channel_that_is_gone_has_nothing_pending():
-    pending = Pending(10)
+    pending = PendingHistory(10)
     pending.add(["a"], [], [])
     pending.take(history_of("a"))
     pending.add(["b"], [], [note(1)])
@@ -130,8 +130,8 @@ class AgainstADisk(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pending = Pending(100)
-        self.history = History(3, is_sorted=False)
+        self.pending = PendingHistory(100)
+        self.history = MessageHistory(3, is_sorted=False)
         self.disk = {}
         self.flights = []
         self.version = 0

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.unit.channels.wire_data import NIM_VECTORS, damaged, entries, google_decode, ids, messages
 
 from holdfast.channels.keeping.snapshot import (
-    Buffered,
+    BufferedMessage,
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
-    Known,
+    KnownMessage,
     RepairRequest,
     RepairResponse,
-    Unacknowledged,
+    UnacknowledgedMessage,
 )
 from holdfast.channels.keeping.storage import (
     decode_data,
@@ -53,11 +53,11 @@ bare = messages().map(SdsMessage.without_bloom)
 
 
 @st.composite
-def buffered(draw: st.DrawFn) -> Buffered:
+def buffered(draw: st.DrawFn) -> BufferedMessage:
     """A message that waits for some of its causes."""
     message = draw(bare)
     causes = list(dict.fromkeys(entry.message_id for entry in message.causal_history))
-    return Buffered(message, tuple(cause for cause in causes if draw(st.booleans())), draw(times))
+    return BufferedMessage(message, tuple(cause for cause in causes if draw(st.booleans())), draw(times))
 
 
 @st.composite
@@ -66,7 +66,13 @@ def metas(draw: st.DrawFn) -> ChannelMeta:
     unique = {"max_size": 3, "unique_by": lambda one: one.entry.message_id}
     return ChannelMeta(
         draw(times),
-        tuple(draw(st.lists(st.builds(Unacknowledged, bare, times, st.integers(0, 9), st.integers(0, 3)), max_size=2))),
+        tuple(
+            draw(
+                st.lists(
+                    st.builds(UnacknowledgedMessage, bare, times, st.integers(0, 9), st.integers(0, 3)), max_size=2
+                )
+            )
+        ),
         tuple(draw(st.lists(buffered(), max_size=2))),
         tuple(draw(st.lists(st.builds(RepairRequest, entries, times), **unique))),
         tuple(draw(st.lists(st.builds(RepairResponse, entries, times, st.binary(max_size=40)), **unique))),
@@ -123,7 +129,11 @@ def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
 
 # -- golden bytes ---------------------------------------------------------------------------------------------
 
-REMEMBERED = (Known("k1", 1_700_000_000_123, "bob"), Known("\udcff", 0, ""), Known("k" * 300, 5, "\udcfe"))
+REMEMBERED = (
+    KnownMessage("k1", 1_700_000_000_123, "bob"),
+    KnownMessage("\udcff", 0, ""),
+    KnownMessage("k" * 300, 5, "\udcfe"),
+)
 
 
 def golden() -> dict[str, bytes]:
@@ -190,14 +200,14 @@ def test_an_empty_snapshot_comes_back():
 
 def test_a_snapshot_with_one_unacknowledged_message_comes_back():
     """With its attempts, its time to the millisecond, and its content."""
-    entry = Unacknowledged(sample_message("o", b"\0content\xff"), 1_700_000_000_123, 2)
+    entry = UnacknowledgedMessage(sample_message("o", b"\0content\xff"), 1_700_000_000_123, 2)
     [found] = decode_meta(encode_meta(ChannelMeta(9, (entry,)))).outgoing
     assert found == entry
 
 
 def test_a_buffered_message_comes_back_with_what_it_waits_for():
     """And with nothing else that it names."""
-    entry = Buffered(sample_message("i", b"i", "x", "y", "z"), ("x", "z"), 77)
+    entry = BufferedMessage(sample_message("i", b"i", "x", "y", "z"), ("x", "z"), 77)
     [found] = decode_meta(encode_meta(ChannelMeta(incoming=(entry,)))).incoming
     assert found == entry
 
@@ -215,8 +225,8 @@ def test_a_full_snapshot_comes_back_in_order():
     """Five, three, four and two entries."""
     meta = ChannelMeta(
         2**62,
-        tuple(Unacknowledged(sample_message(f"o{n}"), n, n) for n in range(5)),
-        tuple(Buffered(sample_message(f"i{n}", b"i", "x"), ("x",), 3) for n in range(3)),
+        tuple(UnacknowledgedMessage(sample_message(f"o{n}"), n, n) for n in range(5)),
+        tuple(BufferedMessage(sample_message(f"i{n}", b"i", "x"), ("x",), 3) for n in range(3)),
         tuple(RepairRequest(HistoryEntry(f"q{n}"), n) for n in range(4)),
         tuple(RepairResponse(HistoryEntry(f"r{n}"), n, b"data") for n in range(2)),
         ("m1", "m2"),
@@ -300,7 +310,7 @@ def test_every_channel_and_every_change_come_back(data):
 def test_filters_are_not_stored(message):
     """A filter is 19 KB of what somebody knew then."""
     assert stored_message(store_message(message)) == message.without_bloom()
-    meta = ChannelMeta(outgoing=(Unacknowledged(message, 1),))
+    meta = ChannelMeta(outgoing=(UnacknowledgedMessage(message, 1),))
     assert decode_meta(encode_meta(meta)).outgoing[0].message == message.without_bloom()
 
 
@@ -322,7 +332,7 @@ def test_a_snapshot_stays_small():
     meta = ChannelMeta(
         1_700_000_000,
         tuple(
-            Unacknowledged(
+            UnacknowledgedMessage(
                 SdsMessage(
                     known[number + 10],
                     "a room",
@@ -392,7 +402,7 @@ def test_an_unknown_dialect_is_refused():
 
 def test_an_error_says_nothing_of_what_was_stored():
     """Contents are not for logs."""
-    meta = ChannelMeta(outgoing=(Unacknowledged(sample_message("o", b"a secret"), 1),))
+    meta = ChannelMeta(outgoing=(UnacknowledgedMessage(sample_message("o", b"a secret"), 1),))
     blob = encode_meta(meta)
     for cut in range(len(blob)):
         try:
@@ -526,12 +536,12 @@ def google_meta(blob: bytes) -> ChannelMeta:
     def message(data: bytes) -> SdsMessage:
         return google_decode("nim", data)
 
-    def waiting(data: bytes) -> Buffered:
+    def waiting(data: bytes) -> BufferedMessage:
         found = types.Incoming.FromString(data)
         about = message(found.f1)
         bits = int.from_bytes(found.f6, "little")
         missing = [*map(text, found.f2), *(c.message_id for n, c in enumerate(about.causal_history) if bits >> n & 1)]
-        return Buffered(about, tuple(dict.fromkeys(missing)), found.f3)
+        return BufferedMessage(about, tuple(dict.fromkeys(missing)), found.f3)
 
     def keyed(pairs: list[bytes]) -> list[bytes]:
         parsed = [types.KeyValue.FromString(pair) for pair in pairs]
@@ -542,7 +552,7 @@ def google_meta(blob: bytes) -> ChannelMeta:
     back = [types.InRepair.FromString(data) for data in keyed(meta.f6)]
     return ChannelMeta(
         meta.f2,
-        tuple(Unacknowledged(message(one.f1), one.f2, one.f3, one.f4) for one in unacked),
+        tuple(UnacknowledgedMessage(message(one.f1), one.f2, one.f3, one.f4) for one in unacked),
         tuple(map(waiting, meta.f4)),
         tuple(RepairRequest(entry(one.f1), one.f2) for one in out),
         tuple(RepairResponse(entry(one.f1), one.f3, one.f2) for one in back),

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from holdfast.channels.keeping.snapshot import HistoryUpdate, Known, Note
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.snapshot import HistoryUpdate, KnownMessage, Note
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
 from holdfast.channels.wire.protobuf import fields
 from holdfast.channels.wire.wire_fields import entry_fields, read_entry
@@ -43,7 +43,7 @@ _RECORDS_MAX = 50_000
 # -- records of notes -----------------------------------------------------------------------------------------
 
 
-Noted = tuple[Note, Written | None]
+Noted = tuple[Note, StoredMessage | None]
 """What happened, and the bytes of the message to which it did, where there are any."""
 
 
@@ -62,7 +62,7 @@ def columns(participant: bytes, channel_id: str, notes: Sequence[Noted]) -> Colu
     return Columns([note.content for note, _ in notes], [note.at_ms * 1000 for note, _ in notes], extras)
 
 
-def _headers(participant: bytes, note: Note, written: Written | None) -> dict[str, bytes]:
+def _headers(participant: bytes, note: Note, written: StoredMessage | None) -> dict[str, bytes]:
     headers = {
         "participant_id": participant,
         "message_id": raw(note.message_id),
@@ -99,7 +99,7 @@ def _joined(ids: Sequence[str]) -> bytes:
     return joined
 
 
-def note_size(note: Note, written: Written | None = None) -> int:
+def note_size(note: Note, written: StoredMessage | None = None) -> int:
     """A record's bytes, or a few more."""
     ids = len(note.message_id) + len(note.sender_id) + (sum(map(len, note.missing)) if note.missing else 0)
     named = written.causes_size if written is not None else 4 * sum(map(_named_size, note.causes)) if note.causes else 0
@@ -113,7 +113,7 @@ def _named_size(entry: HistoryEntry) -> int:
 # -- messages of records --------------------------------------------------------------------------------------
 
 
-def find_messages(read: Read, participant: bytes, channel_id: str, wanted: Sequence[Known]) -> list[SdsMessage]:
+def find_messages(read: Read, participant: bytes, channel_id: str, wanted: Sequence[KnownMessage]) -> list[SdsMessage]:
     """Those of the messages that can be made of their records."""
     left = {raw(known.message_id): None for known in wanted}
     key = raw(channel_id)
@@ -138,7 +138,7 @@ def find_messages(read: Read, participant: bytes, channel_id: str, wanted: Seque
     return found
 
 
-def _records(read: Read, wanted: Sequence[Known]) -> Iterator[Record]:
+def _records(read: Read, wanted: Sequence[KnownMessage]) -> Iterator[Record]:
     for first, last in _spans(sorted(known.at_ms for known in wanted)):
         yield from read(since=first * 1000, until=last * 1000)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from holdfast.channels.keeping.snapshot import Known
+from holdfast.channels.keeping.snapshot import KnownMessage
 from holdfast.channels.keeping.storage import encode_known
 
 BLOCK_IDS = 32
@@ -41,7 +41,7 @@ class KnownBlocks:
         self._count += count
         self._next = number + 1
 
-    def add(self, known: Known) -> None:
+    def add(self, known: KnownMessage) -> None:
         """Remember an id behind the others."""
         message_id = known.message_id
         if message_id in self._ids:

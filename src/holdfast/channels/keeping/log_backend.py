@@ -26,7 +26,7 @@ from holdfast.caller import once
 from holdfast.channels.keeping.channel_records import Noted, Read, columns, find_messages, note_size, noted
 from holdfast.channels.keeping.known_blocks import KnownBlocks
 from holdfast.channels.keeping.persistence import Commit, Persistence
-from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known
+from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, KnownMessage
 from holdfast.channels.keeping.storage import (
     Migration,
     decode_known,
@@ -36,7 +36,7 @@ from holdfast.channels.keeping.storage import (
     store_message,
     stored_message,
 )
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import SdsMessage, raw, text
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal, Make, Operation, Unit
@@ -51,7 +51,7 @@ _SPACES = "channel/"
 _META, _MESSAGE, _WAITING, _HINT, _KNOWN = b"m", b"h", b"w", b"r", b"k"
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class CommitPart(msgspec.Struct, frozen=True, gc=False):
     """What one commit says, or, where that is too much for one unit, a part of it."""
 
     meta: ChannelMeta | None
@@ -105,7 +105,7 @@ class LogPersistence(Persistence):
         history: dict[str, SdsMessage] = {}
         waiting: dict[str, SdsMessage] = {}
         hints: dict[str, bytes] = {}
-        blocks: list[list[Known]] = []
+        blocks: list[list[KnownMessage]] = []
         places = _Places(self._prefix + channel_id)
         for key, number, body in self._journal.spaces.load(self._prefix + channel_id):
             if key == _META:
@@ -156,7 +156,9 @@ class LogPersistence(Persistence):
         places.newest = self._hand_over(places, last, make, reissue, None if ahead else ticket)
         return places.newest
 
-    def _hand_over(self, places: _Places, part: Part, make: Make, reissue: bool, join: UnitTicket | None) -> UnitTicket:
+    def _hand_over(
+        self, places: _Places, part: CommitPart, make: Make, reissue: bool, join: UnitTicket | None
+    ) -> UnitTicket:
         notes = 0 if self._partition is None else len(part.update.notes)
         return self._journal.spaces.gather(
             part,
@@ -169,7 +171,7 @@ class LogPersistence(Persistence):
             timeout=self._timeout,
         )
 
-    def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[Part]:
+    def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[CommitPart]:
         """What goes into one unit; after a long outage, or a huge cascade, into several: the last has the snapshot.
 
         A crash in between leaves history ahead of the snapshot: such a message is in both, and what happened to it may
@@ -185,7 +187,7 @@ class LogPersistence(Persistence):
         for note in update.notes:
             size += note_size(note, written.get(note.message_id))
         if size <= most:
-            return [Part(meta, update, (), size)]
+            return [CommitPart(meta, update, (), size)]
         return _split(meta, update, waiting, most)
 
     def _made(self, channel_id: str, places: _Places, again: bool, unit: Unit) -> list[Operation]:
@@ -234,7 +236,7 @@ class LogPersistence(Persistence):
         places.newest = None  # else a later commit, which removes it, would come before it
         self._journal.spaces.gather(hint, make, append=(None, 0), size=len(hint), timeout=self._timeout)
 
-    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+    def find_messages(self, channel_id: str, wanted: Sequence[KnownMessage]) -> Iterable[SdsMessage]:
         """Those that the topic still has."""
         if self._read is None:
             return ()
@@ -297,19 +299,21 @@ def _waiting(meta: ChannelMeta) -> tuple[SdsMessage, ...]:
     return (*(entry.message for entry in meta.outgoing), *(entry.message for entry in meta.incoming))
 
 
-def _split(meta: ChannelMeta, update: HistoryUpdate, waiting: Sequence[SdsMessage], most: int) -> list[Part]:
+def _split(meta: ChannelMeta, update: HistoryUpdate, waiting: Sequence[SdsMessage], most: int) -> list[CommitPart]:
     """A commit in parts of at most so many bytes, or of one item."""
-    parts: list[Part] = []
+    parts: list[CommitPart] = []
     displaced = set(update.displaced)
     for messages, size in _chunks(update.append, _message_size, most):
         behind = tuple(one.message_id for one in messages if one.message_id in displaced)
-        parts.append(Part(None, HistoryUpdate(messages, displaced=behind), (), size))
-    parts += [Part(None, HistoryUpdate(), messages, size) for messages, size in _chunks(waiting, _message_size, most)]
+        parts.append(CommitPart(None, HistoryUpdate(messages, displaced=behind), (), size))
     parts += [
-        Part(None, HistoryUpdate(notes=notes), (), size) for notes, size in _chunks(update.notes, note_size, most)
+        CommitPart(None, HistoryUpdate(), messages, size) for messages, size in _chunks(waiting, _message_size, most)
+    ]
+    parts += [
+        CommitPart(None, HistoryUpdate(notes=notes), (), size) for notes, size in _chunks(update.notes, note_size, most)
     ]
     last = HistoryUpdate(evict=update.evict, known=update.known, remembered=update.remembered)
-    return [*parts, Part(meta, last, (), _about(meta) + _known_size(update))]
+    return [*parts, CommitPart(meta, last, (), _about(meta) + _known_size(update))]
 
 
 def _chunks(items: Sequence[One], size_of: Callable[[One], int], most: int) -> Iterator[tuple[tuple[One, ...], int]]:
@@ -340,8 +344,8 @@ def _block(number: int) -> bytes:
     return _KNOWN + number.to_bytes(8, "big")
 
 
-def _body(given: bytes | SdsMessage | Written) -> bytes:
-    if isinstance(given, Written):
+def _body(given: bytes | SdsMessage | StoredMessage) -> bytes:
+    if isinstance(given, StoredMessage):
         return given.stored
     return given if isinstance(given, bytes) else store_message(given)
 
@@ -351,7 +355,7 @@ class _Changes:
 
     def __init__(self, places: _Places) -> None:
         self._places = places
-        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage | Written]] = {}
+        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage | StoredMessage]] = {}
         self.deletes: dict[bytes, None] = {}
 
     def items(self) -> list[Item]:
@@ -407,7 +411,7 @@ class _Changes:
         """What failed units were to delete, unless it is put again."""
         self.deletes.update(self._places.take_owed(self.puts))
 
-    def _put(self, key: bytes, number: int, message: SdsMessage | Written) -> None:
+    def _put(self, key: bytes, number: int, message: SdsMessage | StoredMessage) -> None:
         self.deletes.pop(key, None)
         self.puts[key] = (key, number, message)
 

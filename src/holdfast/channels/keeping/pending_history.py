@@ -16,9 +16,9 @@ from itertools import dropwhile
 
 import msgspec
 
-from holdfast.channels.keeping.snapshot import HistoryUpdate, Known, Note
-from holdfast.channels.keeping.written import Written
-from holdfast.channels.protocol.state import History
+from holdfast.channels.keeping.snapshot import HistoryUpdate, KnownMessage, Note
+from holdfast.channels.keeping.stored_message import StoredMessage
+from holdfast.channels.protocol.state import MessageHistory
 from holdfast.channels.protocol.steps import NOT_WRITTEN
 
 
@@ -29,7 +29,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False, eq=False):
     evicts: tuple[str, ...]
     notes: tuple[Note, ...]
     returned: tuple[str, ...]
-    known: tuple[Known, ...]
+    known: tuple[KnownMessage, ...]
 
     def displaced(self) -> tuple[str, ...]:
         """Those behind one that is put at the end come after it."""
@@ -39,7 +39,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False, eq=False):
         return tuple(dropwhile(lambda message_id: message_id not in returned, self.appends))
 
 
-class Pending:
+class PendingHistory:
     """The queue of one channel."""
 
     def __init__(self, notes_max: int) -> None:
@@ -49,7 +49,7 @@ class Pending:
         self._notes: list[Note] = []
         self._returned: dict[str, None] = {}
         """Ids to append that are to be evicted first, if they are still where they were."""
-        self._known: list[Known] = []
+        self._known: list[KnownMessage] = []
         self._flying: list[Batch] = []
         self.notes_dropped = 0
 
@@ -69,12 +69,12 @@ class Pending:
             self._keep_notes(self._notes, self._notes_max - len(notes))
             self._notes += notes
 
-    def remember(self, known: Sequence[Known]) -> None:
+    def remember(self, known: Sequence[KnownMessage]) -> None:
         """Ids to remember; by themselves they are no reason for a commit."""
         self._known += known
 
     def take(
-        self, history: History, remembered: int = 0, written: Mapping[str, Written] = NOT_WRITTEN
+        self, history: MessageHistory, remembered: int = 0, written: Mapping[str, StoredMessage] = NOT_WRITTEN
     ) -> tuple[Batch, HistoryUpdate]:
         """Everything that waits, as the update for one commit; so many ids are remembered with it.
 

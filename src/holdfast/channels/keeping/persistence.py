@@ -18,7 +18,7 @@ from _thread import RLock
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol
 
-from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, Known, Note
+from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, KnownMessage, Note
 from holdfast.channels.wire.message import SdsMessage
 from holdfast.errors import Unavailable
 
@@ -75,7 +75,7 @@ class Persistence:
         self.save_channel_meta(channel_id, meta)
         return None
 
-    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+    def find_messages(self, channel_id: str, wanted: Sequence[KnownMessage]) -> Iterable[SdsMessage]:
         """Messages that have left history, as far as they can still be found; by default none can.
 
         It is called outside of all locks, on an event loop in a thread, and may take its time. What it raises is
@@ -175,7 +175,7 @@ class MemoryPersistence(Persistence):
             kept.change(update)
         return None
 
-    def find_messages(self, channel_id: str, wanted: Sequence[Known]) -> Iterable[SdsMessage]:
+    def find_messages(self, channel_id: str, wanted: Sequence[KnownMessage]) -> Iterable[SdsMessage]:
         """Those whose ids are remembered."""
         with self._calling(channel_id, "find_messages"):
             told = self._kept(channel_id).told
@@ -203,7 +203,7 @@ class _Kept:
         self.meta = ChannelMeta()
         self.history: dict[str, SdsMessage] = {}
         self.hints: dict[str, bytes] = {}
-        self.known: list[Known] = []
+        self.known: list[KnownMessage] = []
         self.told: dict[str, Note] = {}
         """What is known of messages whose ids are remembered, as a log has it in its topic."""
 

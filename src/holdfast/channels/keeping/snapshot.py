@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 
-class Unacknowledged(msgspec.Struct, frozen=True, gc=False):
+class UnacknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message of ours that nobody is known to have."""
 
     message: SdsMessage
@@ -27,7 +27,7 @@ class Unacknowledged(msgspec.Struct, frozen=True, gc=False):
     """Filters of others that seemed to know it."""
 
 
-class Buffered(msgspec.Struct, frozen=True, gc=False):
+class BufferedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that waits for others."""
 
     message: SdsMessage
@@ -55,8 +55,8 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """The whole state of a channel but its history."""
 
     lamport: int = 0
-    outgoing: tuple[Unacknowledged, ...] = ()
-    incoming: tuple[Buffered, ...] = ()
+    outgoing: tuple[UnacknowledgedMessage, ...] = ()
+    incoming: tuple[BufferedMessage, ...] = ()
     requests: tuple[RepairRequest, ...] = ()
     responses: tuple[RepairResponse, ...] = ()
     met: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """Whether the filter has forgotten some already: its size may be another one since."""
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class KnownMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that was sent or delivered here, as it is remembered for good."""
 
     message_id: str
@@ -90,7 +90,7 @@ class ChannelData(msgspec.Struct, frozen=True, gc=False):
     """In the order in which it was appended."""
     hints: Mapping[str, bytes] = {}
     """Retrieval hints of messages in history."""
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownMessage, ...] = ()
     """Ids that are remembered, also those that have left history, oldest first; an id that comes again counts once."""
 
 
@@ -122,12 +122,12 @@ class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[Note, ...] = ()
     displaced: tuple[str, ...] = ()
     """Ids to append that go to the end even if they are there: one was evicted, and came back, before it was kept."""
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownMessage, ...] = ()
     """Ids to remember behind those that are; a backend that does not keep them knows history's own after a restart."""
     remembered: int = 0
     """How many ids are to be remembered in all, once `known` is added: of more the oldest may go; 0 = all of them."""
 
-    written: Mapping[str, Written] = {}
+    written: Mapping[str, StoredMessage] = {}
     """Of messages to append, and of what was noted of them, the bytes that they came in or went out as, by id."""
 
     @property

@@ -17,14 +17,14 @@ from functools import lru_cache
 from typing import Literal, TypeVar
 
 from holdfast.channels.keeping.snapshot import (
-    Buffered,
+    BufferedMessage,
     ChannelData,
     ChannelMeta,
     HistoryUpdate,
-    Known,
+    KnownMessage,
     RepairRequest,
     RepairResponse,
-    Unacknowledged,
+    UnacknowledgedMessage,
 )
 from holdfast.channels.wire.dialect import DialectName
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
@@ -76,17 +76,17 @@ def encode_meta(meta: ChannelMeta, elsewhere: Container[str] = (), newest: bytes
     return b"".join(parts)
 
 
-def _unacknowledged(entry: Unacknowledged, elsewhere: Container[str]) -> bytes:
+def _unacknowledged(entry: UnacknowledgedMessage, elsewhere: Container[str]) -> bytes:
     body = _message(entry.message, elsewhere) + _number(_N2, entry.sent_ms) + _number(_N3, entry.attempts)
     return body + _number(_N4, entry.possible_acks) if entry.possible_acks else body
 
 
-def _buffered(entry: Buffered, elsewhere: Container[str]) -> bytes:
+def _buffered(entry: BufferedMessage, elsewhere: Container[str]) -> bytes:
     message = _message(entry.message, elsewhere)
     return message + delimited(_F6, _missing_bits(entry)) + _number(_N3, entry.received_ms)
 
 
-def _missing_bits(entry: Buffered) -> bytes:
+def _missing_bits(entry: BufferedMessage) -> bytes:
     """Which entries of its causal history a message waits for, a bit for each: far shorter than their ids."""
     missing = set(entry.missing)
     bits = sum(1 << at for at, cause in enumerate(entry.message.causal_history) if cause.message_id in missing)
@@ -130,8 +130,8 @@ def _version(data: bytes) -> int:
 
 def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
     numbers: dict[int, int] = {}
-    outgoing: list[Unacknowledged] = []
-    incoming: list[Buffered] = []
+    outgoing: list[UnacknowledgedMessage] = []
+    incoming: list[BufferedMessage] = []
     requests: dict[str, RepairRequest] = {}
     responses: dict[str, RepairResponse] = {}
     ids: dict[int, list[str]] = {_MET: [], _LOST: []}
@@ -171,13 +171,13 @@ def _read_meta(data: bytes, elsewhere: Mapping[str, SdsMessage]) -> ChannelMeta:
     )
 
 
-def _read_unacknowledged(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> Unacknowledged:
+def _read_unacknowledged(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> UnacknowledgedMessage:
     values = {tag: (start, stop) for tag, start, stop in fields(data, at, end)}
     message = _read_message(data, values, elsewhere)
-    return Unacknowledged(message, _needed_number(values, 0x10), _given(values, 0x18), _given(values, 0x20))
+    return UnacknowledgedMessage(message, _needed_number(values, 0x10), _given(values, 0x18), _given(values, 0x20))
 
 
-def _read_buffered(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> Buffered:
+def _read_buffered(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMessage]) -> BufferedMessage:
     values = {tag: (start, stop) for tag, start, stop in fields(data, at, end)}
     message = _read_message(data, values, elsewhere)
     missing = [text(data[start:stop]) for tag, start, stop in fields(data, at, end) if tag == 0x12]
@@ -186,7 +186,7 @@ def _read_buffered(data: bytes, at: int, end: int, elsewhere: Mapping[str, SdsMe
         if bits >> len(message.causal_history):
             raise Invalid("a message waits for what it does not name")
         missing += [cause.message_id for n, cause in enumerate(message.causal_history) if bits >> n & 1]
-    return Buffered(message, tuple(dict.fromkeys(missing)), _given(values, 0x18))
+    return BufferedMessage(message, tuple(dict.fromkeys(missing)), _given(values, 0x18))
 
 
 def _read_message(
@@ -230,7 +230,7 @@ def _dialect(name: str) -> DialectName | Literal[""]:
 # -- ids that are remembered ----------------------------------------------------------------------------------
 
 
-def encode_known(known: Known) -> bytes:
+def encode_known(known: KnownMessage) -> bytes:
     """An id that is remembered; several stand one after the other."""
     return delimited(_F1, delimited(_F1, raw(known.message_id)) + _when_and_whose(known.at_ms, known.sender_id))
 
@@ -241,20 +241,20 @@ def _when_and_whose(at_ms: int, sender_id: str) -> bytes:
     return _number(_N2, at_ms) + (delimited(_F3, raw(sender_id)) if sender_id else b"")
 
 
-def decode_known(data: bytes) -> list[Known]:
+def decode_known(data: bytes) -> list[KnownMessage]:
     """Ids that are remembered; Corrupt when they are none."""
     return _whole(lambda: [_read_known(body) for body in _delimited(data, 1)])
 
 
-def decode_newest(data: bytes) -> list[Known]:
+def decode_newest(data: bytes) -> list[KnownMessage]:
     """Those that stand in a snapshot."""
     return _whole(lambda: [known for body in _delimited(data, 12) for known in decode_known(body)])
 
 
-def _read_known(data: bytes) -> Known:
+def _read_known(data: bytes) -> KnownMessage:
     values = {tag: (start, stop) for tag, start, stop in fields(data, 0, len(data))}
     sender_id = text(_needed(data, values, 0x1A)) if 0x1A in values else ""
-    return Known(text(_needed(data, values, 0x0A)), _given(values, 0x10), sender_id)
+    return KnownMessage(text(_needed(data, values, 0x0A)), _given(values, 0x10), sender_id)
 
 
 # -- whole channels and changes -------------------------------------------------------------------------------

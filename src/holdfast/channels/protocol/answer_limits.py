@@ -22,7 +22,7 @@ _POSTPONED_MAX = 3
 """How often others may ask in our place before we ask all the same: who asks might tell nobody but us."""
 
 
-class Guard:
+class AnswerLimits:
     """Counters and limits of one channel, in memory."""
 
     def __init__(self, settings: ChannelSettings) -> None:

@@ -8,16 +8,16 @@ from heapq import heappop, heappush
 import msgspec
 
 from holdfast.channels.channel_events import MessageReady
-from holdfast.channels.keeping.snapshot import Buffered, Known, Note, NoteKind
+from holdfast.channels.keeping.snapshot import BufferedMessage, KnownMessage, Note, NoteKind
 from holdfast.channels.protocol.catching_up import came
 from holdfast.channels.protocol.lamport import after_hearing, bounds
 from holdfast.channels.protocol.repairing import settle
 from holdfast.channels.protocol.state import ChannelState
-from holdfast.channels.protocol.steps import Step
+from holdfast.channels.protocol.steps import StepEffects
 from holdfast.channels.wire.message import SdsMessage
 
 
-def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, effects: Step) -> None:
+def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, effects: StepEffects) -> None:
     """Put a message into history and tell of it, unless it is our own."""
     rules = state.rules
     assert message.lamport is not None
@@ -35,11 +35,11 @@ def deliver(state: ChannelState, message: SdsMessage, now: int, received: int, e
     )
 
 
-def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+def remember(state: ChannelState, message: SdsMessage, now: int, effects: StepEffects) -> None:
     """Put a message into history, and its id among those that are known; what has to go for it, goes."""
     state.unmark(message.message_id)
     came(state, message.message_id)
-    known = Known(message.message_id, now, message.sender_id)
+    known = KnownMessage(message.message_id, now, message.sender_id)
     if state.known.add(known):
         effects.known.append(known)
     effects.appended.append(message.message_id)
@@ -48,7 +48,7 @@ def remember(state: ChannelState, message: SdsMessage, now: int, effects: Step) 
         effects.evicted.append(gone)
 
 
-def released(state: ChannelState, message_ids: Sequence[str]) -> list[Buffered]:
+def released(state: ChannelState, message_ids: Sequence[str]) -> list[BufferedMessage]:
     """Those that waited for these ids, and wait for nothing any more."""
     here: dict[str, set[str]] = {}
     for message_id in message_ids:
@@ -64,7 +64,7 @@ def released(state: ChannelState, message_ids: Sequence[str]) -> list[Buffered]:
     return free
 
 
-def deliver_released(state: ChannelState, free: Sequence[Buffered], now: int, effects: Step) -> None:
+def deliver_released(state: ChannelState, free: Sequence[BufferedMessage], now: int, effects: StepEffects) -> None:
     """Deliver messages that wait for nothing, and those that waited for them, and so on, in a stable order."""
     ready: list[tuple[int, str]] = []
     for buffered in free:
@@ -78,7 +78,9 @@ def deliver_released(state: ChannelState, free: Sequence[Buffered], now: int, ef
             heappush(ready, (further.message.lamport or 0, further.message.message_id))
 
 
-def mark_met(state: ChannelState, message_ids: Sequence[str], now: int, effects: Step, *, lost: bool = False) -> None:
+def mark_met(
+    state: ChannelState, message_ids: Sequence[str], now: int, effects: StepEffects, *, lost: bool = False
+) -> None:
     """These ids count as delivered; with `lost`, because nobody has them."""
     fresh = [message_id for message_id in dict.fromkeys(message_ids) if not state.has(message_id)]
     for message_id in fresh:

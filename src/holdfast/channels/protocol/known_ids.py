@@ -15,7 +15,7 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.channels.keeping.snapshot import Known
+from holdfast.channels.keeping.snapshot import KnownMessage
 from holdfast.channels.wire.message import raw
 
 _DIGEST_BYTES = 16
@@ -25,7 +25,7 @@ _AT_ONCE = 16
 """One of so many goes when there are too many: one by one, each would cost a walk over those that went before."""
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class MessagePlace(msgspec.Struct, frozen=True, gc=False):
     """Where to look for a message."""
 
     at_ms: int
@@ -38,11 +38,11 @@ class KnownIds:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._places: dict[str | bytes, Place] = {}
+        self._places: dict[str | bytes, MessagePlace] = {}
         self._senders: dict[str, str] = {}
         """Each sender's id once, however many messages it sent."""
 
-    def add(self, known: Known) -> bool:
+    def add(self, known: KnownMessage) -> bool:
         """Remember an id, and tell whether it was not known: the first one counts."""
         key = _key(known.message_id)
         if key in self._places:
@@ -52,13 +52,13 @@ class KnownIds:
             if len(self._senders) >= self._limit:
                 self._senders.clear()
             sender_id = self._senders[known.sender_id] = known.sender_id
-        self._places[key] = Place(known.at_ms, sender_id)
+        self._places[key] = MessagePlace(known.at_ms, sender_id)
         if len(self._places) > self._limit:
             for oldest in list(islice(self._places, max(1, self._limit // _AT_ONCE))):
                 del self._places[oldest]
         return True
 
-    def get(self, message_id: str) -> Place | None:
+    def get(self, message_id: str) -> MessagePlace | None:
         """Where a message that was here can be found."""
         return self._places.get(_key(message_id))
 

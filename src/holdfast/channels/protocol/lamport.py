@@ -30,7 +30,7 @@ from holdfast.errors import Invalid
 _DAY_MS = 24 * 3600 * 1000
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
+class LamportBounds(msgspec.Struct, frozen=True, gc=False):
     """The highest Lamport times at some moment."""
 
     taken: int
@@ -38,20 +38,20 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     sent: int
 
 
-def bounds(dialect: Dialect, settings: ChannelSettings, now: int) -> Bounds:
+def bounds(dialect: Dialect, settings: ChannelSettings, now: int) -> LamportBounds:
     """What holds at this time (Unix, in milliseconds)."""
     unit = dialect.clock_unit_ms
     return _bounds(now // unit, unit, settings.lamport_jump_max_ms)
 
 
 @lru_cache
-def _bounds(wall: int, unit: int, jump: int) -> Bounds:
+def _bounds(wall: int, unit: int, jump: int) -> LamportBounds:
     """The same for all messages of one tick of the clock."""
     usual = min(jump, _DAY_MS) // unit
-    return Bounds(wall + jump // unit, wall + usual // 2, wall + usual * 3 // 4)
+    return LamportBounds(wall + jump // unit, wall + usual // 2, wall + usual * 3 // 4)
 
 
-def check(channel_id: str, lamport: int, most: Bounds) -> None:
+def check(channel_id: str, lamport: int, most: LamportBounds) -> None:
     """Refuse a time that no honest clock shows; changes nothing."""
     if not 0 <= lamport <= most.taken:
         raise AheadOfClock(
@@ -64,7 +64,7 @@ class AheadOfClock(Invalid):
     """A message comes from the future, as our clock has it; told apart so that it can be counted apart."""
 
 
-def after_hearing(own: int, lamport: int, most: Bounds, *, tick: int) -> int:
+def after_hearing(own: int, lamport: int, most: LamportBounds, *, tick: int) -> int:
     """Our clock after a message with this time; what we sent may have moved it further than hearing does."""
     wanted = max(own, lamport) + tick
     if wanted <= most.heard:
@@ -72,7 +72,7 @@ def after_hearing(own: int, lamport: int, most: Bounds, *, tick: int) -> int:
     return max(min(own, most.sent), most.heard)
 
 
-def for_sending(own: int, dialect: Dialect, most: Bounds, now: int) -> int:
+def for_sending(own: int, dialect: Dialect, most: LamportBounds, now: int) -> int:
     """The time of the next message that we send."""
     wall = now // dialect.clock_unit_ms
     wanted = max(wall, own) + 1 if dialect.ticks_on_receipt else max(wall, own + 1)

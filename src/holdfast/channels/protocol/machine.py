@@ -36,16 +36,16 @@ from holdfast.channels.protocol.steps import (
     Send,
     SendEphemeral,
     SendSync,
-    Step,
+    StepEffects,
     SweepBuffers,
     SweepRepairs,
 )
 from holdfast.channels.protocol.sweeping import sweep_buffers
 
 
-def step(state: ChannelState, given: Input, now: int) -> tuple[ChannelState, Step]:
+def step(state: ChannelState, given: Input, now: int) -> tuple[ChannelState, StepEffects]:
     """One step, at this time (Unix, in milliseconds)."""
-    effects = Step()
+    effects = StepEffects()
     match given:
         case Send():
             send(state, given, now, effects)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.channels.channel_events import MessageReady, MessageSent, MissingDependencies
-from holdfast.channels.keeping.snapshot import Buffered
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.snapshot import BufferedMessage
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.catching_up import (
     came_in_vain,
     goes_before,
@@ -16,16 +16,18 @@ from holdfast.channels.protocol.catching_up import (
     take_help,
 )
 from holdfast.channels.protocol.delivering import deliver, deliver_released, note, released
-from holdfast.channels.protocol.lamport import Bounds, after_hearing, bounds, check
+from holdfast.channels.protocol.lamport import LamportBounds, after_hearing, bounds, check
 from holdfast.channels.protocol.repairing import ask_for, settle, take_requests
 from holdfast.channels.protocol.sending import check_content
 from holdfast.channels.protocol.state import ChannelState, Rules
-from holdfast.channels.protocol.steps import Received, Step
+from holdfast.channels.protocol.steps import Received, StepEffects
 from holdfast.channels.wire.derived_ids import check_derived_id
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 
-def receive(state: ChannelState, message: SdsMessage, now: int, effects: Step, written: Written | None = None) -> None:
+def receive(
+    state: ChannelState, message: SdsMessage, now: int, effects: StepEffects, written: StoredMessage | None = None
+) -> None:
     """Take a message: deliver it, let it wait, or know it already."""
     rules, lamport = state.rules, message.lamport
     _check(rules, message)
@@ -95,7 +97,7 @@ def _received(message: SdsMessage, *, duplicate: bool = False, own: bool = False
     )
 
 
-def _receive_ephemeral(state: ChannelState, message: SdsMessage, effects: Step) -> None:
+def _receive_ephemeral(state: ChannelState, message: SdsMessage, effects: StepEffects) -> None:
     rules = state.rules
     own = bool(rules.participant_id) and message.sender_id == rules.participant_id
     effects.received = _received(message, own=own)
@@ -112,7 +114,7 @@ def _receive_sync(
     own: bool,
     behind: bool,
     now: int,
-    effects: Step,
+    effects: StepEffects,
 ) -> None:
     """What somebody knows: it is no part of the conversation, but says what we lack."""
     assert message.lamport is not None
@@ -132,13 +134,13 @@ def _receive_sync(
     effects.received = _received(message, own=own)
 
 
-def _hear(state: ChannelState, lamport: int, most: Bounds) -> None:
+def _hear(state: ChannelState, lamport: int, most: LamportBounds) -> None:
     """The clock when a message is received for the first time."""
     if state.rules.dialect.ticks_on_receipt:
         state.lamport = after_hearing(state.lamport, lamport, most, tick=1)
 
 
-def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int, effects: StepEffects) -> None:
     if not state.outgoing:
         return
     settings, dialect = state.rules.settings, state.rules.dialect
@@ -159,7 +161,7 @@ def _review_acknowledgements(state: ChannelState, message: SdsMessage, now: int,
     state.outgoing = kept
 
 
-def _missing(state: ChannelState, message: SdsMessage, waiting: Buffered | None) -> list[HistoryEntry]:
+def _missing(state: ChannelState, message: SdsMessage, waiting: BufferedMessage | None) -> list[HistoryEntry]:
     """What a message depends on and is not here; one that waits already never waits for more than it did."""
     absent = state.history.lacks(message.causal_history)
     if not absent:  # as usual
@@ -178,11 +180,11 @@ def _wait(
     state: ChannelState,
     message: SdsMessage,
     missing: list[HistoryEntry],
-    waiting: Buffered | None,
+    waiting: BufferedMessage | None,
     own: bool,
     behind: bool,
     now: int,
-    effects: Step,
+    effects: StepEffects,
 ) -> None:
     rules = state.rules
     assert message.lamport is not None
@@ -194,7 +196,7 @@ def _wait(
     ids = tuple(dict.fromkeys(entry.message_id for entry in missing))
     if not refused and (waiting is None or ids != waiting.missing):
         received = now if waiting is None else waiting.received_ms
-        state.buffer(Buffered(message.without_bloom(), ids, received))
+        state.buffer(BufferedMessage(message.without_bloom(), ids, received))
         effects.changed = True
     effects.events.append(MissingDependencies(rules.channel_id, message.message_id, tuple(missing)))
     if waiting is None and not refused:

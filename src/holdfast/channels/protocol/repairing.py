@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from holdfast.channels.channel_events import RepairReady
-from holdfast.channels.keeping.snapshot import Known, RepairRequest, RepairResponse
+from holdfast.channels.keeping.snapshot import KnownMessage, RepairRequest, RepairResponse
 from holdfast.channels.protocol.catching_up import (
     AGAIN_MS,
     BULK,
@@ -23,7 +23,7 @@ from holdfast.channels.protocol.catching_up import (
 )
 from holdfast.channels.protocol.lamport import sendable
 from holdfast.channels.protocol.state import ChannelState
-from holdfast.channels.protocol.steps import Step
+from holdfast.channels.protocol.steps import StepEffects
 from holdfast.channels.wire.message import ENTRIES_BYTES_MAX, HistoryEntry, SdsMessage
 from holdfast.channels.wire.wire_fields import write_entry
 
@@ -151,7 +151,7 @@ def settle(state: ChannelState, message_id: str) -> bool:
     return asked is not None or answered is not None
 
 
-def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: Step) -> None:
+def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: StepEffects) -> None:
     """What others ask for: nobody else has to ask just now, and perhaps we can answer."""
     rules = state.rules
     if not message.repair_request:
@@ -216,7 +216,7 @@ def _can_answer(state: ChannelState, message_id: str) -> bool:
     return place is not None and place.at_ms > 0
 
 
-def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
+def sweep_repairs(state: ChannelState, now: int, effects: StepEffects) -> None:
     """Answer what is due, and ask for what is waited for and was never asked for."""
     rules = state.rules
     t_max = rules.t_max_ms
@@ -244,7 +244,7 @@ def sweep_repairs(state: ChannelState, now: int, effects: Step) -> None:
     _look_ahead(state, now, effects)
 
 
-def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
+def _look_ahead(state: ChannelState, now: int, effects: StepEffects) -> None:
     """Whether a sync message should go out at once, and whether there is still reason to hurry."""
     soon = now + 2 * ANSWER_MS
     state.answering = state.answering and any(response.due_ms <= soon for response in state.responses.values())
@@ -265,7 +265,7 @@ def _look_ahead(state: ChannelState, now: int, effects: Step) -> None:
         effects.sync_due = True
 
 
-def _answer(state: ChannelState, now: int, effects: Step) -> None:
+def _answer(state: ChannelState, now: int, effects: StepEffects) -> None:
     """Answer what is due, as far as the budget goes: if not for all, the small ones first."""
     guard, rules = state.guard, state.rules
     guard.fill(now)
@@ -291,7 +291,7 @@ def _answer(state: ChannelState, now: int, effects: Step) -> None:
             guard.answer(message_id, len(data), now)
             effects.events.append(RepairReady(rules.channel_id, message_id, data))
         elif place is not None and place.at_ms:  # else it has left history meanwhile: somebody else may have it
-            effects.wanted.append(Known(message_id, place.at_ms, place.sender_id))
+            effects.wanted.append(KnownMessage(message_id, place.at_ms, place.sender_id))
 
 
 def _is_at_hand(state: ChannelState, message_id: str) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.channels.channel_events import PeriodicSync
-from holdfast.channels.keeping.snapshot import Unacknowledged
+from holdfast.channels.keeping.snapshot import UnacknowledgedMessage
 from holdfast.channels.protocol.delivering import deliver_released, note, released, remember
 from holdfast.channels.protocol.lamport import bounds, for_sending
 from holdfast.channels.protocol.repairing import ALWAYS_FIT, ask_later, due_requests, fitting, settle
 from holdfast.channels.protocol.state import ChannelState
-from holdfast.channels.protocol.steps import Send, SendEphemeral, SendSync, Step
+from holdfast.channels.protocol.steps import Send, SendEphemeral, SendSync, StepEffects
 from holdfast.channels.wire.derived_ids import with_derived_id
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 from holdfast.errors import Full, Invalid
@@ -26,7 +26,7 @@ _ASKED_MAX = 5
 """How often we ask for a message that no other one waits for."""
 
 
-def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
+def send(state: ChannelState, given: Send, now: int, effects: StepEffects) -> None:
     """Content for everybody: it is ours to send again until somebody has it."""
     rules, settings = state.rules, state.rules.settings
     check_content(given.content, settings.content_bytes_max)
@@ -49,7 +49,7 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
     state.hints.update((named, hint) for named, hint in given.hints.items() if named in state.history)
     _went_out(state, message, now)
     message = message.without_bloom()
-    state.outgoing.append(Unacknowledged(message, now))
+    state.outgoing.append(UnacknowledgedMessage(message, now))
     state.show(message.message_id)
     remember(state, message, now, effects)
     effects.notes.append(note("sent", message, now))
@@ -59,7 +59,7 @@ def send(state: ChannelState, given: Send, now: int, effects: Step) -> None:
     deliver_released(state, released(state, [message.message_id]), now, effects)
 
 
-def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> None:
+def send_sync(state: ChannelState, given: SendSync, now: int, effects: StepEffects) -> None:
     """Tell others what we know and what we miss; nothing, where there is nothing to tell."""
     if not (state.history or state.requests):
         return
@@ -83,7 +83,7 @@ def send_sync(state: ChannelState, given: SendSync, now: int, effects: Step) -> 
     effects.changed = True
 
 
-def send_ephemeral(state: ChannelState, given: SendEphemeral, effects: Step) -> None:
+def send_ephemeral(state: ChannelState, given: SendEphemeral, effects: StepEffects) -> None:
     """Content for whom it may reach: neither kept, nor ordered, nor sent again."""
     rules = state.rules
     check_content(given.content, rules.settings.content_bytes_max)

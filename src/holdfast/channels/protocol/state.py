@@ -16,18 +16,18 @@ import msgspec
 
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.keeping.snapshot import (
-    Buffered,
+    BufferedMessage,
     ChannelData,
     ChannelMeta,
-    Known,
+    KnownMessage,
     RepairRequest,
     RepairResponse,
-    Unacknowledged,
+    UnacknowledgedMessage,
 )
-from holdfast.channels.protocol.answer_limits import Guard
+from holdfast.channels.protocol.answer_limits import AnswerLimits
+from holdfast.channels.protocol.frontier import LooseEnds
 from holdfast.channels.protocol.known_ids import KnownIds
 from holdfast.channels.protocol.lamport import bounds
-from holdfast.channels.protocol.loose_ends import LooseEnds
 from holdfast.channels.wire.dialect import Dialect
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
@@ -72,7 +72,7 @@ class Rules(msgspec.Struct, frozen=True):
         return now + self.dialect.response_delay_ms(self.participant_id, sender_id, message_id, window)
 
 
-class History:
+class MessageHistory:
     """Messages that were sent or delivered, oldest first; the only truth about what was delivered.
 
     The oldest in the order of insertion goes first. Causal history takes the newest: the last inserted, or, where the
@@ -157,11 +157,11 @@ class ChannelState:
         settings = rules.settings
         self.rules = rules
         self.lamport = 0
-        self.history = History(settings.history_max, is_sorted=rules.dialect.is_sorted)
+        self.history = MessageHistory(settings.history_max, is_sorted=rules.dialect.is_sorted)
         self.known = KnownIds(settings.remembered_max)
         self.filter = rules.dialect.new_filter(settings.bloom_capacity, settings.bloom_error_rate)
-        self.outgoing: list[Unacknowledged] = []
-        self.incoming: dict[str, Buffered] = {}
+        self.outgoing: list[UnacknowledgedMessage] = []
+        self.incoming: dict[str, BufferedMessage] = {}
         self.incoming_bytes = 0
         self.waiting: dict[str, list[str]] = {}
         """Ids that are missing, and who waits for each."""
@@ -175,7 +175,7 @@ class ChannelState:
         self.hints: dict[str, bytes] = {}
         self.asked: dict[str, int] = {}
         """How often we have asked for what is in `requests`, since the start."""
-        self.guard = Guard(settings)
+        self.guard = AnswerLimits(settings)
         self.behind = False
         """We lack so much that we ask promptly, and for many at once."""
         self.asked_ms = 0
@@ -207,10 +207,10 @@ class ChannelState:
             or message_id in self.known
         )
 
-    def known_of(self, message: SdsMessage) -> Known:
+    def known_of(self, message: SdsMessage) -> KnownMessage:
         """A message of history as it is remembered."""
         place = self.known.get(message.message_id)
-        return Known(message.message_id, 0 if place is None else place.at_ms, message.sender_id)
+        return KnownMessage(message.message_id, 0 if place is None else place.at_ms, message.sender_id)
 
     def show(self, message_id: str) -> None:
         """Let our filter say that we have this one."""
@@ -231,7 +231,7 @@ class ChannelState:
             if marks is self.met:
                 self.lost.pop(oldest, None)
 
-    def buffer(self, buffered: Buffered) -> None:
+    def buffer(self, buffered: BufferedMessage) -> None:
         """Let a message wait."""
         self.unbuffer(buffered.message.message_id)
         self.incoming[buffered.message.message_id] = buffered
@@ -239,7 +239,7 @@ class ChannelState:
         for missing in buffered.missing:
             self.waiting.setdefault(missing, []).append(buffered.message.message_id)
 
-    def unbuffer(self, message_id: str) -> Buffered | None:
+    def unbuffer(self, message_id: str) -> BufferedMessage | None:
         """Take a message out of the waiting ones."""
         buffered = self.incoming.pop(message_id, None)
         if buffered is None:
@@ -268,17 +268,17 @@ class ChannelState:
         )
 
 
-class Restored(NamedTuple):
+class RestoredState(NamedTuple):
     """What was made of what was kept."""
 
     state: ChannelState
     beyond: list[str]
     """Ids that are beyond today's history limit."""
-    unknown: list[Known]
+    unknown: list[KnownMessage]
     """Messages of history that are not among the ids that were kept: a backend may keep none."""
 
 
-def restored(rules: Rules, data: ChannelData, now: int) -> Restored:
+def restored(rules: Rules, data: ChannelData, now: int) -> RestoredState:
     """The state that was kept.
 
     Waits that ran out while nobody was here begin anew: else all of them would end at once, in every participant
@@ -320,14 +320,14 @@ def restored(rules: Rules, data: ChannelData, now: int) -> Restored:
     state.hints = {message_id: hint for message_id, hint in data.hints.items() if message_id in state.history}
     _fill_filter(state, data)
     beyond = [message_id for message_id in gone if message_id not in state.history]
-    return Restored(state, beyond, unknown)
+    return RestoredState(state, beyond, unknown)
 
 
-def _remember(state: ChannelState, data: ChannelData) -> list[Known]:
+def _remember(state: ChannelState, data: ChannelData) -> list[KnownMessage]:
     """The ids that were kept; tells what history has besides."""
     for known in data.known:
         state.known.add(known)
-    of_history = (Known(message.message_id, 0, message.sender_id) for message in data.history)
+    of_history = (KnownMessage(message.message_id, 0, message.sender_id) for message in data.history)
     return [known for known in of_history if state.known.add(known)]
 
 
@@ -341,7 +341,7 @@ def _fill_filter(state: ChannelState, data: ChannelData) -> None:
     state.filter.restore([*past[max(0, len(past) - room) :], *held], rolled=data.meta.filter_rolled)
 
 
-def _bare(entry: Unacknowledged) -> Unacknowledged:
+def _bare(entry: UnacknowledgedMessage) -> UnacknowledgedMessage:
     if not entry.message.bloom_filter:
         return entry
     return msgspec.structs.replace(entry, message=entry.message.without_bloom())

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.channels.channel_events import Event
-from holdfast.channels.keeping.snapshot import Known, Note
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.snapshot import KnownMessage, Note
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
 
@@ -42,7 +42,7 @@ class Receive(msgspec.Struct, frozen=True, gc=False):
     """A message came in."""
 
     message: SdsMessage
-    written: Written | None = None
+    written: StoredMessage | None = None
 
 
 class MarkMet(msgspec.Struct, frozen=True, gc=False):
@@ -83,10 +83,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     """There is no room for messages that wait; it is as if it had been lost."""
 
 
-NOT_WRITTEN: Mapping[str, Written] = {}
+NOT_WRITTEN: Mapping[str, StoredMessage] = {}
 
 
-class Step:
+class StepEffects:
     """The effects of one step."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Step:
         self.evicted: list[str] = []
         self.changed = False
         """There is something new to keep, besides history."""
-        self.known: list[Known] = []
+        self.known: list[KnownMessage] = []
         """Ids to remember for good."""
         self.notes: list[Note] = []
         self.data: bytes | None = None
@@ -109,11 +109,11 @@ class Step:
         self.message_id = ""
         """Of what was sent."""
         self.received: Received | None = None
-        self.written: Mapping[str, Written] = NOT_WRITTEN
+        self.written: Mapping[str, StoredMessage] = NOT_WRITTEN
         """Of the message that this step sent or delivered itself, by its id: not of those that waited for it."""
         self.sync_due = False
         """There is something to ask for, or to tell, that should not wait for the next sync message."""
-        self.wanted: list[Known] = []
+        self.wanted: list[KnownMessage] = []
         """Messages beyond history that somebody asked for: to be found in the log and sent again."""
 
     def release(self) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.channels.channel_events import DependenciesLost, MessageGivenUp, ResendDue
-from holdfast.channels.keeping.snapshot import Unacknowledged
+from holdfast.channels.keeping.snapshot import UnacknowledgedMessage
 from holdfast.channels.protocol.delivering import deliver_released, mark_met, note
 from holdfast.channels.protocol.lamport import sendable
 from holdfast.channels.protocol.state import ChannelState
-from holdfast.channels.protocol.steps import Step
+from holdfast.channels.protocol.steps import StepEffects
 
 
-def sweep_buffers(state: ChannelState, now: int, effects: Step) -> None:
+def sweep_buffers(state: ChannelState, now: int, effects: StepEffects) -> None:
     """Send again what nobody has acknowledged, give up what was sent often enough, and what is lost."""
     rules, settings = state.rules, state.rules.settings
-    kept: list[Unacknowledged] = []
+    kept: list[UnacknowledgedMessage] = []
     for entry in state.outgoing:
         message_id = entry.message.message_id
         wait = settings.resend_interval_ms * settings.resend_backoff**entry.attempts
@@ -40,7 +40,7 @@ def sweep_buffers(state: ChannelState, now: int, effects: Step) -> None:
     state.filter.clean()
 
 
-def _give_up_lost(state: ChannelState, now: int, effects: Step) -> None:
+def _give_up_lost(state: ChannelState, now: int, effects: StepEffects) -> None:
     wait_max_ms = state.rules.settings.lost_after_ms
     if not wait_max_ms:
         return
@@ -63,7 +63,7 @@ def _give_up_lost(state: ChannelState, now: int, effects: Step) -> None:
     _break_cycles(state, wait_max_ms, now, effects)
 
 
-def _break_cycles(state: ChannelState, wait_max_ms: int, now: int, effects: Step) -> None:
+def _break_cycles(state: ChannelState, wait_max_ms: int, now: int, effects: StepEffects) -> None:
     """Messages that wait only for each other, which no honest sender makes: the first of them goes ahead."""
     stuck = [
         (state.incoming[message_id].message.lamport or 0, message_id)

@@ -36,7 +36,7 @@ Pair = tuple[int, int]
 """The two hashes of an id."""
 
 
-class Shape(NamedTuple):
+class FilterShape(NamedTuple):
     """How large a filter is."""
 
     bits: int
@@ -56,11 +56,11 @@ class Flavour(NamedTuple):
     """7 when the bytes of a word are in reverse: what a byte's index is xored with."""
     grows: bool
     """Whether a filter that has rolled is sized for the larger number of ids."""
-    envelope: Callable[[Shape, int, float], tuple[bytes, bytes]]
+    envelope: Callable[[FilterShape, int, float], tuple[bytes, bytes]]
     """What is sent before and after the words of a filter of this shape, for so many ids at this error rate."""
 
 
-def shape_of(capacity: int, error_rate: float) -> Shape:
+def shape_of(capacity: int, error_rate: float) -> FilterShape:
     """The size of a filter for so many ids; Invalid when there can be none."""
     if capacity < 1 or not 0 < error_rate < 1:
         raise Invalid(
@@ -68,7 +68,7 @@ def shape_of(capacity: int, error_rate: float) -> Shape:
             hint="give a capacity of at least 1, and an error rate between 0 and 1",
         )
     per_id = math.ceil(-math.log(error_rate) / math.log(2) ** 2)
-    shape = Shape(capacity * per_id, round(math.log(2) * per_id))
+    shape = FilterShape(capacity * per_id, round(math.log(2) * per_id))
     if shape.bytes > BLOOM_BYTES_MAX - _ENVELOPE_BYTES_MAX or shape.hashes > HASHES_MAX:
         raise Invalid(
             f"a filter is too large to be sent capacity={capacity} error_rate={error_rate} bytes={shape.bytes} "
@@ -96,7 +96,7 @@ def magnitude(unsigned: int) -> int:
     return unsigned if unsigned < 2**63 else 2**64 - unsigned
 
 
-def _nim_envelope(shape: Shape, capacity: int, error_rate: float) -> tuple[bytes, bytes]:
+def _nim_envelope(shape: FilterShape, capacity: int, error_rate: float) -> tuple[bytes, bytes]:
     numbers = {
         _NIM_CAPACITY: capacity,
         _NIM_RATE: int(error_rate * 1_000_000),
@@ -107,7 +107,7 @@ def _nim_envelope(shape: Shape, capacity: int, error_rate: float) -> tuple[bytes
     return bytes((_NIM_WORDS,)) + varint(shape.bytes), tail
 
 
-def _rfc_envelope(_shape: Shape, _capacity: int, _error_rate: float) -> tuple[bytes, bytes]:
+def _rfc_envelope(_shape: FilterShape, _capacity: int, _error_rate: float) -> tuple[bytes, bytes]:
     return b"", b""
 
 
@@ -215,14 +215,14 @@ class ReceivedBloom:
 
     __slots__ = ("_bits", "_flavour", "_shape")
 
-    def __init__(self, flavour: Flavour, shape: Shape, bits: bytes) -> None:
+    def __init__(self, flavour: Flavour, shape: FilterShape, bits: bytes) -> None:
         self._flavour, self._shape, self._bits = flavour, shape, bits
 
     def __contains__(self, message_id: str) -> bool:
         return _has(self._bits, self._flavour, self._shape, message_id)
 
 
-def _has(bits: bytes | bytearray, flavour: Flavour, shape: Shape, message_id: str) -> bool:
+def _has(bits: bytes | bytearray, flavour: Flavour, shape: FilterShape, message_id: str) -> bool:
     first, second = flavour.pair(message_id)
     flip, (size, hashes) = flavour.flip, shape
     at, step = first % size, second % size
@@ -249,7 +249,7 @@ def read_nim(data: bytes) -> ReceivedBloom | None:
     if len(found) < len(_NIM_FIELDS):
         return None
     start, stop = found[_NIM_WORDS]
-    shape = Shape(found[_NIM_BITS][0], found[_NIM_HASHES][0])
+    shape = FilterShape(found[_NIM_BITS][0], found[_NIM_HASHES][0])
     stop -= (stop - start) % 8
     if not 1 <= shape.hashes <= HASHES_MAX or not 1 <= shape.bits <= (stop - start) * 8:
         return None
@@ -269,7 +269,7 @@ def read_rfc(data: bytes, capacity: int, error_rate: float) -> ReceivedBloom | N
     return None if _is_flooded(bits, shape, "big") else ReceivedBloom(RFC_FLAVOUR, shape, bits)
 
 
-def _is_flooded(bits: bytes, shape: Shape, order: Literal["little", "big"]) -> bool:
+def _is_flooded(bits: bytes, shape: FilterShape, order: Literal["little", "big"]) -> bool:
     whole = shape.bits // _WORD_BITS * 8
     last = int.from_bytes(bits[whole : whole + 8], order) & (1 << shape.bits % _WORD_BITS) - 1
     ones = int.from_bytes(bits[:whole], order).bit_count() + last.bit_count()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import SdsMessage
 
 DialectName = Literal["nim", "rfc"]
@@ -91,13 +91,13 @@ class Dialect(Protocol):
     def encode(self, message: SdsMessage) -> bytes:
         """The message's bytes."""
 
-    def write(self, message: SdsMessage) -> tuple[bytes, Written | None]:
+    def write(self, message: SdsMessage) -> tuple[bytes, StoredMessage | None]:
         """The same, and what it is kept by, if that can be cut out of them."""
 
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none. Accepts what the original accepts, at least."""
 
-    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+    def read(self, data: bytes) -> tuple[SdsMessage, StoredMessage | None]:
         """The same, and what it is kept by, if that can be cut out of them."""
 
     def new_filter(self, capacity: int, error_rate: float) -> RollingFilter:

@@ -16,10 +16,10 @@ again by somebody who heard it is read again: to the protocol it is a duplicate.
 
 from __future__ import annotations
 
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.dialect import Dialect, DialectName
 from holdfast.channels.wire.message import BLOOM_BYTES_MAX, CONTENT_BYTES_MAX, ENTRIES_BYTES_MAX, SdsMessage, raw
-from holdfast.crypto.cipher import SYSTEM_RANDOM, AesGcmCipher, NotAuthentic, Random, Source
+from holdfast.crypto.cipher import SYSTEM_RANDOM, AesGcmCipher, KeySource, NotAuthentic, Random
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 
@@ -54,7 +54,7 @@ class ChannelCipher:
         self._channel_id = channel_id
         self._ciphers: dict[bytes, AesGcmCipher] = {}
         for key_id in keyring.ids:
-            source = Source(keyring.key(key_id), _SALT, b"channel|" + raw(channel_id), _DOMAIN)
+            source = KeySource(keyring.key(key_id), _SALT, b"channel|" + raw(channel_id), _DOMAIN)
             cipher = AesGcmCipher(source, encrypts=key_id == keyring.current, random=random)
             self._ciphers.setdefault(source.derive("1 route")[:_ROUTE_BYTES], cipher)
         self._head = MAGIC + next(iter(self._ciphers))
@@ -109,12 +109,12 @@ class EncryptedDialect:
         """The message as a packet."""
         return self.cipher.encrypt(self.inside.encode(message))
 
-    def write(self, message: SdsMessage) -> tuple[bytes, Written | None]:
+    def write(self, message: SdsMessage) -> tuple[bytes, StoredMessage | None]:
         """The message as a packet, and as it is inside."""
         data, written = self.inside.write(message)
         return self.cipher.encrypt(data), written
 
-    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+    def read(self, data: bytes) -> tuple[SdsMessage, StoredMessage | None]:
         """The message in a packet, and as it is inside."""
         return self.inside.read(self.cipher.decrypt(data))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.channels.keeping.written import NO_FILTER, Written
+from holdfast.channels.keeping.stored_message import NO_FILTER, StoredMessage
 from holdfast.channels.wire.bloom_filters import NIM_FLAVOUR, ReceivedBloom, RollingBloom, magnitude, read_nim
 from holdfast.channels.wire.dialect import Dialect, DialectName
 from holdfast.channels.wire.hashing import farmhash64
@@ -59,7 +59,7 @@ class NimDialect:
         """The message's bytes; Invalid if it is ephemeral, or over a limit."""
         return self.write(message)[0]
 
-    def write(self, message: SdsMessage) -> tuple[bytes, Written]:
+    def write(self, message: SdsMessage) -> tuple[bytes, StoredMessage]:
         """The same, and where in it is what is kept."""
         check_size(message)
         content, bloom = message.content, message.bloom_filter
@@ -71,13 +71,13 @@ class NimDialect:
         if message.repair_request:
             behind += entry_fields(b"\x6a", message.repair_request, empty_ids=True)
         data = b"".join((before, b"\x32", varint(len(bloom)), bloom, behind))
-        return data, Written(before + NO_FILTER + behind, len(head), len(head) + len(causes))
+        return data, StoredMessage(before + NO_FILTER + behind, len(head), len(head) + len(causes))
 
     def decode(self, data: bytes) -> SdsMessage:
         """The message in these bytes; Invalid when there is none."""
         return self._read(data)[0]
 
-    def read(self, data: bytes) -> tuple[SdsMessage, Written | None]:
+    def read(self, data: bytes) -> tuple[SdsMessage, StoredMessage | None]:
         """The same, and where in them is what is kept, if they are written as everybody writes them."""
         message, places, named = self._read(data)
         return message, _written(data, message, places, named)
@@ -127,7 +127,7 @@ class NimDialect:
         return groups <= 1 or _hash(participant, message_id) % groups == _hash(sender, message_id) % groups
 
 
-def _written(data: bytes, message: SdsMessage, places: Places, named: int) -> Written | None:
+def _written(data: bytes, message: SdsMessage, places: Places, named: int) -> StoredMessage | None:
     """Where what is kept of a message is, if each field lies behind the one before it: then there is nothing besides.
 
     With repair requests, or anything long, it is not worth the trouble.
@@ -145,7 +145,7 @@ def _written(data: bytes, message: SdsMessage, places: Places, named: int) -> Wr
         and sender == bloom_end + 2
         and end == len(data)
     ):
-        return Written(data[:content_end] + NO_FILTER + data[bloom_end:], causes_at, channel - 2)
+        return StoredMessage(data[:content_end] + NO_FILTER + data[bloom_end:], causes_at, channel - 2)
     return None
 
 

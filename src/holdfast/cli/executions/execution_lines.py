@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.executions.durations import spoken
-from holdfast.execution.work.execution_views import Event, ExecutionDetails, ExecutionSummary, StepDetails
+from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionEvent, ExecutionSummary, StepDetails
 from holdfast.model.record_json import iso
 
 LIST_COLUMNS = ("id", "kind", "status", "created", "took", "note")
@@ -137,7 +137,7 @@ def step_line(step: StepDetails) -> StepLine:
     )
 
 
-def event_line(event: Event) -> EventLine:
+def event_line(event: ExecutionEvent) -> EventLine:
     """An event for JSON."""
     return EventLine(iso(event.at_us), event.what, event.detail)
 

@@ -34,7 +34,7 @@ from holdfast.model.control_rows import (
     WatermarkRow,
 )
 from holdfast.model.entry import RAW, TYPED
-from holdfast.model.record_columns import BadFrame, Columns
+from holdfast.model.record_columns import BadRecords, Columns
 from holdfast.model.record_json import Encoding, iso, record_line
 from holdfast.model.row_json import plain_rows
 
@@ -476,7 +476,7 @@ def revealed_lines(
     for i, sizes in enumerate(lines):
         try:
             record = next(columns.records(first, sizes.partition, i, i + 1))
-        except (BadFrame, UnicodeDecodeError):
+        except (BadRecords, UnicodeDecodeError):
             message = "a record's kind or headers are malformed"
             problems.append(Corrupt(message, topic=sizes.topic, partition=sizes.partition, offset=sizes.offset))
             continue

@@ -19,7 +19,7 @@ from holdfast.cli.options import asking_for_key
 from holdfast.cli.output import flush
 from holdfast.cli.printing import ARROW, Item, write_arrow, writer_for
 from holdfast.errors import Invalid
-from holdfast.reader.offsets import EARLIEST, Mark, Marks, Where
+from holdfast.reader.offsets import EARLIEST, PartitionMark, ReadMarks, Where
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.settled_reading import SettledReading
@@ -28,7 +28,7 @@ from holdfast.root.objects.documents import TopicDocument
 _PLACE = ("_partition", "_offset", "_time")
 
 
-class Wanted(NamedTuple):
+class PrintSelection(NamedTuple):
     """What to print of a topic."""
 
     start: int | None
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
     columns: list[str] | None
 
 
-def print_root(root: Root, topic: str, wanted: Wanted, options: ReadOptions, form: str) -> int:
+def print_root(root: Root, topic: str, wanted: PrintSelection, options: ReadOptions, form: str) -> int:
     """Print records of a topic at a root; returns the exit code."""
     with asking_for_key(None if not options.keyring else _ANY):
         opened = SettledRoot.open(root.url, options)
@@ -80,7 +80,7 @@ def _columns(topic: TopicDocument, names: list[str] | None) -> tuple[str, ...]:
     return (*_PLACE, *own)
 
 
-def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Wanted) -> ReadOptions:
+def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: PrintSelection) -> ReadOptions:
     """The options with the first and last offsets of the partitions that are wanted."""
     chosen = sorted(set(wanted.partitions)) or list(range(topic.partitions))
     for number in chosen:
@@ -109,8 +109,8 @@ def _placed(root: Root, topic: TopicDocument, options: ReadOptions, wanted: Want
     )
 
 
-def _marks(offsets: dict[Where, int]) -> Marks:
-    return Marks("", {where: Mark(None, offset) for where, offset in offsets.items()})
+def _marks(offsets: dict[Where, int]) -> ReadMarks:
+    return ReadMarks("", {where: PartitionMark(None, offset) for where, offset in offsets.items()})
 
 
 def _items(reading: SettledReading, *, is_typed: bool) -> Iterator[Item]:

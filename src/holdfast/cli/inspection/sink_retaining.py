@@ -11,7 +11,7 @@ from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, 
 from holdfast.clock import SystemClock
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Invalid
-from holdfast.root.objects.documents import Limits
+from holdfast.root.objects.documents import RetentionLimits
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
@@ -19,7 +19,7 @@ from holdfast.settings import Settings
 from holdfast.sink.sink_retention import SinkRetained, SinkRetention
 from holdfast.store.store_kinds import open_any_store
 
-_NO_LIMITS = Limits(0, 0, 0)
+_NO_LIMITS = RetentionLimits(0, 0, 0)
 
 
 class SinkRetentionReport(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def retain_sinks(
     settings: Settings,
     reference: str | None,
     topic: str | None,
-    policy: Limits | None,
+    policy: RetentionLimits | None,
     *,
     dry_run: bool,
     as_json: bool,

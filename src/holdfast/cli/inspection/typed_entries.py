@@ -9,7 +9,7 @@ from holdfast.errors import Corrupt
 from holdfast.model import frame
 from holdfast.model.control_rows import SchemaRow
 from holdfast.model.entry import Entry
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,16 +31,16 @@ def typed_decoder(schemas: Sequence[SchemaRow]) -> Callable[[Entry, bytes], Rows
 
         definition = next((row.definition for row in schemas if row.fingerprint == entry.schema), None)
         if definition is None:
-            raise BadFrame("its schema is not known")
+            raise BadRecords("its schema is not known")
         try:
             count, times, message = frame.decode_typed(body)
             batch = decode_rows(bytes(message), TopicSchema.parse(definition).stored)
         except BadRows as error:
-            raise BadFrame(str(error)) from None
+            raise BadRecords(str(error)) from None
         except Corrupt as error:
-            raise BadFrame(error.message) from None
+            raise BadRecords(error.message) from None
         if count != entry.count or batch.num_rows != count:
-            raise BadFrame("it does not hold as many rows as it says")
+            raise BadRecords("it does not hold as many rows as it says")
         moments = tuple(times.cast("q"))
         return Rows(moments if len(moments) == count else moments * count, batch)
 

@@ -116,7 +116,7 @@ def append_command(
         except BrokenPipeError:
             silence_stdout()
             raise Unavailable(
-                f"nobody reads the receipts any more; stopped told={appender.told}",
+                f"the reader of the receipts is gone; stopped reported={appender.told}",
                 hint="what was submitted is durable, the rest of stdin was not read; send receipts to a file",
             ) from None
 
@@ -201,7 +201,7 @@ class _Appender:
         except HoldfastError:
             with suppress(HoldfastError):
                 self._settle(0)
-            say(f"stopped at line {number}; records told to be durable: {self.told}")
+            say(f"stopped at line {number}; records reported durable: {self.told}")
             raise
         say(f"appended {self.told} records to {self._target.name}")
 

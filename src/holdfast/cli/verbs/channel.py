@@ -16,7 +16,13 @@ import click
 import msgspec
 
 from holdfast import Log, Settings
-from holdfast.channels.keeping.snapshot import Buffered, ChannelData, RepairRequest, RepairResponse, Unacknowledged
+from holdfast.channels.keeping.snapshot import (
+    BufferedMessage,
+    ChannelData,
+    RepairRequest,
+    RepairResponse,
+    UnacknowledgedMessage,
+)
 from holdfast.channels.wire.message import HistoryEntry
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
@@ -241,7 +247,7 @@ def _line(owner: str, channel: str, data: ChannelData) -> ChannelLine:
     )
 
 
-def _missing(incoming: Iterable[Buffered]) -> dict[str, tuple[HistoryEntry, int]]:
+def _missing(incoming: Iterable[BufferedMessage]) -> dict[str, tuple[HistoryEntry, int]]:
     """What is waited for and is not here, not even waiting itself: its name, and how many wait for it."""
     buffered = {entry.message.message_id: entry for entry in incoming}
     found: dict[str, tuple[HistoryEntry, int]] = {}
@@ -276,7 +282,7 @@ def _report(owner: str, channel: str, data: ChannelData, now: int) -> ChannelRep
     )
 
 
-def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
+def _outgoing(entry: UnacknowledgedMessage, now: int) -> OutgoingLine:
     message = entry.message
     return OutgoingLine(
         _id(message.message_id),
@@ -289,7 +295,7 @@ def _outgoing(entry: Unacknowledged, now: int) -> OutgoingLine:
     )
 
 
-def _waiting(entry: Buffered, now: int) -> WaitingLine:
+def _waiting(entry: BufferedMessage, now: int) -> WaitingLine:
     """A snapshot of another implementation does not say since when a message waits."""
     message, since = entry.message, entry.received_ms
     return WaitingLine(

@@ -15,7 +15,7 @@ from holdfast import Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, own_log, parsed
 from holdfast.cli.output import emit_facts, emit_json, emit_table, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.compaction.compaction_plan import TARGET_BYTES
 from holdfast.compaction.compaction_report import CompactionReport, report_of
 from holdfast.quantity import parse_bytes
@@ -59,7 +59,7 @@ def compact_command(
             raise click.UsageError("--measure is for a root: a log's own directory is compacted without it")
         return _compact_log(Path(root), topics, target_size, reference, settings, dry_run=dry_run, as_json=as_json)
     keyring = reference or settings.crypto.keyring
-    with asking_for_key(load_keyring(reference, settings)), Working() as working:
+    with asking_for_key(load_keyring(reference, settings)), ProgressLine() as working:
         report = holdfast.compact(
             root,
             topics,
@@ -86,7 +86,7 @@ def _compact_log(
     as_json: bool,
 ) -> int:
     """Compact the files of a log that nobody has open."""
-    with own_log(directory, reference, settings) as log, Working() as working:
+    with own_log(directory, reference, settings) as log, ProgressLine() as working:
         reports = [
             log.compact(
                 topic,

@@ -12,7 +12,7 @@ from holdfast import Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE, REFUSED
 from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.log.upkeep.table_verbs import publish_tables, unpublish_tables
 from holdfast.publish.publication import TableReport
 
@@ -35,7 +35,7 @@ How stores are reached (endpoint, region, credentials) comes from the settings u
 def publish_command(root: str, topics: tuple[str, ...], as_format: str, dry_run: bool, as_json: bool) -> int:
     """Publish topics at ROOT (a store's URL, or a log's directory) as tables; all of them, unless some are named."""
     settings = Settings.load()
-    with Working() as working:
+    with ProgressLine() as working:
         reports = publish_tables(
             root,
             topics,
@@ -105,7 +105,7 @@ A table that was published again begins at version 0: whoever follows it must be
 def unpublish_command(root: str, topics: tuple[str, ...], as_format: str, force: bool, as_json: bool) -> int:
     """Remove the tables of topics at ROOT, and no data; of all topics, unless some are named."""
     settings = Settings.load()
-    with Working() as working:
+    with ProgressLine() as working:
         working.show("removing")
         removed = unpublish_tables(root, topics, as_format=as_format, force=force, settings=settings)
     if as_json:

@@ -20,7 +20,7 @@ from holdfast import Log, Settings, Topic
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.follow_output import end_of, follow, read
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
-from holdfast.cli.inspection.root_records import Wanted, print_root
+from holdfast.cli.inspection.root_records import PrintSelection, print_root
 from holdfast.cli.options import find_topic, json_option, keyring_option, open_log, parsed, topic_argument
 from holdfast.cli.output import emit_json, flush, say, say_holdfast_error, say_problems
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
@@ -137,13 +137,15 @@ def read_command(
             "--follow has no end: it goes with --start, --limit, --partition and --columns only", ctx
         )
     if position is not None and (end if reverse else start) is not None:
-        raise click.UsageError(f"--position stands for {'--end' if reverse else '--start'}: leave one of them out", ctx)
+        raise click.UsageError(
+            f"--position is the same as {'--end' if reverse else '--start'}: leave one of them out", ctx
+        )
     settings = Settings.load()
     limit = None if limit is None else min(limit, sys.maxsize)
     if isinstance(place, Root):
         if following or reverse or any(value is not None for value in (key, position, size)):
             raise click.UsageError("of a store: no --follow, --key, --reverse, --position or --bytes", ctx)
-        wanted = Wanted(start, end, since, until, limit, partitions, columns)
+        wanted = PrintSelection(start, end, since, until, limit, partitions, columns)
         return print_root(place, topic, wanted, place.options(reference, log_id, settings), form)
     refuse_log_id(place, log_id)
     with open_log(place, reference, settings, read_only=True) as log:

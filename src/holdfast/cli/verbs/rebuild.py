@@ -16,7 +16,7 @@ from holdfast import Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE, REFUSED
 from holdfast.cli.options import asking_for_key, directory_argument, json_option, keyring_option, load_keyring
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.recovery.rebuild import RebuildReport
 
 EPILOG = """\b
@@ -37,7 +37,7 @@ def rebuild_command(directory: Path, yes: bool, reference: str | None, as_json: 
     if not yes and not _confirmed(directory):
         say("nothing was changed")
         return REFUSED
-    with asking_for_key(keyring), Working() as working:
+    with asking_for_key(keyring), ProgressLine() as working:
         report = holdfast.rebuild(
             directory, keyring=keyring, progress=lambda what, read: working.show(f"{what}: {read} files read")
         )
@@ -56,7 +56,7 @@ def _confirmed(directory: Path) -> bool:
         )
     except click.Abort:  # nobody is there to answer
         say("")
-        say("hint: give --yes to go on without being asked")
+        say("hint: pass --yes to skip the confirmation")
         return False
 
 

@@ -17,7 +17,7 @@ from holdfast import Log, Settings
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log, own_log, with_store
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
@@ -35,7 +35,7 @@ Examples:
   holdfast reconcile data --fix"""
 
 
-class Reconciled(msgspec.Struct, frozen=True):
+class ReconcileLine(msgspec.Struct, frozen=True):
     """What a pass found; without `complete`, what it found so far."""
 
     findings: tuple[Finding, ...]
@@ -80,7 +80,7 @@ def reconcile_command(
         say_problems(log.problems, as_json=as_json)
         flush()
         if not report.complete:
-            say(f"note: stopped after {limit} units of work; what lies behind them was not compared")
+            say(f"note: stopped after {limit} units of work; the rest was not compared")
         return DAMAGED if report.findings or log.problems else FINE
 
 
@@ -97,7 +97,7 @@ def _with_own_store(directory: Path, settings: Settings) -> Settings:
 def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) -> ReconcileReport:
     """A pass, unit by unit, showing how far it is."""
     done = 0
-    with Working() as working:
+    with ProgressLine() as working:
         while True:
             report = log.reconcile(remote=remote, fix=fix, deep=deep, limit=1)
             done += 1
@@ -106,10 +106,10 @@ def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) ->
                 return report
 
 
-def _reconciled(report: ReconcileReport) -> Reconciled:
+def _reconciled(report: ReconcileReport) -> ReconcileLine:
     values = msgspec.structs.asdict(report)
     started, completed = values.pop("started_us"), values.pop("completed_us")
-    return Reconciled(**values, started=iso(started), completed=None if completed is None else iso(completed))
+    return ReconcileLine(**values, started=iso(started), completed=None if completed is None else iso(completed))
 
 
 def _show(report: ReconcileReport) -> None:

@@ -23,7 +23,7 @@ from holdfast.cli.options import (
     parsed_url,
 )
 from holdfast.cli.output import emit_facts, emit_json, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.recovery.restore_report import RestoredPolicy, RestoreReport
 
 EPILOG = """\b
@@ -66,7 +66,7 @@ def restore_command(
     if not copy and not yes and not _confirmed():
         say("nothing was changed")
         return REFUSED
-    with asking_for_key(keyring), Working() as working:
+    with asking_for_key(keyring), ProgressLine() as working:
         report = holdfast.restore(
             url,
             directory,
@@ -90,7 +90,7 @@ def _announce(url: str, directory: Path, *, copy: bool) -> None:
         say(f"copying the log at {url} into {directory}; its owner goes on, and the copy never ships")
         return
     say(f"restoring the log at {url} into {directory}")
-    say("this takes the log over: whoever owns it now is shut out and ships nothing more (--copy only copies)")
+    say("this takes the log over: its current owner is fenced and ships nothing more (--copy only copies)")
 
 
 def _confirmed() -> bool:
@@ -98,7 +98,7 @@ def _confirmed() -> bool:
         return click.confirm("Take it over?", err=True)
     except click.Abort:  # nobody is there to answer
         say("")
-        say("hint: give --yes to go on without being asked")
+        say("hint: pass --yes to skip the confirmation")
         return False
 
 

@@ -21,8 +21,8 @@ from holdfast.cli.options import json_option, keyring_option, open_log, own_log,
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.errors import Invalid
 from holdfast.quantity import parse_bytes, parse_seconds
-from holdfast.root.objects.documents import Limits
-from holdfast.segments.retention.retention_report import Removed, RetentionReport
+from holdfast.root.objects.documents import RetentionLimits
+from holdfast.segments.retention.retention_report import RemovedSegment, RetentionReport
 
 EPILOG = """\b
 Examples:
@@ -89,7 +89,9 @@ def retain_command(
         raise click.UsageError("--dry-run changes nothing: leave the policy out", ctx)
     settings = Settings.load()
     if isinstance(place, Root):
-        policy = None if topic is None else Limits(bytes_max or 0, int((age or 0) * 1_000_000), records_max or 0)
+        policy = (
+            None if topic is None else RetentionLimits(bytes_max or 0, int((age or 0) * 1_000_000), records_max or 0)
+        )
         retain_sinks(place, settings, reference, topic, policy, dry_run=dry_run, as_json=as_json)
     else:
         waits = (wait_for, wait_limit)
@@ -149,7 +151,7 @@ def _tell(report: RetentionReport, *, as_json: bool) -> None:
         emit_json(report)
     else:
         if report.removed:
-            emit_table(Removed.__struct_fields__, [msgspec.structs.astuple(item) for item in report.removed])
+            emit_table(RemovedSegment.__struct_fields__, [msgspec.structs.astuple(item) for item in report.removed])
             emit("")
         would = "would go" if report.dry_run else "removed"
         facts = [(would, f"{len(report.removed)} segments, {report.bytes_freed} bytes")]

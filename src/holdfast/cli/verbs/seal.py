@@ -14,7 +14,7 @@ import msgspec
 from holdfast import Log, Settings
 from holdfast.cli.options import directory_argument, find_topic, json_option, keyring_option, own_log, parsed
 from holdfast.cli.output import emit_json, emit_table, flush
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.errors import Unavailable
 from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.log.topics.topic_partitions import no_topic
@@ -64,7 +64,7 @@ def seal_command(
     """Seal what is durable in TOPIC, or in all topics, of the log in DIR into segments."""
     settings = Settings.load()
     before = _marks(Directory(directory.absolute()))
-    with own_log(directory, reference, settings) as log, Working() as working:
+    with own_log(directory, reference, settings) as log, ProgressLine() as working:
         names = sorted(set(topics)) or log.topics()
         for name in names:  # before anything is sealed
             if name not in log.topics():

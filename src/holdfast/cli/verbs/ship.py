@@ -27,13 +27,13 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.prices import dollars
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.proving.inspected_database import ControlRows, InspectedDatabase, control_rows
 from holdfast.log_directory import Directory
 from holdfast.quantity import parse_seconds
-from holdfast.shipping.refill.store_loss import LostSpan, RebuildReport, StoreForgot
+from holdfast.shipping.refill.store_loss import LostSpan, StoreForgot, StoreRebuildReport
 from holdfast.shipping.shipping_stats import ShippingStats
 from holdfast.store.address import parse_url
 
@@ -47,7 +47,7 @@ Examples:
 Without --store it is the store of the settings, else the one that the log is shipped to already."""
 
 
-class Left(msgspec.Struct, frozen=True):
+class UnshippedLine(msgspec.Struct, frozen=True):
     """Records of one partition that are on this machine only."""
 
     topic: str
@@ -71,8 +71,8 @@ class ShipReport(msgspec.Struct, frozen=True):
     dollars: float
     records_left: int
     segments_left: int
-    left: list[Left]
-    rebuilt: RebuildReport | None = None
+    left: list[UnshippedLine]
+    rebuilt: StoreRebuildReport | None = None
 
 
 @click.command("ship", epilog=EPILOG)
@@ -119,7 +119,7 @@ def ship_command(
     except KeyboardInterrupt:  # opening waits a moment for the store's first word
         say("interrupted while the log was being opened; what is not on the store is durable here as before")
         return INTERRUPTED
-    rebuilt: RebuildReport | None = None
+    rebuilt: StoreRebuildReport | None = None
     with log:
         try:
             if rebuild_store:
@@ -163,7 +163,7 @@ class _Shipping:
     def run(self, *, seal: bool) -> None:
         """Seal if asked to, then wait until everything is there; raises if it is not there in time."""
         with ExitStack() as stack:
-            working = stack.enter_context(Working())
+            working = stack.enter_context(ProgressLine())
             if seal:
                 working.show("sealing")
                 self._log.seal(timeout=self._remaining())
@@ -237,9 +237,11 @@ def _shipped(before: ControlRows, settings: Settings) -> dict[tuple[str, int], i
     return found
 
 
-def _report(log: Log, before: dict[tuple[str, int], int], seconds: float, rebuilt: RebuildReport | None) -> ShipReport:
+def _report(
+    log: Log, before: dict[tuple[str, int], int], seconds: float, rebuilt: StoreRebuildReport | None
+) -> ShipReport:
     stats = _stats(log)
-    left = [Left(span.topic, span.partition, span.first, span.records) for span in log.unshipped()]
+    left = [UnshippedLine(span.topic, span.partition, span.first, span.records) for span in log.unshipped()]
     records = 0
     for topic in log.topics():
         for number, marks in enumerate(log.marks(topic)):
@@ -272,7 +274,7 @@ def _words(records: int, segments: int) -> str:
     return f"{records} records and {segments} segments"
 
 
-def _rebuilt_facts(rebuilt: RebuildReport | None) -> list[tuple[str, object]]:
+def _rebuilt_facts(rebuilt: StoreRebuildReport | None) -> list[tuple[str, object]]:
     if rebuilt is None:
         return []
     lost = sum(span.records for span in rebuilt.lost)
@@ -300,5 +302,5 @@ def _tell(report: ShipReport, *, as_json: bool) -> None:
             emit_table(LostSpan.__struct_fields__, [msgspec.structs.astuple(span) for span in report.rebuilt.lost])
         if report.left:
             emit("")
-            emit_table(Left.__struct_fields__, [msgspec.structs.astuple(left) for left in report.left])
+            emit_table(UnshippedLine.__struct_fields__, [msgspec.structs.astuple(left) for left in report.left])
     flush()

@@ -19,7 +19,7 @@ from holdfast.cli.action_group import Actions
 from holdfast.cli.exit_codes import FINE
 from holdfast.cli.options import asking_for_key, json_option, keyring_option, load_keyring, parsed
 from holdfast.cli.output import emit, emit_bytes, emit_json, emit_json_bytes, flush, say
-from holdfast.cli.progress import Working
+from holdfast.cli.progress import ProgressLine
 from holdfast.cli.verbs.compact import show_report
 from holdfast.cli.verbs.spark_pipeline import pipeline_command
 from holdfast.clock import SystemClock
@@ -138,7 +138,7 @@ def _compact(
     from pyspark_holdfast.jobs.compact import compact
 
     try:
-        with Working() as working:
+        with ProgressLine() as working:
             report = compact(
                 spark,
                 root,

@@ -22,7 +22,7 @@ from holdfast.errors import Invalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_holdfast.pipeline.command.command_line import Action, Call, Places
+    from pyspark_holdfast.pipeline.command.command_line import Action, CommandCall, PlaceOverrides
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EPILOG = """\b
@@ -105,34 +105,34 @@ def backfill_command(
 def _execute(
     file: Path, master: str, places: dict[str, Any], action: Action, available_now: bool = False, **asked: Any
 ) -> int:
-    from pyspark_holdfast.pipeline.command.command_line import Output, execute
+    from pyspark_holdfast.pipeline.command.command_line import CommandOutput, execute
     from pyspark_holdfast.pipeline.command.pipeline_file import load_pipeline
 
     call = _call(action, available_now, asked)
     pipeline = load_pipeline(file, places["name"], _places(places))
     try:
-        return execute(pipeline, call, Output(say, emit_table, _emit_now), lambda: _start(master))
+        return execute(pipeline, call, CommandOutput(say, emit_table, _emit_now), lambda: _start(master))
     finally:
         flush()
 
 
-def _call(action: Action, available_now: bool, asked: dict[str, Any]) -> Call:
-    from pyspark_holdfast.pipeline.command.command_line import Call, checked, parse_every
+def _call(action: Action, available_now: bool, asked: dict[str, Any]) -> CommandCall:
+    from pyspark_holdfast.pipeline.command.command_line import CommandCall, checked, parse_every
 
     if asked.get("every") is not None:
         asked["every"] = _wrong_usage(parse_every, asked["every"])
-    return checked(Call(action, **asked), available_now=available_now, refuse=_refuse)
+    return checked(CommandCall(action, **asked), available_now=available_now, refuse=_refuse)
 
 
-def _places(given: dict[str, Any]) -> Places:
-    from pyspark_holdfast.pipeline.command.command_line import Places, parse_option
+def _places(given: dict[str, Any]) -> PlaceOverrides:
+    from pyspark_holdfast.pipeline.command.command_line import PlaceOverrides, parse_option
 
     options = dict(_wrong_usage(parse_option, pair) for pair in given["pairs"])
     if given["reference"] is not None:
         options["keyring"] = given["reference"]
     keyring = Settings.load().crypto.keyring
     defaults = {"keyring": keyring} if keyring else {}
-    found = Places(given["root"], given["tables"], given.get("reports"), options, defaults)
+    found = PlaceOverrides(given["root"], given["tables"], given.get("reports"), options, defaults)
     return found._replace(reports=False) if given.get("no_reports") else found
 
 

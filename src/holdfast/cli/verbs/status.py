@@ -216,7 +216,7 @@ def _opened(
                     at = None if one.partition < 0 else one.partition
                     problems.append(Corrupt(what, path=path, topic=one.topic, partition=at, offset=one.first))
             if not report.complete:
-                say("note: there are too many segments to look at each; 'holdfast reconcile' looks at all")
+                say("note: there are too many segments to check each; 'holdfast reconcile' checks them all")
             if POSITIONS not in control.topic_names.values():
                 return {}
             return {f"{one.consumer}/{one.topic}": one.lag for one in log.consumers()}

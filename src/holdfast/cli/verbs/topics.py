@@ -33,7 +33,7 @@ Examples:
 Records are those that can be read: retention may have removed those before 'first'."""
 
 
-class SchemaVersion(msgspec.Struct, frozen=True):
+class SchemaVersionLine(msgspec.Struct, frozen=True):
     """One version of a typed topic's schema; `columns` maps names to Arrow types."""
 
     version: int
@@ -50,7 +50,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     records_max: int | None
 
 
-class TopicLine(msgspec.Struct, frozen=True):
+class TopicEntryLine(msgspec.Struct, frozen=True):
     """A topic."""
 
     topic: str
@@ -62,7 +62,7 @@ class TopicLine(msgspec.Struct, frozen=True):
     segments: int
     segment_bytes: int
     partitions: list[PartitionStatus]
-    schemas: list[SchemaVersion]
+    schemas: list[SchemaVersionLine]
     retention: RetentionPolicy | None
 
 
@@ -96,9 +96,9 @@ def _topics_of(place: Directory, keyring: Keyring | None, *, as_json: bool) -> i
     return DAMAGED if problems else FINE
 
 
-def _line(row: TopicRow, status: TopicStatus, control: ControlRows, problems: list[Corrupt]) -> TopicLine:
+def _line(row: TopicRow, status: TopicStatus, control: ControlRows, problems: list[Corrupt]) -> TopicEntryLine:
     own = status.partitions
-    return TopicLine(
+    return TopicEntryLine(
         topic=row.name,
         kind=status.kind,
         created=iso(row.created_us),
@@ -120,7 +120,7 @@ def _line(row: TopicRow, status: TopicStatus, control: ControlRows, problems: li
     )
 
 
-def _version(row: SchemaRow, topic: str, problems: list[Corrupt]) -> SchemaVersion:
+def _version(row: SchemaRow, topic: str, problems: list[Corrupt]) -> SchemaVersionLine:
     from holdfast.model.schema import TopicSchema
 
     columns: dict[str, str] = {}
@@ -128,10 +128,10 @@ def _version(row: SchemaRow, topic: str, problems: list[Corrupt]) -> SchemaVersi
         columns = {column.name: str(column.type) for column in TopicSchema.parse(row.definition).declared}
     except Corrupt as damage:
         problems.append(Corrupt(f"{damage.message} version={row.version}", topic=topic))
-    return SchemaVersion(row.version, short(row.fingerprint), iso(row.created_us), columns)
+    return SchemaVersionLine(row.version, short(row.fingerprint), iso(row.created_us), columns)
 
 
-def _tell(lines: list[TopicLine], problems: list[Corrupt], *, as_json: bool) -> None:
+def _tell(lines: list[TopicEntryLine], problems: list[Corrupt], *, as_json: bool) -> None:
     if as_json:
         for line in lines:
             emit_json(line)
@@ -152,7 +152,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _cells(line: TopicLine, partition: PartitionStatus) -> tuple[object, ...]:
+def _cells(line: TopicEntryLine, partition: PartitionStatus) -> tuple[object, ...]:
     version = line.schemas[-1].version if line.schemas else None
     return (
         line.topic,

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, encode_block, encode_row
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.journal.journal import Gathering, Journal, Make, Operation, Run
+from holdfast.journal.journal import Journal, Make, OpenUnit, Operation, Run
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
@@ -38,7 +38,7 @@ _ROW_GROWTH = 2**20
 """A row is written again when its journal has grown by so many bytes, so that a crash forgets little of its size."""
 
 
-class Reshaped(NamedTuple):
+class BlockReplacement(NamedTuple):
     """Blocks that take the place of others."""
 
     puts: list[Item]
@@ -53,7 +53,7 @@ class Anew(NamedTuple):
     """Everything before goes; what is handed over with it takes its place."""
 
 
-Part = Entry | ExecutionRow | Reshaped | Anew | list[Operation]
+Part = Entry | ExecutionRow | BlockReplacement | Anew | list[Operation]
 """What can be handed over."""
 
 
@@ -63,7 +63,7 @@ class LiveJournal:
     def __init__(self, execution: ExecutionId, next_entry: int = 0, size: int = 0, folded_steps: int = 0) -> None:
         self.execution = execution
         self.space = PREFIX + str(execution)
-        self.gathering = Gathering()
+        self.gathering = OpenUnit()
         """What was handed over last: the next part may go with it."""
         self.next_entry = next_entry
         """From here on by the journal's writer alone, which makes block after block; wrong once a commit failed."""
@@ -108,7 +108,7 @@ class Parts:
         match part:
             case ExecutionRow():
                 self.row = part
-            case Reshaped():
+            case BlockReplacement():
                 self._reshape(part)
             case Anew():
                 self._anew = True
@@ -138,7 +138,7 @@ class Parts:
             made.append(Run.unplaced(partition, self._columns(now)))
         return sorted([*made, *self._others], key=_comes_last)
 
-    def _reshape(self, part: Reshaped) -> None:
+    def _reshape(self, part: BlockReplacement) -> None:
         if part.shape != self._live.shape:
             return
         for item in part.puts:
@@ -189,7 +189,7 @@ def weight(part: Part) -> int:
         return _ENTRY_BYTES + len(part.path) + len(part.payload) + len(part.reference)
     if isinstance(part, list):  # its bytes are given apart
         return 0
-    if isinstance(part, Reshaped):
+    if isinstance(part, BlockReplacement):
         return sum(len(body) for _, _, body in part.puts)
     size = sum(len(getattr(part, name, b"")) for name in ("path", "payload", "input", "error", "note", "detail"))
     return _ENTRY_BYTES + size + (sum(map(len, part.entries)) if isinstance(part, Folded) else 0)

@@ -66,7 +66,7 @@ def given_id(given: object) -> ExecutionId:
         except ValueError:
             pass
     raise Invalid(
-        f"this is no execution id: {given!r}"[:200],
+        f"this is not an execution id: {given!r}"[:200],
         hint="a UUID; holdfast.execution_id('domain', 'payload') derives one",
     )
 

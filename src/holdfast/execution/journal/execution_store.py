@@ -33,17 +33,17 @@ from holdfast.execution.journal.commit_parts import (
     INDEX,
     PREFIX,
     Anew,
+    BlockReplacement,
     Item,
     LiveJournal,
     Part,
     Parts,
-    Reshaped,
     weight,
 )
 from holdfast.execution.journal.entries import Entry, ExecutionRow, Folded, StepResult, decode_block, decode_row
 from holdfast.execution.journal.execution_id import ExecutionId
+from holdfast.execution.journal.execution_record import Block
 from holdfast.execution.journal.execution_rows import ExecutionRows
-from holdfast.execution.journal.recorded import Block
 from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
@@ -239,7 +239,7 @@ class ExecutionStore:
 
     def _checked_size(self, part: Part) -> int:
         size = weight(part)
-        if isinstance(part, Reshaped | Folded):  # they are made here, of what was checked before
+        if isinstance(part, BlockReplacement | Folded):  # they are made here, of what was checked before
             return size
         if size > self._entry_bytes_max:
             raise Invalid(
@@ -308,4 +308,4 @@ def _ends(parts: tuple[Part, ...]) -> bool:
 
 
 def _left(execution: ExecutionId) -> ExecutionHeld:
-    return ExecutionHeld(f"this execution was given up by whoever writes here execution={execution}", holder="nobody")
+    return ExecutionHeld(f"this execution was abandoned by its writer execution={execution}", holder="nobody")

@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.execution.journal.commit_parts import BLOCK_KEY, FOLDED_KEY, Item, LiveJournal, Reshaped, block_item
+from holdfast.execution.journal.commit_parts import (
+    BLOCK_KEY,
+    FOLDED_KEY,
+    BlockReplacement,
+    Item,
+    LiveJournal,
+    block_item,
+)
 from holdfast.execution.journal.entries import (
     EffectIntent,
     Entry,
@@ -78,7 +85,7 @@ def _stretches(items: Sequence[Item], size_max: int) -> Iterator[list[Item]]:
         yield stretch
 
 
-def _folded(live: LiveJournal, blocks: Sequence[Item], shape: int, now: int) -> tuple[Reshaped, int, int]:
+def _folded(live: LiveJournal, blocks: Sequence[Item], shape: int, now: int) -> tuple[BlockReplacement, int, int]:
     """One stretch: what replaces it, how many entries it has, and how many finished steps."""
     parts = [decode_block(body, live.execution, number) for _, number, body in blocks]
     upto = blocks[-1][1] + len(parts[-1])
@@ -89,4 +96,8 @@ def _folded(live: LiveJournal, blocks: Sequence[Item], shape: int, now: int) -> 
     entry = Folded(upto, covers, tuple(map(encode_entry, kept)), now, steps)
     item = block_item(FOLDED_KEY, live.execution, upto - 1, [entry], covers)
     before = sum(len(body) for _, _, body in blocks)
-    return Reshaped([item], [key for key, _, _ in blocks], len(item[2]) - before, shape), sum(map(len, parts)), steps
+    return (
+        BlockReplacement([item], [key for key, _, _ in blocks], len(item[2]) - before, shape),
+        sum(map(len, parts)),
+        steps,
+    )

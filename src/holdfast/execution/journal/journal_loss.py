@@ -50,7 +50,7 @@ class JournalLoss:
         if self.cause is None:
             self.cause = cause
             logger.warning(
-                "the journal of an execution is lost: it goes on, and nothing more of this run is recorded"
+                "the journal of an execution is lost: it continues, and the rest of this run is not recorded"
                 " execution=%s: %s",
                 self._execution,
                 cause.message,

@@ -43,10 +43,10 @@ from holdfast.execution.journal.entries import (
     StepResult,
 )
 from holdfast.execution.journal.execution_id import PATH_BYTES_MAX, ExecutionId, checked_name, joined, step_key
+from holdfast.execution.journal.execution_record import Block, ExecutionRecord, StepRecord
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.folding import fold
 from holdfast.execution.journal.journal_loss import LOSSES, ForgivingTicket, JournalLoss
-from holdfast.execution.journal.recorded import Block, Recorded, StepRecord
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.signals import Signal
 
@@ -61,7 +61,7 @@ Prepare = Callable[[ExecutionRow], ExecutionRow]
 """Changes the row of a new execution before it is stored."""
 
 
-class Suspended(BaseException):
+class Suspension(BaseException):
     """The program is to leave off here, and is gone on with later. No error: programs that catch those must not see it.
 
     Raised before a step, when the log is being closed or a worker drains. The execution stays as it is.
@@ -72,7 +72,13 @@ class LiveExecution:
     """One execution, open. Its program may have several threads: `_lock` guards places, `pending` and the folding."""
 
     def __init__(
-        self, store: ExecutionStore, journal: LiveJournal, recorded: Recorded, row: ExecutionRow, *, resumed: bool
+        self,
+        store: ExecutionStore,
+        journal: LiveJournal,
+        recorded: ExecutionRecord,
+        row: ExecutionRow,
+        *,
+        resumed: bool,
     ) -> None:
         self.id: ExecutionId = row.execution
         self.kind = row.kind
@@ -297,7 +303,7 @@ class LiveExecution:
             return
         if self.is_suspended and self.row.status not in ENDED:
             self.has_left_off = True
-            raise Suspended(self.cancel_reason)
+            raise Suspension(self.cancel_reason)
         raise ExecutionCanceled(f"{self.cancel_reason} execution={self.id}")
 
 
@@ -472,8 +478,8 @@ class LiveExecutions:
             )
 
 
-def _recorded(blocks: list[Block], row: ExecutionRow) -> Recorded:
-    recorded = Recorded(blocks)
+def _recorded(blocks: list[Block], row: ExecutionRow) -> ExecutionRecord:
+    recorded = ExecutionRecord(blocks)
     if row.parent:  # where a fork's past ends, and with it whose keys its paths have, stands behind that past
         recorded.all()
     return recorded

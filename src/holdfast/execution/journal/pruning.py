@@ -36,7 +36,7 @@ _AT_A_BOUND = 20
 logger = logging.getLogger("holdfast.executions")
 
 
-class Pruning:
+class ExecutionPruner:
     """Removes executions of one log."""
 
     def __init__(

@@ -110,7 +110,7 @@ def _execution(record: Record) -> ExecutionId:
 def _forged(record: Record) -> Corrupt:
     return Corrupt(
         f"a record of the executions' topic is not what was ever written offset={record.offset}",
-        hint="restore the log from a store that nobody else writes to",
+        hint="restore the log from a store that nothing else writes to",
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.execution.journal.execution_id import ExecutionId, checked_name, j
 from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.steps.branches import branches
 from holdfast.execution.steps.program_run import ProgramRun
-from holdfast.execution.steps.step_decision import Replay
+from holdfast.execution.steps.step_decision import ReplayStep
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_values import PLAIN, Codec, codec_of
 from holdfast.execution.waits.promises import Promise
@@ -144,7 +144,7 @@ class AnyContext:
             run.live.recorded.add(marked)
         if marked.version > number:
             raise Diverged(
-                f"this execution runs version {marked.version} of this piece of program, which knows {number}",
+                f"this execution runs version {marked.version} of this piece of code, which supports {number}",
                 path=path,
                 recorded=bytes([marked.version & 255]),
                 asked=bytes([number & 255]),
@@ -156,7 +156,7 @@ class AnyContext:
         run = self._run
         step = run.ask_value(self._where(), name, codec)
         decision = run.decide(step)
-        if type(decision) is Replay:
+        if type(decision) is ReplayStep:
             return run.recorded_value(step, decision.result, decision.result.payload)
         entry, value, _ = run.finished(step, fresh)
         run.live.write_later(entry)

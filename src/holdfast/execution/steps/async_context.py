@@ -20,10 +20,10 @@ from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.branches import First, begun, drop, end, in_branch, results, wait_for
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_decision import RUN, Replay
+from holdfast.execution.steps.step_decision import RUN, ReplayStep
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
-from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
+from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, WriteEntries
 from holdfast.execution.steps.step_transaction import StepTransaction
 from holdfast.execution.steps.step_values import codec_of
 from holdfast.execution.waits.wait import Wait
@@ -81,7 +81,7 @@ class AsyncContext(AnyContext):
         """
         run = self._run
         decision = run.decide(step)
-        if type(decision) is Replay and not decision.result.reference:
+        if type(decision) is ReplayStep and not decision.result.reference:
             return run.recorded_value(step, decision.result, decision.result.payload)
         if decision is not RUN or run.has_loose_values:
             return await self._drive(step_protocol.perform_decided(run, step, decision), step, fn, args, kwargs)
@@ -102,7 +102,7 @@ class AsyncContext(AnyContext):
             else:
                 run.write(entry, acked=False, beside=beside)
         except Full:
-            await self._write(Write((entry,), False, beside))
+            await self._write(WriteEntries((entry,), False, beside))
         return value
 
     def transaction(
@@ -163,7 +163,7 @@ class AsyncContext(AnyContext):
     async def _raced(self, awaitables: Sequence[Awaitable[Any]], step: StepHandle) -> First:
         run, place = self._run, (id(self._run), self._parent)
         decision = run.decide(step)
-        if type(decision) is Replay:
+        if type(decision) is ReplayStep:
             index = run.recorded_value(step, decision.result, decision.result.payload)
             if not 0 <= index < len(awaitables):
                 raise Invalid(f"the one that was first is not here any more step={step.path}", hint="keep all of them")
@@ -176,7 +176,7 @@ class AsyncContext(AnyContext):
         index = next(at for at, task in enumerate(tasks) if task.done())
         entry, _, _ = run.finished(step, index)
         try:
-            await self._write(Write((entry,), False))
+            await self._write(WriteEntries((entry,), False))
             run.values_made += 1
         finally:
             await end([task for at, task in enumerate(tasks) if at != index])
@@ -224,13 +224,13 @@ class AsyncContext(AnyContext):
             return done.value
 
     async def _do(self, request: Request) -> Any:
-        if type(request) is Write:
+        if type(request) is WriteEntries:
             return await self._write(request)
         if type(request) is Fetch:
             return await asyncio.to_thread(self._run.fetched, request.path, request.reference)
         return await self._pause(request)
 
-    async def _write(self, request: Write) -> None:
+    async def _write(self, request: WriteEntries) -> None:
         run = self._run
         try:
             ticket = run.write(*request.entries, acked=request.acked, beside=request.beside)

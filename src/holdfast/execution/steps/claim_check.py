@@ -31,7 +31,7 @@ def put_aside(
     most = journal.settings.queue_bytes_max // 2
     if len(payload) > most:
         raise Invalid(
-            f"what this step gave has {len(payload)} bytes, more than {most} step={path}",
+            f"the result of this step has {len(payload)} bytes, more than {most} step={path}",
             hint="write it to a topic, a file or a store inside of the step, and return where it is",
         )
     starts = range(0, len(payload), PART_BYTES)

@@ -17,10 +17,10 @@ from holdfast.execution.journal.entries import Effect, OnAmbiguous
 from holdfast.execution.steps import step_protocol
 from holdfast.execution.steps.any_context import AnyContext
 from holdfast.execution.steps.program_run import UNSET
-from holdfast.execution.steps.step_decision import RUN, Replay
+from holdfast.execution.steps.step_decision import RUN, ReplayStep
 from holdfast.execution.steps.step_handle import StepHandle, current
 from holdfast.execution.steps.step_options import BACKOFF_S, EffectKind, step_options
-from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, Write
+from holdfast.execution.steps.step_protocol import CALL, Fetch, Pause, Protocol, Request, WriteEntries
 from holdfast.execution.steps.step_transaction import StepTransaction
 
 Result = TypeVar("Result")
@@ -77,7 +77,7 @@ class Context(AnyContext):
         """
         run = self._run
         decision = run.decide(step)
-        if type(decision) is Replay and not decision.result.reference:
+        if type(decision) is ReplayStep and not decision.result.reference:
             return run.recorded_value(step, decision.result, decision.result.payload)
         if decision is not RUN or run.has_loose_values:
             return self._drive(step_protocol.perform_decided(run, step, decision), fn, args, kwargs)
@@ -187,13 +187,13 @@ class Context(AnyContext):
             return done.value
 
     def _do(self, request: Request) -> Any:
-        if type(request) is Write:
+        if type(request) is WriteEntries:
             return self._write(request)
         if type(request) is Fetch:
             return self._run.fetched(request.path, request.reference)
         return self._pause(request)
 
-    def _write(self, request: Write) -> None:
+    def _write(self, request: WriteEntries) -> None:
         ticket = self._run.write(*request.entries, acked=request.acked, beside=request.beside)
         if request.acked:
             ticket.result()

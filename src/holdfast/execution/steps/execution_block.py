@@ -26,7 +26,7 @@ from holdfast.errors import Closed, Diverged, Full, HoldfastError, OutcomeUnknow
 from holdfast.execution.journal.entries import AttemptFailed, Status
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
 from holdfast.execution.journal.journal_loss import checked_policy
-from holdfast.execution.journal.live_execution import LiveExecution, Suspended
+from holdfast.execution.journal.live_execution import LiveExecution, Suspension
 from holdfast.execution.steps.async_context import AsyncContext
 from holdfast.execution.steps.context import Context
 from holdfast.execution.steps.program_run import ProgramRun, steps_behind
@@ -129,7 +129,7 @@ class ExecutionBlock:
 
     def _leave_off(self, error: BaseException | None) -> None:
         """What makes a program leave off goes no further than its block: only a worker knows what it is."""
-        if isinstance(error, Suspended) and self._retry is None:
+        if isinstance(error, Suspension) and self._retry is None:
             raise Closed(str(error), hint="the execution is as it was: open the log again, and go on with it") from None
 
     async def _opened_async(self) -> LiveExecution:

@@ -189,7 +189,7 @@ class ProgramRun:
         """The audit record of what is decided about an effect of which nobody knows whether it happened."""
         policy, path, key = step.options.on_ambiguous or "fail", step.path, step.key
         logger.warning(
-            "nobody knows whether a guarded effect happened: %s",
+            "it is unknown whether a guarded effect happened: %s",
             policy,
             extra={
                 "action": "execution_ambiguous",

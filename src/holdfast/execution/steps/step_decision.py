@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from holdfast.errors import Diverged
 from holdfast.execution.journal.entries import EffectIntent, StepResult
-from holdfast.execution.journal.recorded import Recorded, StepRecord
+from holdfast.execution.journal.execution_record import ExecutionRecord, StepRecord
 
 
-class Replay(NamedTuple):
+class ReplayStep(NamedTuple):
     """It was finished: this is what it came to."""
 
     result: StepResult
@@ -32,27 +32,27 @@ class Ambiguous(NamedTuple):
     intent: EffectIntent
 
 
-class Run(NamedTuple):
+class RunStep(NamedTuple):
     """It is to be run: this attempt, not before this time."""
 
     attempt: int = 1
     not_before_us: int = 0
 
 
-Decision = Replay | Ambiguous | Run
+Decision = ReplayStep | Ambiguous | RunStep
 
-RUN = Run()
+RUN = RunStep()
 
 
-def decide(recorded: Recorded, path: str, key: bytes, *, guarded: bool) -> Decision:
+def decide(recorded: ExecutionRecord, path: str, key: bytes, *, guarded: bool) -> Decision:
     """What to do; raises Diverged if something else was recorded at this path."""
     record = recorded.look(path)
     if record is not None and record.result is not None:
         if record.result.key == key:
-            return Replay(record.result)
+            return ReplayStep(record.result)
         return _committed(recorded, path, key, record.result.key, guarded=guarded)
     if guarded and (committed := recorded.look_key(key)) is not None:
-        return Replay(committed)
+        return ReplayStep(committed)
     if record is None:
         return RUN
     if record.intent is not None:
@@ -64,24 +64,24 @@ def decide(recorded: Recorded, path: str, key: bytes, *, guarded: bool) -> Decis
     return _next_attempt(record)
 
 
-def _committed(recorded: Recorded, path: str, key: bytes, found: bytes, *, guarded: bool) -> Replay:
+def _committed(recorded: ExecutionRecord, path: str, key: bytes, found: bytes, *, guarded: bool) -> ReplayStep:
     committed = recorded.look_key(key) if guarded else None
     if committed is None:
         raise _diverged(path, found, key)
-    return Replay(committed)
+    return ReplayStep(committed)
 
 
-def _next_attempt(record: StepRecord) -> Run:
+def _next_attempt(record: StepRecord) -> RunStep:
     """Attempts are counted since the last run that gave up."""
     count, due = 0, 0
     for one in record.attempts:
         count, due = (count + 1, one.retry_us) if one.retry_us else (0, 0)
-    return Run(count + 1, due)
+    return RunStep(count + 1, due)
 
 
 def _diverged(path: str, recorded: bytes, asked: bytes) -> Diverged:
     return Diverged(
-        "the program asks for something else than what was recorded at this step; nothing was run",
+        "the program differs from what was recorded at this step; nothing was run",
         path=path,
         recorded=recorded,
         asked=asked,

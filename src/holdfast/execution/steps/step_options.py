@@ -83,7 +83,7 @@ def _checked(
     if effect == GUARDED and retries and policy != "rerun":
         raise Invalid(
             "a guarded step that is tried again may happen twice",
-            hint="leave retries out, or say on_ambiguous='rerun' if the other side knows a repeat by ctx.current.key",
+            hint="leave retries out, or set on_ambiguous='rerun' if the other side detects a repeat by ctx.current.key",
         )
     return StepOptions(
         effect,  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def _policy(effect: str, on_ambiguous: str | None, kind: str | None) -> str | No
         return None
     if on_ambiguous is None and kind != "cost_bearing":
         raise Invalid(
-            "a guarded step needs a policy for the case that nobody knows whether it happened",
+            "a guarded step needs a policy for an unknown outcome",
             hint="on_ambiguous='fail' stops and lets you decide, 'skip' takes it for done, 'rerun' runs it again",
         )
     return on_ambiguous or "skip"

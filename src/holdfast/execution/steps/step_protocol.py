@@ -1,8 +1,8 @@
-"""How a step goes, for threads and event loops alike.
+"""The course of a step, for threads and event loops alike.
 
-The protocol is a generator: it says what is to be done next (`CALL` the function, `Write` entries and, if they are
-acked, wait until they are durable, `Fetch` a large result, `Pause` until a time) and is told what came of it. `Context`
-and `AsyncContext` do these things, each in its own way; everything else is here, once.
+The protocol is a generator: it yields the next action (`CALL` the function, `WriteEntries` and, if they are acked, wait
+until they are durable, `Fetch` a large result, `Pause` until a time) and receives its outcome. `Context` and
+`AsyncContext` perform the actions, each in its own way; everything else is here, once.
 
 A guarded step: intent durable, function, result durable. Any other: function, result handed over. What is cancelled or
 killed in between leaves nothing, or the intent. Values that were made once (`ctx.uuid()`) are durable before any
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from holdfast.errors import AmbiguousEffect, ExecutionCanceled, HoldfastError, Invalid
 from holdfast.execution.journal.entries import Entry, StepResult
 from holdfast.execution.steps.program_run import Beside, ProgramRun
-from holdfast.execution.steps.step_decision import RUN, Ambiguous, Decision, Replay, Run
+from holdfast.execution.steps.step_decision import RUN, Ambiguous, Decision, ReplayStep, RunStep
 from holdfast.execution.steps.step_handle import NOTHING, StepHandle, current
 from holdfast.execution.steps.step_values import PLAIN
 
@@ -25,7 +25,7 @@ CALL: Any = object()
 """Call the step's function, and send what it returns or throw what it raises."""
 
 
-class Write(NamedTuple):
+class WriteEntries(NamedTuple):
     """Hand these entries over; if acked, wait until they are durable."""
 
     entries: tuple[Entry, ...]
@@ -41,7 +41,7 @@ class Fetch(NamedTuple):
     reference: bytes
 
 
-class Stored(NamedTuple):
+class StoredResult(NamedTuple):
     """What a function gave whose result is durable already."""
 
     value: Any
@@ -85,11 +85,11 @@ def perform_decided(run: ProgramRun, step: StepHandle, decision: Decision) -> Pr
 
 def _before(run: ProgramRun, step: StepHandle, decision: Decision) -> Protocol:
     """What earlier runs left: the step's value, or NOTHING if it is to be run."""
-    if type(decision) is Replay:
+    if type(decision) is ReplayStep:
         return (yield from _replayed(run, step, decision.result))
     if type(decision) is Ambiguous:
         return (yield from _resolve(run, step))
-    assert type(decision) is Run
+    assert type(decision) is RunStep
     if step.options.is_guarded:
         yield from _settled(run, run.intent(step))
     step.attempt = decision.attempt
@@ -112,13 +112,13 @@ def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
     """A guarded effect that may have happened: do what the step's policy says, and write it down."""
     audit = run.resolved(step)
     if step.options.on_ambiguous == "rerun":
-        yield Write((audit,), False)
+        yield WriteEntries((audit,), False)
         return NOTHING
     if step.options.on_ambiguous == "skip":
         entry, value, beside = run.finished(step, step.skipped)
-        yield Write((audit, entry), True, beside)
+        yield WriteEntries((audit, entry), True, beside)
         return value
-    yield Write((audit,), True)
+    yield WriteEntries((audit,), True)
     raise AmbiguousEffect(
         f"nobody knows whether this effect happened; it was not run again execution={run.live.id}",
         path=step.path,
@@ -144,19 +144,19 @@ def _attempts(run: ProgramRun, step: StepHandle) -> Protocol:
         except Exception as error:
             yield from _try_again(run, step, error)
         else:
-            if type(value) is Stored:
+            if type(value) is StoredResult:
                 return value.value
             entry, value, beside = run.finished(step, value)
             if run.always_replay:
                 return (yield from _compared(run, step, entry, beside))
-            yield Write((entry,), step.options.is_guarded, beside)
+            yield WriteEntries((entry,), step.options.is_guarded, beside)
             return value
 
 
 def _settled(run: ProgramRun, *entries: Entry) -> Protocol:
     """Wait until all that was handed over is durable, and these entries with it."""
     made = run.values_made
-    yield Write(entries, True)
+    yield WriteEntries(entries, True)
     run.values_settled = max(run.values_settled, made)
 
 
@@ -165,7 +165,7 @@ def failed(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
     if isinstance(error, ExecutionCanceled):
         raise error
     entry, again = run.raised(step, error)
-    yield Write((entry,), step.options.is_guarded)
+    yield WriteEntries((entry,), step.options.is_guarded)
     if again is error:
         raise error
     raise again from error
@@ -177,17 +177,17 @@ def _try_again(run: ProgramRun, step: StepHandle, error: Exception) -> Protocol:
     if retry is None:
         yield from failed(run, step, error)
         return
-    yield Write((retry,), False)
+    yield WriteEntries((retry,), False)
     yield Pause(retry.retry_us)
     step.attempt += 1
 
 
 def _compared(run: ProgramRun, step: StepHandle, written: StepResult, beside: Beside | None) -> Protocol:
     """Write a result and replay it at once: the same must come of it (`always_replay`)."""
-    yield Write((written,), step.options.is_guarded or beside is not None, beside)
+    yield WriteEntries((written,), step.options.is_guarded or beside is not None, beside)
     if run.live.is_undurable:
         return run.recorded_value(step, written, written.payload)
     decision = run.decide_again(step)
-    if type(decision) is not Replay or decision.result != written:
+    if type(decision) is not ReplayStep or decision.result != written:
         raise Invalid(f"this step is not found again as it was written step={step.path}", hint="this is a defect")
     return (yield from _replayed(run, step, decision.result))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.steps.program_run import ProgramRun
 from holdfast.execution.steps.step_handle import StepHandle
-from holdfast.execution.steps.step_protocol import CommitFailed, Stored
+from holdfast.execution.steps.step_protocol import CommitFailed, StoredResult
 from holdfast.journal.journal import Operation
 from holdfast.journal.queue.ticket import UnitTicket
 
@@ -89,4 +89,4 @@ class StepTransaction:
             raise CommitFailed(error)
 
     def _given(self) -> Any:
-        return Stored(self._value) if self._is_put else self._value
+        return StoredResult(self._value) if self._is_put else self._value

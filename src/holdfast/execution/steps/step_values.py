@@ -43,7 +43,7 @@ def _made_of(wanted: type, data: object) -> object:
         return validate(data)
     if isinstance(data, wanted):
         return data
-    raise NotImplementedError(f"{wanted.__qualname__} cannot be made of data")
+    raise NotImplementedError(f"{wanted.__qualname__} cannot be decoded from data")
 
 
 def _by_type(value: object) -> object:
@@ -76,7 +76,7 @@ class Codec:
             payload = _encode(value)
         except Exception as error:
             raise Invalid(
-                f"what this step gave cannot be stored: {_reason(error)} step={path}",
+                f"the result of this step cannot be stored: {_reason(error)} step={path}",
                 hint="return data (numbers, text, lists, dictionaries, dataclasses, Structs), or nothing",
             ) from error
         kind = type(value)
@@ -86,7 +86,7 @@ class Codec:
             return payload, self._decode(payload)
         except Exception as error:
             raise Invalid(
-                f"what this step gave is not what it says that it returns: {_reason(error)} step={path}",
+                f"the result of this step is not of its declared type: {_reason(error)} step={path}",
                 hint="correct the function's annotation, or say returns=…",
             ) from error
 

@@ -21,10 +21,10 @@ import msgspec
 
 from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.inbox_message import (
     ANSWER,
-    Answer,
+    InboxAnswer,
     Message,
     NotAMessage,
     answer,
@@ -49,13 +49,13 @@ Do = Callable[[str, Mapping[str, Any]], Any]
 
 logger = logging.getLogger("holdfast.executions")
 _encode = msgspec.msgpack.encode
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(InboxAnswer)
 
 
 class Inbox:
     """The owner's side of the inbox."""
 
-    def __init__(self, folder: Folder, journal: Journal, do: Do, timeout: float) -> None:
+    def __init__(self, folder: InboxFolder, journal: Journal, do: Do, timeout: float) -> None:
         self._folder = folder
         self._do = do
         self._journal = journal
@@ -100,7 +100,7 @@ class Inbox:
         except OSError as error:  # the disk is full: it is answered when there is room
             self._warn("a message cannot be answered yet: %s", error.strerror or "", name)
 
-    def apply(self, message: Message) -> Answer:
+    def apply(self, message: Message) -> InboxAnswer:
         """Do what a message asks for, unless that was done before, and remember the answer, durably.
 
         Raises Closed and OutcomeUnknown: then it is not known what becomes of it, and it must be applied again.
@@ -114,12 +114,12 @@ class Inbox:
             self._remember(applied, message, _encode(made))
             return made
 
-    def _stale(self, message: Message) -> Answer | None:
+    def _stale(self, message: Message) -> InboxAnswer | None:
         if message.at_us > max(self._forgotten_us, self._clock.now_us() - _AGE_MAX_US):
             return None
         return refusal(message, Invalid("this message is too old and was not applied", hint="send it again"))
 
-    def _made(self, message: Message) -> Answer:
+    def _made(self, message: Message) -> InboxAnswer:
         try:
             made = answer(message, self._do(message.action, message.fields))
             _encode(made)

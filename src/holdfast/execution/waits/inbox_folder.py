@@ -25,7 +25,7 @@ _ENTRIES_MAX = 20_000
 _OTHERS_WRITE = 0o022
 
 
-class Folder:
+class InboxFolder:
     """The inbox of one log's directory."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:
@@ -33,7 +33,7 @@ class Folder:
         self._bytes_max = bytes_max
 
     @classmethod
-    def of(cls, directory: Path, value_bytes_max: int) -> Folder:
+    def of(cls, directory: Path, value_bytes_max: int) -> InboxFolder:
         """The inbox of a log's directory, for messages with values up to so many bytes."""
         return cls(directory / FOLDER, value_bytes_max + OVERHEAD_BYTES)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, MessageKeys
+from holdfast.crypto.segment_key import MessageKeys, SegmentKeyFacts
 from holdfast.errors import HoldfastError, Invalid
 
 ID_BYTES = 16
@@ -47,7 +47,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fields: dict[str, Any]
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InboxAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of it: a value, or the kind and text of an error."""
 
     version: int
@@ -89,7 +89,7 @@ _KINDS: dict[str, type[HoldfastError]] = {
 _encoder = msgspec.msgpack.Encoder()
 _envelopes = msgspec.msgpack.Decoder(_Envelope)
 _messages = msgspec.msgpack.Decoder(Message)
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(InboxAnswer)
 
 
 def message(clock_us: int, random: bytes, action: str, fields: dict[str, Any]) -> Message:
@@ -97,16 +97,16 @@ def message(clock_us: int, random: bytes, action: str, fields: dict[str, Any]) -
     return Message(_VERSION, random, clock_us, action, fields)
 
 
-def answer(to: Message, value: Any) -> Answer:
+def answer(to: Message, value: Any) -> InboxAnswer:
     """It was done."""
-    return Answer(_VERSION, to.id, value)
+    return InboxAnswer(_VERSION, to.id, value)
 
 
-def refusal(to: Message, error: HoldfastError) -> Answer:
+def refusal(to: Message, error: HoldfastError) -> InboxAnswer:
     """It was not done."""
     lineage = (kind.__name__ for kind in type(error).__mro__)
     kind = next((name for name in lineage if name in _KINDS), errors.Unavailable.__name__)
-    return Answer(_VERSION, to.id, None, kind, error.message, error.hint)
+    return InboxAnswer(_VERSION, to.id, None, kind, error.message, error.hint)
 
 
 def file_name(about: Message, ending: str = MESSAGE) -> str:
@@ -120,7 +120,7 @@ def name_parts(name: str) -> tuple[int, bytes] | None:
     return None if found is None else (int(found[1], 16), bytes.fromhex(found[2]))
 
 
-def encode(part: Message | Answer, keys: MessageKeys) -> bytes:
+def encode(part: Message | InboxAnswer, keys: MessageKeys) -> bytes:
     """A file's bytes."""
     try:
         body = _encoder.encode(part)
@@ -129,7 +129,7 @@ def encode(part: Message | Answer, keys: MessageKeys) -> bytes:
     key = keys.fresh()
     if key is None:
         return _MAGIC + _encoder.encode(_Envelope("", "", b"", b"", body))
-    encrypted = bytes(key.encrypt(body, _bound(part.id, keys, is_answer=isinstance(part, Answer))))
+    encrypted = bytes(key.encrypt(body, _bound(part.id, keys, is_answer=isinstance(part, InboxAnswer))))
     with_ = key.encrypted_with
     return _MAGIC + _encoder.encode(_Envelope(with_.key_id, with_.scheme, with_.salt, with_.commitment, encrypted))
 
@@ -143,7 +143,7 @@ def decode_message(content: bytes, name: str, keys: MessageKeys) -> Message:
     return found
 
 
-def decode_answer(content: bytes, to: Message, keys: MessageKeys) -> Answer:
+def decode_answer(content: bytes, to: Message, keys: MessageKeys) -> InboxAnswer:
     """The answer to a message; raises NotAMessage."""
     found = _decoded(_answers, _body(content, to.id, keys, is_answer=True))
     if (found.version, found.id) != (_VERSION, to.id):
@@ -167,7 +167,7 @@ def _body(content: bytes, id_: bytes, keys: MessageKeys, *, is_answer: bool) -> 
         if envelope.scheme:
             raise NotAMessage("it is encrypted, and this log has no keys")
         return envelope.body
-    encrypted_with = EncryptedWith(envelope.key_id, envelope.scheme, envelope.salt, envelope.commitment)
+    encrypted_with = SegmentKeyFacts(envelope.key_id, envelope.scheme, envelope.salt, envelope.commitment)
     try:
         return keys.of(encrypted_with).decrypt(envelope.body, _bound(id_, keys, is_answer=is_answer))
     except (NotAuthentic, HoldfastError):

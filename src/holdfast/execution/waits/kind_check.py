@@ -6,8 +6,8 @@ from typing import Literal
 
 from holdfast.errors import Diverged
 from holdfast.execution.journal.execution_id import step_key
+from holdfast.execution.journal.execution_record import StepRecord
 from holdfast.execution.journal.live_execution import LiveExecution
-from holdfast.execution.journal.recorded import StepRecord
 
 Kind = Literal["promise", "timer", "signal"]
 
@@ -20,7 +20,7 @@ def check_kind(live: LiveExecution, path: str, kind: Kind) -> StepRecord | None:
         return record
     recorded = step_key(live.id, path, found, b"") if record.result is None else record.result.key
     raise Diverged(
-        f"a {kind} is asked for where a {found} was recorded",
+        f"a {kind} is requested where a {found} was recorded",
         path=path,
         recorded=recorded,
         asked=step_key(live.id, path, kind, b""),

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from holdfast import disk
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.execution.waits.inbox_folder import Folder
+from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.inbox_message import (
     ANSWER,
-    Answer,
+    InboxAnswer,
     Message,
     NotAMessage,
     decode_answer,
@@ -30,12 +30,12 @@ _LOOK_S = 0.02
 class Outbox:
     """Sends to the owner of a log that is open here for reading."""
 
-    def __init__(self, folder: Folder, journal: Journal) -> None:
+    def __init__(self, folder: InboxFolder, journal: Journal) -> None:
         self._folder = folder
         self._journal = journal
         self._monotonic = SystemClock().monotonic
 
-    def ask(self, message: Message, has_owner: Callable[[], bool], timeout: float) -> Answer | None:
+    def ask(self, message: Message, has_owner: Callable[[], bool], timeout: float) -> InboxAnswer | None:
         """Leave a message, durably, and wait for its answer; None when the log has no owner any more.
 
         Once more is no harm. Raises OutcomeUnknown when the time is up.
@@ -71,7 +71,7 @@ class Outbox:
                 hint=disk.remedy(error, "run this as the user who owns the log"),
             ) from error
 
-    def _found(self, message: Message) -> Answer | None:
+    def _found(self, message: Message) -> InboxAnswer | None:
         name = file_name(message, ANSWER)
         try:
             found = decode_answer(self._folder.read(name), message, self._journal.message_keys)

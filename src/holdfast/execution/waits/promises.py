@@ -24,7 +24,7 @@ from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.promise_token import SECRET_BYTES, Token
 from holdfast.execution.waits.timers import armed, fired, span_us
-from holdfast.execution.waits.wait import Done, Wait, Waiters
+from holdfast.execution.waits.wait import Wait, Waiters, WaitResult
 from holdfast.execution.waits.wait_values import value_of
 
 TOKENS_MAX = 100
@@ -93,19 +93,21 @@ class Promise:
     def __await__(self) -> Generator[Any, None, Any]:
         return self.wait().__await__()
 
-    def _settled(self) -> Done | None:
+    def _settled(self) -> WaitResult | None:
         resolved = self._live.recorded.promises.get(self._promise)
         return None if resolved is None else self._done(resolved)
 
-    def _done(self, resolved: PromiseResolved) -> Done:
+    def _done(self, resolved: PromiseResolved) -> WaitResult:
         if resolved.is_error:
             reason = value_of(resolved.payload, str, f"promise {self.path!r}")
-            return Done(error=PromiseFailed(f"the promise was rejected: {reason} promise={self.path}", reason=reason))
-        return Done(value_of(resolved.payload, self._returns, f"promise {self.path!r}"))
+            return WaitResult(
+                error=PromiseFailed(f"the promise was rejected: {reason} promise={self.path}", reason=reason)
+            )
+        return WaitResult(value_of(resolved.payload, self._returns, f"promise {self.path!r}"))
 
-    def _settled_in_time(self, path: str, is_due: bool) -> Done | None:
+    def _settled_in_time(self, path: str, is_due: bool) -> WaitResult | None:
         record = self._live.look(path)
-        late = Done(error=WaitTimedOut(f"the promise was not settled in time promise={self.path}"))
+        late = WaitResult(error=WaitTimedOut(f"the promise was not settled in time promise={self.path}"))
         if record is not None and record.timer_fired is not None:
             return late
         settled = self._settled()

@@ -17,7 +17,7 @@ from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
 from holdfast.execution.waits.timers import armed, span_us
-from holdfast.execution.waits.wait import Done, Due, Wait, Waiters
+from holdfast.execution.waits.wait import Due, Wait, Waiters, WaitResult
 from holdfast.execution.waits.wait_values import value_of
 
 
@@ -40,7 +40,7 @@ def wait_for_signal(
     return Wait(live, waiters, lambda is_due: _take(live, path, name, returns, is_due), first=first, due=due)
 
 
-def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> Done | None:
+def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool) -> WaitResult | None:
     what = f"signal {path!r}"
     with once(live.exchange):
         record = live.look(path)
@@ -52,7 +52,7 @@ def _take(live: LiveExecution, path: str, name: str, returns: Any, is_due: bool)
             taken = SignalTaken(path, sent.signal, live.clock.now_us())
             live.write_later(taken)
             live.recorded.add(taken)
-            return Done(value_of(sent.payload, returns, what))
+            return WaitResult(value_of(sent.payload, returns, what))
         if not is_due:
             return None
         return _late(what)._replace(last=Handover(live, SignalTaken(path, b"", live.clock.now_us())))
@@ -63,12 +63,12 @@ def _next(live: LiveExecution, name: str) -> SignalSent | None:
     return next(iter(live.recorded.untaken.get(name, {}).values()), None)
 
 
-def _given(live: LiveExecution, taken: SignalTaken, returns: Any, what: str) -> Done:
+def _given(live: LiveExecution, taken: SignalTaken, returns: Any, what: str) -> WaitResult:
     if not taken.signal:
         return _late(what)
     live.recorded.all()
-    return Done(value_of(live.recorded.signals[taken.signal].payload, returns, what))
+    return WaitResult(value_of(live.recorded.signals[taken.signal].payload, returns, what))
 
 
-def _late(what: str) -> Done:
-    return Done(error=WaitTimedOut(f"no {what} came in time"))
+def _late(what: str) -> WaitResult:
+    return WaitResult(error=WaitTimedOut(f"no {what} came in time"))

@@ -16,7 +16,7 @@ from holdfast.execution.journal.execution_id import inner_id
 from holdfast.execution.journal.live_execution import LiveExecution
 from holdfast.execution.waits.handover import Handover
 from holdfast.execution.waits.kind_check import check_kind
-from holdfast.execution.waits.wait import Done, Due, Wait, Waiters
+from holdfast.execution.waits.wait import Due, Wait, Waiters, WaitResult
 
 _LAST_US = 2**62
 _SECONDS_MAX = 1e11
@@ -78,14 +78,14 @@ def _sleep(live: LiveExecution, waiters: Waiters, path: str, due_us: int, span: 
     check_kind(live, path, "timer")
     due, first = armed(live, path, due_us, span)
 
-    def look(is_due: bool) -> Done | None:
+    def look(is_due: bool) -> WaitResult | None:
         record = live.look(path)
         if record is not None and record.timer_fired is not None:
-            return Done()
+            return WaitResult()
         if not is_due:
             return None
         # Not waited for: if it is lost, the next run finds the time passed, and fires again.
         live.write_later(fired(live, path))
-        return Done()
+        return WaitResult()
 
     return Wait(live, waiters, look, first=first, due=due)

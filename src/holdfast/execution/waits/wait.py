@@ -29,7 +29,7 @@ _LONGEST_S = 60.0
 """One sleep; then it is looked again."""
 
 
-class Done(NamedTuple):
+class WaitResult(NamedTuple):
     """What a wait has come to."""
 
     value: Any = None
@@ -91,7 +91,7 @@ class Wait(Generic[Value]):
         self,
         live: LiveExecution,
         waiters: Waiters,
-        look: Callable[[bool], Done | None],
+        look: Callable[[bool], WaitResult | None],
         *,
         first: Sequence[Handover] = (),
         due: Due | None = None,
@@ -105,7 +105,7 @@ class Wait(Generic[Value]):
         self._look = look
         self._first = first
         self._due = due
-        self._done: Done | None = None
+        self._done: WaitResult | None = None
 
     @property
     def is_due(self) -> bool:
@@ -155,7 +155,7 @@ class Wait(Generic[Value]):
                 self._done = self._look(True)
         return self._done is not None
 
-    def _found(self) -> Done:
+    def _found(self) -> WaitResult:
         assert self._done is not None
         return self._done
 
@@ -163,7 +163,7 @@ class Wait(Generic[Value]):
         return _LONGEST_S if self._due is None else min(_LONGEST_S, max(0.0, self._due.left(self.live.clock)))
 
 
-def _given(done: Done) -> Any:
+def _given(done: WaitResult) -> Any:
     if done.error is not None:
         raise done.error
     return done.value

@@ -35,7 +35,7 @@ def value_of(payload: bytes, wanted: Any, what: str) -> Any:
         return from_msgpack(payload, wanted)
     except msgspec.ValidationError as error:
         raise Invalid(
-            f"what came for {what} is not what the program asks for: {error}"[:300],
+            f"the value for {what} is not of the requested type: {error}"[:300],
             hint="correct returns=…, or have the program take any value and check it itself",
         ) from error
     except msgspec.DecodeError:

@@ -37,9 +37,9 @@ from holdfast.execution.journal.entries import (
     encode_entry,
 )
 from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
+from holdfast.execution.journal.execution_record import Block, ExecutionRecord, in_order
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution, LiveExecutions
-from holdfast.execution.journal.recorded import Block, Recorded, in_order
 from holdfast.execution.steps.claim_check import fetched, put_aside, space_of
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue
@@ -76,7 +76,7 @@ class Administration:
         elif (before.kind, before.input) != (row.kind, row.input):
             raise Invalid(
                 f"this execution was started with another kind or other arguments execution={execution}",
-                hint="an id stands for one piece of work: give another id, or the same arguments",
+                hint="an id identifies one piece of work: use another id, or the same arguments",
             )
         return execution
 
@@ -204,7 +204,7 @@ class Administration:
         """Record what became of a guarded effect that nobody knew the outcome of."""
         with self._held(execution) as (blocks, journal):
             row = self._row(execution)
-            record = Recorded(blocks).look(path)
+            record = ExecutionRecord(blocks).look(path)
             if record is None or record.intent is None:
                 raise NotFound(f"no guarded effect was begun at this path path={path!r}", hint="see its `show`")
             if record.result is not None:

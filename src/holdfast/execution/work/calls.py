@@ -12,20 +12,20 @@ from holdfast.execution.steps.step_errors import decode_error, encode_error
 from holdfast.execution.steps.step_values import PLAIN, codec_of
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class CallArguments(msgspec.Struct, frozen=True, array_like=True):
     """Arguments by place and by name."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 
 
-_calls = msgspec.msgpack.Decoder(Call)
+_calls = msgspec.msgpack.Decoder(CallArguments)
 
 
 def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], size_max: int) -> bytes:
     """Arguments as bytes."""
     try:
-        body, _ = PLAIN.encode(Call(args, kwargs), "start")
+        body, _ = PLAIN.encode(CallArguments(args, kwargs), "start")
     except Invalid as error:
         raise Invalid(
             f"these arguments cannot be stored: {error.message}"[:300],
@@ -54,9 +54,9 @@ def _check_size(body: bytes, size_max: int) -> None:
         )
 
 
-def decode_call(body: bytes) -> Call:
+def decode_call(body: bytes) -> CallArguments:
     """Arguments, of plain types."""
-    return _calls.decode(body) if body else Call((), {})
+    return _calls.decode(body) if body else CallArguments((), {})
 
 
 def encode_outcome(value: Any, *, is_error: bool) -> bytes:

@@ -27,7 +27,7 @@ from holdfast.execution.journal.entries import (
     decode_entry,
 )
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.execution.journal.recorded import Recorded, StepRecord
+from holdfast.execution.journal.execution_record import ExecutionRecord, StepRecord
 
 StepKind = Literal["step", "promise", "timer", "signal", "version"]
 StepState = Literal["done", "failed", "begun", "retrying", "waiting", "running", "left"]
@@ -76,7 +76,7 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What it gave, or its error; only where that is revealed."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to the whole execution: opened, ended, forked, decided or interfered with by hand."""
 
     at_us: int
@@ -90,7 +90,7 @@ class ExecutionDetails(msgspec.Struct, frozen=True, kw_only=True):
     summary: ExecutionSummary
     steps: tuple[StepDetails, ...]
     """In the order in which they were first mentioned."""
-    events: tuple[Event, ...]
+    events: tuple[ExecutionEvent, ...]
     """The audit trail, in order."""
     input: Any = msgspec.UNSET
     """What it was called with; only where that is revealed."""
@@ -122,7 +122,7 @@ def summary(row: ExecutionRow) -> ExecutionSummary:
 def details(row: ExecutionRow, entries: Iterable[Entry], *, reveal: bool) -> ExecutionDetails:
     """All that these entries say."""
     flat = list(unfolded(entries))
-    recorded = Recorded([lambda: flat])
+    recorded = ExecutionRecord([lambda: flat])
     running = row.status not in ENDED
     steps = [_step(path, record, recorded, reveal) for path, record in recorded.all().items()]
     if not running:
@@ -172,23 +172,25 @@ def is_below(own: str | None, path: str) -> bool:
     return own is not None and (own == path or own.startswith(path + "/"))
 
 
-def _event(entry: Entry) -> Event | None:
+def _event(entry: Entry) -> ExecutionEvent | None:
     match entry:
         case Opened():
             again = f" generation={entry.generation}" if entry.generation else ""
-            return Event(at_us=entry.at_us, what="opened", detail=f"epoch={entry.epoch}{again}")
+            return ExecutionEvent(at_us=entry.at_us, what="opened", detail=f"epoch={entry.epoch}{again}")
         case Ended():
-            return Event(at_us=entry.at_us, what=entry.status, detail="")
+            return ExecutionEvent(at_us=entry.at_us, what=entry.status, detail="")
         case Forked():
-            return Event(at_us=entry.at_us, what="forked", detail=f"from={ExecutionId(bytes=entry.origin)}")
+            return ExecutionEvent(at_us=entry.at_us, what="forked", detail=f"from={ExecutionId(bytes=entry.origin)}")
         case Administered():
-            return Event(at_us=entry.at_us, what=entry.action, detail=entry.detail)
+            return ExecutionEvent(at_us=entry.at_us, what=entry.action, detail=entry.detail)
         case AmbiguityResolved():
-            return Event(at_us=entry.at_us, what="ambiguous", detail=f"step={entry.path} policy={entry.policy}")
+            return ExecutionEvent(
+                at_us=entry.at_us, what="ambiguous", detail=f"step={entry.path} policy={entry.policy}"
+            )
     return None
 
 
-def _step(path: str, record: StepRecord, recorded: Recorded, reveal: bool) -> StepDetails:
+def _step(path: str, record: StepRecord, recorded: ExecutionRecord, reveal: bool) -> StepDetails:
     if record.promise is not None:
         return _promise(path, record, recorded, reveal)
     if record.timer is not None:
@@ -242,7 +244,7 @@ def _over(step: StepDetails, ended_us: int) -> StepDetails:
     return step if state is None else msgspec.structs.replace(step, state=state, ended_us=ended_us, due_us=0)
 
 
-def _promise(path: str, record: StepRecord, recorded: Recorded, reveal: bool) -> StepDetails:
+def _promise(path: str, record: StepRecord, recorded: ExecutionRecord, reveal: bool) -> StepDetails:
     assert record.promise is not None
     settled = recorded.promises.get(record.promise.promise)
     if settled is None:

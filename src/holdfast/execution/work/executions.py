@@ -17,10 +17,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
 from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
+from holdfast.execution.journal.execution_record import in_order
 from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
 from holdfast.execution.journal.pruning import is_over
-from holdfast.execution.journal.recorded import in_order
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.schedules import Missed, Schedule
 from holdfast.execution.waits.signal_wait import signal_name
@@ -372,7 +372,7 @@ class Executions:
         if row.status == "canceled":
             raise ExecutionCanceled(f"this execution was canceled execution={execution}: {row.note}")
         if row.status == "aborted":
-            raise ExecutionError(f"this execution was given up execution={execution}: {row.note}")
+            raise ExecutionError(f"this execution was abandoned execution={execution}: {row.note}")
         ended = last_end(list(unfolded(in_order(store.load(execution)[0]))))
         if ended is None or ended.status != row.status:
             return _NOTHING
@@ -408,9 +408,7 @@ def _statuses(given: str | Iterable[str] | None) -> frozenset[str] | None:
         return None
     wanted = frozenset([given] if isinstance(given, str) else given)
     if not wanted <= set(STATUSES):
-        raise Invalid(
-            f"there is no such status: {', '.join(sorted(wanted))}"[:200], hint=f"one of {', '.join(STATUSES)}"
-        )
+        raise Invalid(f"unknown status: {', '.join(sorted(wanted))}"[:200], hint=f"one of {', '.join(STATUSES)}")
     return wanted
 
 

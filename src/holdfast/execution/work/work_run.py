@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import AmbiguousEffect, ExecutionCanceled, ExecutionHeld, UnsupportedEntryKind
 from holdfast.execution.journal.entries import ExecutionRow
-from holdfast.execution.journal.live_execution import Suspended
+from holdfast.execution.journal.live_execution import Suspension
 from holdfast.execution.steps.execution_block import ExecutionBlock
 from holdfast.execution.work.work_function import WorkFunction
 
@@ -34,7 +34,7 @@ class RetryPolicy(NamedTuple):
         return min(_BACKOFF_MAX_S, self.backoff * 2.0 ** min(attempts - 1, 32))
 
 
-class Taken:
+class ClaimedExecution:
     """An execution in the hands of a worker."""
 
     def __init__(self, room: ExecutionRoom, row: ExecutionRow, function: WorkFunction, policy: RetryPolicy) -> None:
@@ -53,7 +53,7 @@ class Taken:
                 self._suspend_if_asked()
                 args, kwargs = self.function.arguments(self.row.input)
                 ctx.set_result(self.function.call(ctx, *args, **kwargs))
-        except Suspended:
+        except Suspension:
             return
         except Exception as error:
             self._check(error)
@@ -68,7 +68,7 @@ class Taken:
                 self._suspend_if_asked()
                 args, kwargs = self.function.arguments(self.row.input)
                 ctx.set_result(await self.function.call(ctx, *args, **kwargs))
-        except Suspended:
+        except Suspension:
             return
         except Exception as error:
             self._check(error)

@@ -50,7 +50,7 @@ from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.work.rate_limit import RateLimit
 from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_queue import DEFAULT
-from holdfast.execution.work.work_run import RetryPolicy, Taken
+from holdfast.execution.work.work_run import ClaimedExecution, RetryPolicy
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Worker:
         self._ended = Flag()
         self._thread: Thread | None = None
         self._serving_thread: Thread | None = None
-        self._runs: dict[asyncio.Task[None], Taken] = {}
+        self._runs: dict[asyncio.Task[None], ClaimedExecution] = {}
         self._threads: set[Thread] = set()
         self._left: deque[ExecutionRow] = deque()
         """Executions without an end that a process left."""
@@ -246,7 +246,7 @@ class Worker:
         if row is None:
             return False
         self._rate.take(clock.monotonic())
-        taken = Taken(self._room, row, self._functions[row.kind], self._policy)
+        taken = ClaimedExecution(self._room, row, self._functions[row.kind], self._policy)
         run = asyncio.get_running_loop().create_task(self._run(taken))
         self._runs[run] = taken
         run.add_done_callback(self._over)
@@ -277,7 +277,7 @@ class Worker:
 
     # -- running ----------------------------------------------------------------------------------------------
 
-    async def _run(self, taken: Taken) -> None:
+    async def _run(self, taken: ClaimedExecution) -> None:
         """Run one; what goes wrong is its own end, or is told here, and never ends the worker."""
         try:
             if taken.function.is_async:
@@ -301,7 +301,7 @@ class Worker:
         except HoldfastError as error:
             self._tell(taken, "an execution cannot be run: %s", error.message, logging.ERROR)
 
-    async def _in_thread(self, taken: Taken) -> None:
+    async def _in_thread(self, taken: ClaimedExecution) -> None:
         """Run it in a thread of its own; one that does not come back keeps neither the loop nor the process."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -330,7 +330,7 @@ class Worker:
             self._tell(taken, "an execution cannot be run: %s", type(error).__name__, logging.ERROR)
         self._room.queue.changed.notify()
 
-    def _tell(self, taken: Taken, words: str, reason: str, level: int) -> None:
+    def _tell(self, taken: ClaimedExecution, words: str, reason: str, level: int) -> None:
         logger.log(
             level,
             words + " kind=%s execution=%s",

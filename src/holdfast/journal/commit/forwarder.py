@@ -30,7 +30,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
-from holdfast.journal.journal_stats import Counters
+from holdfast.journal.journal_stats import JournalCounters
 from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, Item, fill, forwarded_unit
 from holdfast.journal.queue.group import Group, Run, Unit
 from holdfast.journal.queue.offered_failure import OfferedFailure
@@ -160,7 +160,7 @@ class Forwarder:
         """Whose turn it is, where that is an event loop's."""
         self._linger_until = inf
         """When what is in no hurry is due."""
-        self.counters = Counters()
+        self.counters = JournalCounters()
         self.poison: Closed | None = None
         self.offered_failure = OfferedFailure()
         self._thread = Thread(target=self._work, name="holdfast-forwarder", daemon=True)

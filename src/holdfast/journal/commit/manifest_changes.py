@@ -79,7 +79,7 @@ def mark(backend: Backend, vault: Vault, operation: MarkSegments) -> None:
     for seen in operation.rows:
         if backend.segments(seen.partition_id, seen.number, seen.number + 1) != [seen]:
             raise Invalid(
-                f"a segment has changed since it was looked at number={seen.number}", hint="look again and retry"
+                f"a segment has changed since it was read number={seen.number}", hint="read it again and retry"
             )
         _prove(seen, vault)
     backend.store_states([_moved(row, operation.state, vault) for row in operation.rows])

@@ -47,13 +47,13 @@ class ForgetProducersCall(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[bytes, ...]
 
 
-class Forgotten(msgspec.Struct, frozen=True, array_like=True):
+class ForgottenProducers(msgspec.Struct, frozen=True, array_like=True):
     """Those that were known, and had nothing under way."""
 
     names: tuple[bytes, ...]
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True):
+class DoneAnswer(msgspec.Struct, frozen=True, array_like=True):
     """It was done, durably; there is nothing else to say."""
 
 
@@ -62,7 +62,7 @@ def ask(link: Link, call: str, request: msgspec.Struct, timeout: float, clock: C
     deadline = clock.monotonic() + timeout
     while True:
         try:
-            link.call(call, request, Done, max(0.0, deadline - clock.monotonic()))
+            link.call(call, request, DoneAnswer, max(0.0, deadline - clock.monotonic()))
             return
         except OutcomeUnknown:
             if clock.monotonic() >= deadline:

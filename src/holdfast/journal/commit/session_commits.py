@@ -9,10 +9,10 @@ from __future__ import annotations
 from _thread import RLock
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.journal.queue.forwarded import Forwarded
+from holdfast.journal.queue.forwarded import ForwardedTicket
 from holdfast.journal.queue.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session_state import Session
+from holdfast.journal.sessions.session_state import SessionState
 from holdfast.journal.sessions.session_table import SessionChanges, SessionTable
 from holdfast.model.trusted_time import TrustedTime
 
@@ -27,7 +27,7 @@ class SessionCommits:
 
     def prepare(self, group: Group) -> None:
         """Before a group is staged: of a producer nothing is stored behind something that was not."""
-        expected: dict[Session, int] = {}
+        expected: dict[SessionState, int] = {}
         for one in group.forwarded:
             session = one.session
             if session.is_producer:
@@ -63,7 +63,7 @@ class SessionCommits:
             for one in group.forwarded:
                 self._fail(one, one.refused(error))
 
-    def _fail(self, one: Forwarded, outcomes: Outcomes) -> None:
+    def _fail(self, one: ForwardedTicket, outcomes: Outcomes) -> None:
         if one.session.pending.get(one.sequence) is one:  # else it was given up when one before it failed
             one.session.note_failed(one.sequence, outcomes)
         self._table.leave_if_new(one.session)

@@ -22,7 +22,7 @@ from holdfast.journal.state.stamped_heads import head_row
 from holdfast.model import frame
 from holdfast.model.control_rows import HeadRow, KeyRow, stamped
 from holdfast.model.entry import PLAIN_CODEC, RAW, TYPED, Entry, header
-from holdfast.model.record_columns import Columns, Encoded
+from holdfast.model.record_columns import Columns, EncodedRows
 
 Head = tuple[int, bytes, int]
 """Next offset and link of a partition, and how many bytes this group adds to it."""
@@ -33,7 +33,7 @@ Keyed = tuple[Partition, int, int, bytes]
 _HASH_BYTES = 16
 
 
-class Snapshot(NamedTuple):
+class StagingPoint(NamedTuple):
     """A moment in the staging of a group, to come back to when a unit fails."""
 
     next_seq: int
@@ -95,13 +95,13 @@ class Staging:
         """Whether records are all there is: no unit, no change of a space or a session, no idempotency key."""
         return not (self.units or self.keys) and self._spaces is None and self.sessions is None
 
-    def snapshot(self, spaces: Sequence[bytes] = ()) -> Snapshot:
+    def snapshot(self, spaces: Sequence[bytes] = ()) -> StagingPoint:
         """What `restore` needs to take back what comes after; of spaces only these change."""
         saved = self.spaces.saved(spaces) if spaces else {}
         heads, keys = dict(self.heads), dict(self.keys)
-        return Snapshot(self.next_seq, len(self.entries), heads, keys, self.records, self.bytes, saved)
+        return StagingPoint(self.next_seq, len(self.entries), heads, keys, self.records, self.bytes, saved)
 
-    def restore(self, saved: Snapshot) -> None:
+    def restore(self, saved: StagingPoint) -> None:
         """Take back all that was staged since `snapshot`; entries that the database has, it takes back itself."""
         self.next_seq, entries, self.heads, self.keys, self.records, self.bytes, spaces = saved
         if spaces:
@@ -152,7 +152,7 @@ class Staging:
             return
         columns = Columns.of(run.rows, extras=run.extras) if run.columns is None else run.columns
         fresh: dict[bytes, Keyed] | None = None
-        if isinstance(columns, Encoded) and columns.key is not None:
+        if isinstance(columns, EncodedRows) and columns.key is not None:
             key, digest = columns.key[:_HASH_BYTES], columns.key[_HASH_BYTES:]
             if self._is_repeat(run, key, digest):
                 return
@@ -293,8 +293,8 @@ def _refusal(known: Keyed, topic: str, digest: bytes) -> Invalid | None:
     else:
         where = f" topic={topic} partition={partition.number} offset={offset}"
     return Invalid(
-        f"the idempotency key stands for something else already; nothing was written{where}",
-        hint="a key stands for one append: repeat it with the same content, or give other content a key of its own",
+        f"the idempotency key is already in use for other content; nothing was written{where}",
+        hint="a key identifies one append: repeat it with the same content, or use another key for other content",
     )
 
 
@@ -302,8 +302,8 @@ def _joined(runs: Iterable[Run]) -> Columns:
     return Columns.joined([cast("Columns", run.columns) for run in runs])
 
 
-def _packed(columns: Columns | Encoded) -> tuple[int, bytes, int, int, bytes | memoryview]:
+def _packed(columns: Columns | EncodedRows) -> tuple[int, bytes, int, int, bytes | memoryview]:
     """Kind, schema, time range and body of an entry."""
-    if isinstance(columns, Encoded):
+    if isinstance(columns, EncodedRows):
         return TYPED, columns.schema, columns.time_min, columns.time_max, columns.body
     return RAW, b"", min(columns.times), max(columns.times), frame.encode(columns)

@@ -33,12 +33,12 @@ from holdfast.journal.commit.next_row import filed_row, next_row
 from holdfast.journal.commit.session_commits import SessionCommits
 from holdfast.journal.commit.staging import Staging
 from holdfast.journal.journal_settings import JournalSettings
-from holdfast.journal.journal_stats import Counters
+from holdfast.journal.journal_stats import JournalCounters
 from holdfast.journal.queue.group import Group, Make, Operation, Run, Unit
 from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.unsealed_tail import UnsealedTail
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.operations import (
     AddSchema,
@@ -56,7 +56,7 @@ from holdfast.journal.state.operations import (
 from holdfast.journal.state.stamped_heads import stamp_late
 from holdfast.journal.state.state_digest import StateDigest, Vouched
 from holdfast.model.control_rows import LogRow, stamped
-from holdfast.model.record_columns import Encoded
+from holdfast.model.record_columns import EncodedRows
 from holdfast.model.trusted_time import TrustedTime
 from holdfast.signals import Signal
 
@@ -95,7 +95,7 @@ class Writer:
         self._sessions = SessionCommits(state.sessions, queue.lock, trusted_time)
         self._broken: dict[str, HoldfastError] = {}
         """Causal scopes in which a unit failed, with the cause."""
-        self.counters = Counters()
+        self.counters = JournalCounters()
         self._alarms = CommitAlarms(clock, settings.tail_bytes_max)
         self.poison: Closed | None = None
         self.offered_failure = OfferedFailure()
@@ -108,7 +108,7 @@ class Writer:
         self.due = Signal()
         """Notified when a tail begins, and while one has reached these sizes:"""
         self.due_records = self.due_bytes = _NEVER
-        self.commits = Commits(state.row.next_seq - 1)
+        self.commits = CommitCounts(state.row.next_seq - 1)
         self.on_stored: Callable[[int], None] | None = None
         """Called with the bytes of each group that was stored: by whoever keeps room on the disk."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
@@ -489,7 +489,7 @@ class Writer:
 def _is_plain(item: Run | Unit) -> bool:
     """A run, or a batch, that nobody gave an idempotency key."""
     if isinstance(item, Run):
-        return not item.keyed and not (isinstance(item.columns, Encoded) and item.columns.key is not None)
+        return not item.keyed and not (isinstance(item.columns, EncodedRows) and item.columns.key is not None)
     return item.alone and all(isinstance(operation, Run) and _is_plain(operation) for operation in item.operations)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast import disk
 from holdfast.errors import Unavailable
-from holdfast.journal.groups.preallocated_file import GroupFile, Spoiled
+from holdfast.journal.groups.preallocated_file import GroupFile, SpoiledFile
 
 _FOLDER = "groups"
 _DIGITS = 20
@@ -48,7 +48,7 @@ class GroupFiles:
         return sorted(number for number in numbers if 0 < number <= NUMBER_MAX)
 
     def file(self, number: int) -> GroupFile | None:
-        """The file of a number, if it is there and was begun; raises `Spoiled` where something else is there."""
+        """The file of a number, if it is there and was begun; raises `SpoiledFile` where something else is there."""
         kept = self._open.get(number)
         if kept is not None and kept.is_still(self.log_id):
             return kept
@@ -75,7 +75,7 @@ class GroupFiles:
         """A body; None where its file is gone, or serves another purpose by now."""
         try:
             file = self._open.get(number) or self.file(number)
-        except Spoiled:
+        except SpoiledFile:
             return None
         if file is None or not (0 <= size <= file.size and 0 <= position <= file.size):
             return None
@@ -105,5 +105,5 @@ def unreadable(path: Path, error: OSError) -> Unavailable:
     """What stands there is no file, or cannot be read."""
     return Unavailable(
         f"cannot read a file of groups path={path}: {error.strerror}",
-        hint=disk.remedy(error, "check the disk, and that nobody put something else there"),
+        hint=disk.remedy(error, "check the disk, and that nothing else was put there"),
     )

@@ -31,7 +31,7 @@ import msgspec
 from blake3 import blake3
 
 from holdfast.model.control_rows import SessionRow
-from holdfast.model.entry import Entry, FiledEntry, Place, is_whole
+from holdfast.model.entry import Entry, GroupFileEntry, Place, is_whole
 
 SECTOR_BYTES = 512
 HEAD_BYTES = 108
@@ -70,9 +70,9 @@ class FramedEntry(NamedTuple):
         """The entry with its body."""
         return Entry(*self[:12], body, self.schema)
 
-    def filed(self, file: int, position: int) -> FiledEntry:
+    def filed(self, file: int, position: int) -> GroupFileEntry:
         """The entry with the place of its body."""
-        return FiledEntry(*self[:13], file, position, self.size)
+        return GroupFileEntry(*self[:13], file, position, self.size)
 
 
 class Control(NamedTuple):

@@ -31,8 +31,8 @@ from holdfast.journal.groups.group_frame import (
     proof_of,
     starts,
 )
-from holdfast.journal.groups.late_rows import LateRows
-from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, Spoiled
+from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN, GroupFile, SpoiledFile
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 
 _PIECE_BYTES = 2**20
 
@@ -52,7 +52,7 @@ class GroupScan:
     def __init__(self, files: GroupFiles) -> None:
         self.files = files
         self._began: tuple[int, int, int] | None = None
-        self._late = LateRows()
+        self._late = UnfoldedRows()
         self._is_lent = False
         """Somebody reads what was found so far: it must not change any more."""
         self._unsynced: set[int] = set()
@@ -66,7 +66,7 @@ class GroupScan:
         self._clean: set[int] = set()
         """Files behind whose last frame nothing was, since the database is as it is."""
 
-    def late(self, groups: int, file: int, position: int, durable: int | None) -> LateRows:
+    def late(self, groups: int, file: int, position: int, durable: int | None) -> UnfoldedRows:
         """The rows of all groups behind this many, which are in the database; the next may be at this place.
 
         So many groups are `durable`, as their owner says; None: nobody says it.
@@ -74,7 +74,7 @@ class GroupScan:
         began = (groups, file, position)
         self._durable = None if durable is None else max(durable, self._shown)
         if began != self._began:
-            self._began, self._late, self._at = began, LateRows(), (file, position)
+            self._began, self._late, self._at = began, UnfoldedRows(), (file, position)
             self._is_lent = False
             self._clean = set()
         if file <= 0 or self._late.damage is not None:
@@ -136,7 +136,7 @@ class GroupScan:
         for number in self.files.numbers():
             try:
                 file = self.files.file(number) if number >= first else None
-            except Spoiled:
+            except SpoiledFile:
                 self._doubt = _Doubt(number, 0, group + 1, 0)
                 return
             if file is None:
@@ -203,6 +203,6 @@ def _damage(files: GroupFiles, doubt: _Doubt) -> Corrupt:
         f"a group cannot be read, and later ones can file={doubt.file} position={doubt.position}"
         f" group={doubt.group} found={doubt.found}",
         path=path,
-        hint="put the newest copy of the whole directory back; of what was copied piece by piece while its owner wrote,"
-        " holdfast rebuild takes in what is there",
+        hint="put the newest copy of the whole directory back; from a copy made piece by piece while its owner wrote,"
+        " holdfast rebuild recovers what exists",
     )

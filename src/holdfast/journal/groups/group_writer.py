@@ -22,7 +22,7 @@ from typing import NamedTuple
 from holdfast import disk
 from holdfast.errors import Closed, Unavailable
 from holdfast.journal.groups.group_files import GroupFiles, unreadable
-from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile, Spoiled
+from holdfast.journal.groups.preallocated_file import FENCE_BYTES, FRAMES_BEGIN, SALT_BYTES, GroupFile, SpoiledFile
 from holdfast.model.control_rows import DiskFailed
 from holdfast.signals import Flag
 
@@ -41,14 +41,14 @@ _PAUSE_GROUPS = 1000
 logger = logging.getLogger("holdfast.journal")
 
 
-class Held(NamedTuple):
+class GroupFileEntries(NamedTuple):
     """Entries in a file, and the bytes of their bodies."""
 
     entries: int
     bytes: int
 
 
-_NOTHING = Held(0, 0)
+_NOTHING = GroupFileEntries(0, 0)
 
 
 class GroupWriter:
@@ -58,7 +58,7 @@ class GroupWriter:
         self,
         files: GroupFiles,
         random_bytes: Callable[[int], bytes],
-        live: Mapping[int, Held],
+        live: Mapping[int, GroupFileEntries],
         first: int,
         bytes_max: int,
         require_place: Callable[[], None],
@@ -165,7 +165,7 @@ class GroupWriter:
     def add(self, entries: int, size: int) -> None:
         """So many entries of the newest frame lie in the file, with bodies of so many bytes."""
         before = self._live.get(self.number, _NOTHING)
-        self._live[self.number] = Held(before.entries + entries, before.bytes + size)
+        self._live[self.number] = GroupFileEntries(before.entries + entries, before.bytes + size)
 
     def _begin(self, file: GroupFile) -> bool:
         """Write to this file from now on; False where the disk is too full even for that."""
@@ -251,11 +251,11 @@ class GroupWriter:
 
     # -- coming back --------------------------------------------------------------------------------------
 
-    def trimmed(self, gone: Mapping[int, Held]) -> None:
+    def trimmed(self, gone: Mapping[int, GroupFileEntries]) -> None:
         """What of these files is gone, durably."""
         for number, (entries, size) in gone.items():
             before = self._live.get(number, _NOTHING)
-            left = self._live[number] = Held(before.entries - entries, before.bytes - size)
+            left = self._live[number] = GroupFileEntries(before.entries - entries, before.bytes - size)
             if left.entries <= 0 and number != self.number:
                 self._retire(number)
 
@@ -307,7 +307,7 @@ def fence(files: GroupFiles, random_bytes: Callable[[int], bytes]) -> None:
             file = GroupFile.open(files.path(number), number, files.log_id, write=True)
             if file is not None:
                 file.fence(random_bytes(FENCE_BYTES))
-        except Spoiled:
+        except SpoiledFile:
             pass  # nobody writes there; the scan tells
         except OSError as error:
             raise unreadable(files.path(number), error) from error

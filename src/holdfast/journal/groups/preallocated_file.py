@@ -41,7 +41,7 @@ _monotonic = SystemClock().monotonic
 """How busy the disk is, is a matter of the machine's own clock."""
 
 
-class Spoiled(Exception):
+class SpoiledFile(Exception):
     """What stands at a file's beginning is not what this log wrote there."""
 
 
@@ -89,7 +89,7 @@ class GroupFile:
 
     @classmethod
     def open(cls, path: Path, number: int, log_id: bytes, *, write: bool = False) -> GroupFile | None:
-        """The file of that number; None where there is none, or none that was begun. Raises `Spoiled`, OSError."""
+        """The file of that number; None where there is none, or none that was begun. Raises `SpoiledFile`, OSError."""
         try:
             descriptor = disk.syscalls.open(
                 path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -103,7 +103,7 @@ class GroupFile:
         if salt is None:
             if file.is_blank():
                 return None
-            raise Spoiled
+            raise SpoiledFile
         file.salt = salt
         return file
 

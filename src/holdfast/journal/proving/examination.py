@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from holdfast.crypto import digests
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.backend import ControlRows, Tables
-from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs, Stamped
+from holdfast.journal.backend import ControlRows, ControlTables
+from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs, StampedRow
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.state_digest import total
 from holdfast.model.control_rows import (
@@ -73,7 +73,13 @@ class Examination:
     """Examines the control rows of one log, inside the transaction that read them."""
 
     def __init__(
-        self, tables: Tables, control: ControlRows, proofs: Proofs, log_id: bytes | None, *, is_opening: bool = False
+        self,
+        tables: ControlTables,
+        control: ControlRows,
+        proofs: Proofs,
+        log_id: bytes | None,
+        *,
+        is_opening: bool = False,
     ) -> None:
         self._tables = tables
         self._control = control
@@ -147,7 +153,7 @@ class Examination:
         vault, control = self._proofs.vault, self._control
         if vault is None or not row.epoch:
             return
-        vouched: list[Stamped] = [*control.heads, *control.watermarks.values(), *control.policies, *control.spaces]
+        vouched: list[StampedRow] = [*control.heads, *control.watermarks.values(), *control.policies, *control.spaces]
         if total(vault.stamp_under(row.key_epoch), [one.stamp for one in vouched]) != row.heads:
             self._bad(
                 "the heads are not those that the log's own row vouches for, or the watermarks, policies or spaces"
@@ -289,10 +295,10 @@ class Examination:
 
     # -- verdicts -----------------------------------------------------------------------------------------
 
-    def _stamped(self, row: Stamped, what: str) -> Verdict:
+    def _stamped(self, row: StampedRow, what: str) -> Verdict:
         return self._verdict(self._stamp(row, what))
 
-    def _stamp(self, row: Stamped, what: str, topic: str | None = None, partition: int | None = None) -> str:
+    def _stamp(self, row: StampedRow, what: str, topic: str | None = None, partition: int | None = None) -> str:
         found = self._proofs.stamp(row)
         if found is BAD:
             self._bad(f"{what} does not match its stamp", topic, partition)

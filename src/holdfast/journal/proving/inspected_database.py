@@ -18,8 +18,16 @@ from typing import NamedTuple
 
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.journal.backend import Backend, ControlRows, EntryWalk, PartitionBytes, StoredEntry, Tables, open_backend
-from holdfast.journal.entry_reader import Reader
+from holdfast.journal.backend import (
+    Backend,
+    ControlRows,
+    ControlTables,
+    EntryWalk,
+    PartitionBytes,
+    StoredEntry,
+    open_backend,
+)
+from holdfast.journal.entry_reader import EntryReader
 from holdfast.journal.proving import proved_groups
 from holdfast.journal.proving.examination import Examination, Finding, Verdict
 from holdfast.journal.proving.proofs import BAD, OK, UNCHECKED, Proofs
@@ -27,7 +35,7 @@ from holdfast.journal.proving.recovery import lost_bodies
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import DiskFailed, SegmentRow
 from holdfast.model.entry import TYPED, Entry, is_whole
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.model.segment import NO_CHAIN, chain_value
 from holdfast.signals import Signal
 
@@ -110,7 +118,7 @@ class InspectedDatabase:
         return Inspection(self._backend, control, proofs, findings, keys, problems)
 
     @contextmanager
-    def _tables(self, damage: list[Corrupt] | None = None) -> Iterator[Tables]:
+    def _tables(self, damage: list[Corrupt] | None = None) -> Iterator[ControlTables]:
         with self._backend.tables(damage, tolerant=True) as tables:
             yield tables
 
@@ -255,7 +263,7 @@ class Inspection:
         self._blame(entry.key_epoch)
         if vault is None or self._proofs.key_epoch(entry.key_epoch)[0] is not OK:
             return EntryVerdict(digest=OK)
-        reader = Reader(self._backend, vault, partition, len(entry.body))
+        reader = EntryReader(self._backend, vault, partition, len(entry.body))
         try:
             return EntryVerdict(digest=OK, body=OK, content=_content(reader, entry, decode))
         except Corrupt as damage:
@@ -273,11 +281,11 @@ class Inspection:
         return BAD
 
 
-def _content(reader: Reader, entry: Entry, decode: Decode) -> object:
+def _content(reader: EntryReader, entry: Entry, decode: Decode) -> object:
     if entry.kind != TYPED:
         return reader.open(entry)
     body = reader.body(entry)
     try:
         return decode(entry, body)
-    except BadFrame as error:
+    except BadRecords as error:
         raise reader.malformed(entry, error) from None

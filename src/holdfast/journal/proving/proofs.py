@@ -23,7 +23,7 @@ OK, BAD, UNCHECKED = "ok", "BAD", "unchecked"
 """The outcome of a check. Unchecked is not the same as good: there is no key, or other damage is in the way."""
 
 
-class Stamped(Protocol):
+class StampedRow(Protocol):
     """A control row: what its stamp covers, and under which key epoch it was made."""
 
     @property
@@ -62,12 +62,12 @@ class Proofs:
         row = control.log
         is_keyed, has_key = bool(control.key_epochs or (row and row.keyed)), keyring is not None or cipher is not None
         if tolerant and has_key and not is_keyed:
-            raise Invalid("this log is not encrypted, but a key was given", hint="leave the keyring out")
+            raise Invalid("this log is not encrypted, but a key was passed", hint="leave the keyring out")
         ids = [one for one in (row and row.log_id, log_id) if one] or [bytes(LOG_ID_BYTES)]
         self.log_id = ids[0]
         self.vault = None if tolerant and is_keyed and not has_key else self._choose(list(dict.fromkeys(ids)))
 
-    def stamp(self, row: Stamped) -> str:
+    def stamp(self, row: StampedRow) -> str:
         """Whether a control row is what was stamped; unchecked where its key epoch cannot be used."""
         if self.vault is None or self.key_epoch(row.key_epoch)[0] is not OK:
             return UNCHECKED

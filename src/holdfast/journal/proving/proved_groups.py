@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt
-from holdfast.journal.backend import ControlRows, Tables
+from holdfast.journal.backend import ControlRows, ControlTables
 from holdfast.journal.groups.group_frame import FrameProof
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.proving.proofs import BAD, OK, Proofs
 from holdfast.journal.state.state_digest import moved
 from holdfast.model.control_rows import HeadRow, LogRow
@@ -54,7 +54,7 @@ class ProvedGroups(NamedTuple):
         return ProvedGroups(base, groups, newest)
 
 
-def take_in(control: ControlRows, tables: Tables, proofs: Proofs) -> None:
+def take_in(control: ControlRows, tables: ControlTables, proofs: Proofs) -> None:
     """Give the rows that follow from groups in files the stamps that the database's would have; tell what is wrong.
 
     Without the key there are none: rows stay unchecked.
@@ -87,7 +87,7 @@ def take_in(control: ControlRows, tables: Tables, proofs: Proofs) -> None:
     control.heads = [heads.get(head.partition_id, head) for head in control.heads]
 
 
-def _do_follow(late: LateRows, stored: LogRow, heads: dict[int, HeadRow]) -> bool:
+def _do_follow(late: UnfoldedRows, stored: LogRow, heads: dict[int, HeadRow]) -> bool:
     """Whether entries go on where the database's end: in the order of commits, and in each partition."""
     seq, ends = stored.next_seq, {number: (head.next_offset, head.link) for number, head in heads.items()}
     for entry in late.entries:

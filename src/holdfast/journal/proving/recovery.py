@@ -26,11 +26,11 @@ from holdfast.journal.groups.preallocated_file import FRAMES_BEGIN
 from holdfast.journal.proving import proved_groups
 from holdfast.journal.proving.examination import GOOD, PARTITIONS_MAX, Examination, Verdict
 from holdfast.journal.proving.proofs import LOG_ID_BYTES, OK, Proofs
-from holdfast.journal.sessions.session_state import Session
+from holdfast.journal.sessions.session_state import SessionState
 from holdfast.journal.sessions.session_table import proved
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.state_digest import SUM_BYTES, total
-from holdfast.journal.state.topic_registry import Topics
+from holdfast.journal.state.topic_registry import TopicRegistry
 from holdfast.model.control_rows import (
     EpochRow,
     HeadRow,
@@ -49,19 +49,19 @@ _OFFSETS_MAX = 2**62
 """A number beyond this is damage, not an offset."""
 
 
-class Recovered:
+class RecoveredState:
     """A journal's stored state, and what is wrong with it."""
 
     def __init__(self, row: LogRow, vault: Vault) -> None:
         self.row = row
         self.vault = vault
-        self.topics = Topics(vault.log_id)
+        self.topics = TopicRegistry(vault.log_id)
         self.problems: list[Corrupt] = []
         self.spaces: dict[bytes, SpaceRow] = {}
         """All spaces, by their stored names; their items are proved when they are loaded."""
         self.late_heads: list[HeadRow] = []
         """Heads of partitions that have entries in files alone."""
-        self.sessions: list[Session] = []
+        self.sessions: list[SessionState] = []
         """Sessions of producers; of whoever means to own the log."""
 
 
@@ -73,7 +73,7 @@ def recover(
     clock: Clock,
     *,
     sessions: bool = False,
-) -> Recovered:
+) -> RecoveredState:
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created.
 
     Whoever means to own the log asks for `sessions`: then nobody writes meanwhile, and files of groups are proved, too.
@@ -83,13 +83,13 @@ def recover(
         control = tables.control_rows(newest=1)
         row = control.log or _empty_row(log_id or clock.random_bytes(LOG_ID_BYTES), clock.now_us(), is_keyed=is_keyed)
         if control.log is None and log_id is None and not control.damage:
-            return Recovered(row, Vault(row.log_id, keyring, cipher, clock.random_bytes))
+            return RecoveredState(row, Vault(row.log_id, keyring, cipher, clock.random_bytes))
         _check_keyed(row, is_keyed)
         proofs = Proofs(backend, control, log_id, keyring, cipher, clock.random_bytes)
         assert proofs.vault is not None
         proved_groups.take_in(control, tables, proofs)
         row = control.log or row
-        recovered = Recovered(row, proofs.vault)
+        recovered = RecoveredState(row, proofs.vault)
         recovered.late_heads = [head for head in control.heads if head.partition_id in tables.late.partitions]
         restoring = _Restoring(recovered.topics, control)
         for found, verdict in Examination(tables, control, proofs, log_id, is_opening=True).findings():
@@ -120,8 +120,8 @@ def lost_bodies(backend: Backend, partitions: Mapping[int, Partition]) -> Iterat
                 f"a file of groups ends before what the database has of it file={number}",
                 path=str(backend.filed.files.path(number)),
                 topic=None if partition is None else partition.topic,
-                hint="put the newest copy of the whole directory back; of what was copied piece by piece while its"
-                " owner wrote, holdfast rebuild takes in what is there",
+                hint="put the newest copy of the whole directory back; from a copy made piece by piece while its"
+                " owner wrote, holdfast rebuild recovers what exists",
             )
 
 
@@ -152,7 +152,7 @@ def _empty_row(log_id: bytes, created_us: int, *, is_keyed: bool) -> LogRow:
     )
 
 
-def take_ownership(backend: Backend, recovered: Recovered, clock: Clock, *, files: bool) -> LogRow:
+def take_ownership(backend: Backend, recovered: RecoveredState, clock: Clock, *, files: bool) -> LogRow:
     """Start a new epoch, in the transaction that `take_over` began; durable when this returns.
 
     With `files` the next group may be in a file of groups.
@@ -192,7 +192,7 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
         raise Invalid("this log is encrypted", hint="open it with keyring=Keyring.from_env(…) or from_file(…)")
     if keyed and not row.keyed:
         raise Invalid(
-            "this log is not encrypted, but a key was given",
+            "this log is not encrypted, but a key was passed",
             hint="open it without keyring and cipher; encryption is chosen when a log is created",
         )
 
@@ -200,7 +200,7 @@ def _check_keyed(row: LogRow, keyed: bool) -> None:
 class _Restoring:
     """Turns control rows into the live state of topics and partitions, as far as their verdicts allow."""
 
-    def __init__(self, topics: Topics, control: ControlRows) -> None:
+    def __init__(self, topics: TopicRegistry, control: ControlRows) -> None:
         self._topics = topics
         self._control = control
         self._names = control.topic_names

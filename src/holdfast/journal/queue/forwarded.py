@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.queue.group import Group, Operation, Run, Unit
 from holdfast.journal.sessions.outcomes import Outcome, Outcomes, Refusal, Repeat, RunOutcome
-from holdfast.journal.sessions.session_state import Session, refused_all
+from holdfast.journal.sessions.session_state import SessionState, refused_all
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Row
 
@@ -76,33 +76,33 @@ class _Rows(NamedTuple):
     rows: list[Row]
 
 
-class Forwarded:
+class ForwardedTicket:
     """The promise of what a session sent under one number."""
 
     __slots__ = ("_outcomes", "_places", "_twin", "floor", "group", "items", "sequence", "session")
 
-    def __init__(self, session: Session, sequence: int, floor: int, items: int) -> None:
+    def __init__(self, session: SessionState, sequence: int, floor: int, items: int) -> None:
         self.session = session
         self.sequence = sequence
         self.floor = floor
         self.items = items
         self.group: Group | None = None
         """Where it was placed; None: it was known already."""
-        self._places: list[_Rows | Unit | HoldfastError | Forwarded | Outcome] = []
+        self._places: list[_Rows | Unit | HoldfastError | ForwardedTicket | Outcome] = []
         self._outcomes: Outcomes | None = None
-        self._twin: Forwarded | None = None
+        self._twin: ForwardedTicket | None = None
         """The one that came first, if this stands for the same."""
 
     @classmethod
-    def known(cls, session: Session, sequence: int, outcomes: Outcomes) -> Forwarded:
+    def known(cls, session: SessionState, sequence: int, outcomes: Outcomes) -> ForwardedTicket:
         """What became of a number that was sent before."""
         found = cls(session, sequence, 0, len(outcomes))
         found._outcomes = outcomes
         return found
 
-    def again(self) -> Forwarded:
+    def again(self) -> ForwardedTicket:
         """The same, for whoever sent it a second time."""
-        twin = Forwarded(self.session, self.sequence, self.floor, self.items)
+        twin = ForwardedTicket(self.session, self.sequence, self.floor, self.items)
         twin.group, twin._twin = self.group, self
         return twin
 
@@ -153,7 +153,7 @@ class Forwarded:
         else:
             self._add_unit(group, item)
 
-    def alias(self, other: Forwarded | Outcome | HoldfastError) -> None:
+    def alias(self, other: ForwardedTicket | Outcome | HoldfastError) -> None:
         """One item is known already, refused, or on its way under another number."""
         self._places.append(other)
 
@@ -227,12 +227,12 @@ class Forwarded:
 _NOT_STORED = Unavailable("the record was not stored", hint="append it again")
 
 
-def _outcome(place: _Rows | Unit | HoldfastError | Forwarded | Outcome) -> Outcome:
+def _outcome(place: _Rows | Unit | HoldfastError | ForwardedTicket | Outcome) -> Outcome:
     if isinstance(place, _Rows):
         return _rows_outcome(place)
     if isinstance(place, Unit):
         return _unit_outcome(place)
-    if isinstance(place, Forwarded):
+    if isinstance(place, ForwardedTicket):
         return place.outcomes()[0] if place.done else place.settle()[0]
     return Outcome.refused(place) if isinstance(place, HoldfastError) else place
 
@@ -267,7 +267,7 @@ class ProducedUnit:
         return (Outcome(None, tuple(_run_outcome(run, 0, run.count) for run in self._unit.runs())),)
 
 
-Sent = Forwarded | ProducedUnit
+Sent = ForwardedTicket | ProducedUnit
 """What a producer sent: in the owner's process, or in another."""
 
 

@@ -16,13 +16,13 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.operations import ChangeSpace, Control
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record import Receipt
-from holdfast.model.record_columns import Cells, Columns, Encoded, Row, RowEncoder
+from holdfast.model.record_columns import Cells, Columns, EncodedRows, Row, RowEncoder
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from holdfast.journal.queue.forwarded import Forwarded
+    from holdfast.journal.queue.forwarded import ForwardedTicket
 
 
 class Run:
@@ -37,7 +37,7 @@ class Run:
         "partition", "repeated", "repeats", "rows", "seq", "slots",
     )  # fmt: skip
 
-    def __init__(self, group: Group, partition: Partition, columns: Columns | Encoded | None = None) -> None:
+    def __init__(self, group: Group, partition: Partition, columns: Columns | EncodedRows | None = None) -> None:
         self.group = group
         self.partition = partition
         self.rows: list[Row] = []
@@ -65,7 +65,7 @@ class Run:
         """Where each position ended up, when repeats left gaps."""
 
     @classmethod
-    def unplaced(cls, partition: Partition, columns: Columns | Encoded | None = None) -> Run:
+    def unplaced(cls, partition: Partition, columns: Columns | EncodedRows | None = None) -> Run:
         """Records of a unit that is still to be queued: it gets its group there."""
         return cls(NO_GROUP, partition, columns)
 
@@ -139,7 +139,7 @@ Operation = Run | ChangeSpace | Control
 """What a unit may consist of: a closed set."""
 
 
-class Produced(NamedTuple):
+class ProducerNumber(NamedTuple):
     """A producer's name, the number of what it sends, and the one that it began with."""
 
     producer: bytes
@@ -149,9 +149,9 @@ class Produced(NamedTuple):
     def something_else(self) -> Invalid:
         """The refusal of what is sent under a number under which something else was."""
         return Invalid(
-            f"this number stands for something else already; nothing was written producer={self.producer.decode()}"
+            f"this number is already in use for other content; nothing was written producer={self.producer.decode()}"
             f" sequence={self.sequence}",
-            hint="a number stands for one append: send the same again, or take the next one",
+            hint="a number identifies one append: send the same content again, or use the next number",
         )
 
 
@@ -183,7 +183,7 @@ class Unit:
         self.make = make
         self.alone = False
         """Its records are entries of their own: what cannot be packed or encrypted of it fails alone."""
-        self.produced: Produced | None = None
+        self.produced: ProducerNumber | None = None
         """Who sends it under a number, in a process that does not own the log: the owner needs to know."""
         self.parts: list[Any] = []
         self.promised: dict[Partition, int] = {}
@@ -191,7 +191,7 @@ class Unit:
         self.error: HoldfastError | None = None
 
     @classmethod
-    def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns | Encoded]]) -> Unit:
+    def of(cls, group: Group, batches: Sequence[tuple[Partition, Columns | EncodedRows]]) -> Unit:
         """A batch, of records that commit together: one run per partition."""
         unit = cls(group, [Run(group, partition, columns) for partition, columns in batches])
         unit.alone = True
@@ -258,7 +258,7 @@ class Unit:
                     raise repeat.again()
         known: dict[int, bool] = {}
         for run in runs:
-            batch = run.columns.batch if isinstance(run.columns, Encoded) else None
+            batch = run.columns.batch if isinstance(run.columns, EncodedRows) else None
             if batch is not None and known.setdefault(id(batch), run.repeated) is not run.repeated:
                 raise Invalid(
                     f"the idempotency key is known of a part of this batch only topic={run.partition.topic}",
@@ -284,7 +284,7 @@ class Unit:
             raise error.again()
 
 
-class Gathering:
+class OpenUnit:
     """What one scope hands over, part after part, by any number of threads: the unit that the next part may join.
 
     Guarded by the queue's lock, so that parts are stored in the order in which they came. Its first unit repairs the
@@ -337,7 +337,7 @@ class Group:
         self.items: list[Run | Unit] = []
         self.runs: dict[Partition, Run] = {}
         """The run of each partition that still takes records."""
-        self.forwarded: list[Forwarded] = []
+        self.forwarded: list[ForwardedTicket] = []
         """What sessions sent, whose records are among the items."""
         self.records = 0
         self.bytes = 0

@@ -16,15 +16,15 @@ from holdfast.caller import in_coroutine, interrupted
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError, Unavailable
 from holdfast.journal.journal_settings import JournalSettings
-from holdfast.journal.queue.forwarded import Forwarded, ForwardedRows, ForwardedUnit, ProducedUnit
-from holdfast.journal.queue.group import Gathering, Group, Make, Operation, Produced, Run, Unit
+from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedTicket, ForwardedUnit, ProducedUnit
+from holdfast.journal.queue.group import Group, Make, OpenUnit, Operation, ProducerNumber, Run, Unit
 from holdfast.journal.queue.offered_drops import OfferedDrops
 from holdfast.journal.queue.queued_groups import IDLE, QueuedGroups
-from holdfast.journal.queue.session_sending import Sending
+from holdfast.journal.queue.session_sending import SessionSend
 from holdfast.journal.queue.ticket import Ticket
 from holdfast.journal.queue.unsealed_tail import UnsealedTail
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Cells, Columns, Encoded, Extra, RowEncoder
+from holdfast.model.record_columns import Cells, Columns, EncodedRows, Extra, RowEncoder
 from holdfast.signals import Wake
 
 
@@ -132,7 +132,7 @@ class Queue(QueuedGroups):
                 self._rouse()
             return run, len(run.cells) - 1
 
-    def put_runs(self, runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
+    def put_runs(self, runs: Sequence[tuple[Partition, Columns | EncodedRows]], size: int, timeout: float) -> Unit:
         """Add records that commit together: one run per partition, as one unit."""
         records = sum(len(columns) for _, columns in runs)
         for partition, _ in runs:
@@ -156,7 +156,7 @@ class Queue(QueuedGroups):
         *,
         scope: str | None = None,
         reissue: bool = False,
-        produced: Produced | None = None,
+        produced: ProducerNumber | None = None,
     ) -> Unit:
         """Add operations that commit together, bounded like records; runs among them get their group here."""
         counted = max(1, records)
@@ -175,7 +175,9 @@ class Queue(QueuedGroups):
             self._place(group, unit)
         return unit
 
-    def put_produced(self, produced: Produced, item: ForwardedRows | ForwardedUnit, timeout: float) -> ProducedUnit:
+    def put_produced(
+        self, produced: ProducerNumber, item: ForwardedRows | ForwardedUnit, timeout: float
+    ) -> ProducedUnit:
         """Add what a producer sends from where the log is not owned: whoever owns it knows what was written."""
         if isinstance(item, ForwardedUnit):
             operations, records = list(item.operations), item.records
@@ -196,14 +198,14 @@ class Queue(QueuedGroups):
         *,
         scope: str | None = None,
         reissue: bool = False,
-        join: Unit | Gathering | None = None,
+        join: Unit | OpenUnit | None = None,
         alone: bool = False,
         acked: bool = True,
         others: Mapping[Partition, int] | None = None,
     ) -> Unit:
         """Add a part to a unit that gathers: to this one if the writer has not taken it, else to a new one.
 
-        A `Gathering` knows which one that is, and whether it is the first; with `alone` it begins a new one.
+        A `OpenUnit` knows which one that is, and whether it is the first; with `alone` it begins a new one.
 
         A part becomes durable, or is refused, with its whole unit. Where a record would have to wait for room, so does
         a part, and then it begins a unit of its own. One that is not `acked` is in no hurry, like an offered record.
@@ -213,10 +215,10 @@ class Queue(QueuedGroups):
         if others:
             counted += sum(others.values())
             _check_taken(others)
-        gathering = join if isinstance(join, Gathering) else None
+        gathering = join if isinstance(join, OpenUnit) else None
         self.refuse_second()
         with self._lock:
-            unit = join.joined(alone=alone) if isinstance(join, Gathering) else join
+            unit = join.joined(alone=alone) if isinstance(join, OpenUnit) else join
             group = self._open
             if (
                 unit is None
@@ -246,7 +248,7 @@ class Queue(QueuedGroups):
                 self._rouse()
         return unit
 
-    def put_forwarded(self, sending: Sending, timeout: float) -> Forwarded:
+    def put_forwarded(self, sending: SessionSend, timeout: float) -> ForwardedTicket:
         """Add all that a session sends under one number to one group; or what is known about that number."""
         self.refuse_second()
         with self._lock:
@@ -268,7 +270,7 @@ class Queue(QueuedGroups):
                 self._rouse()
             return forwarded
 
-    def _admitted(self, sending: Sending, timeout: float) -> Group | HoldfastError:
+    def _admitted(self, sending: SessionSend, timeout: float) -> Group | HoldfastError:
         """A group with room; or why its records are refused, which is an answer to what was sent."""
         # Not inside the `with` above: an interrupt at the very line of a `try` would leave the lock held.
         try:
@@ -278,7 +280,7 @@ class Queue(QueuedGroups):
         except HoldfastError as error:
             return error
 
-    def end_gathering(self, gathering: Gathering, reason: HoldfastError) -> Unit | None:
+    def end_gathering(self, gathering: OpenUnit, reason: HoldfastError) -> Unit | None:
         """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
         self.refuse_second()
         with self._lock:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import Full, HoldfastError, Invalid
-from holdfast.journal.queue.forwarded import Forwarded, ForwardedProduced, ForwardedRows, ForwardedUnit, Item
+from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedTicket, ForwardedUnit, Item
 from holdfast.journal.queue.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session_state import PRODUCER, Session, refused_all
+from holdfast.journal.sessions.session_state import PRODUCER, SessionState, refused_all
 from holdfast.journal.sessions.session_table import SessionTable
 from holdfast.model.trusted_time import TrustedTime
 
 
-class Sending:
+class SessionSend:
     """One number of a session on its way into the queue."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Sending:
             self.records += _records(item)
             self.size += _size(item)
 
-    def known(self) -> Forwarded | None:
+    def known(self) -> ForwardedTicket | None:
         """What is known about the number; None: it may be written. Raises if it never may."""
         session = self._table.find(self._name, self._start)
         session.note_floor(self._floor)
@@ -51,16 +51,16 @@ class Sending:
             found = self._without_place(session)
         return found
 
-    def _without_place(self, session: Session) -> Forwarded | None:
+    def _without_place(self, session: SessionState) -> ForwardedTicket | None:
         """There are too many sessions: that is the answer to a new one, and nothing to wait for, as room is."""
         try:
             if self._name not in self._table.sessions:
                 self._table.require_place(self._time.range_us()[1])
         except Full as error:
-            return Forwarded.known(session, self._sequence, refused_all(len(self._items), error))
+            return ForwardedTicket.known(session, self._sequence, refused_all(len(self._items), error))
         return None
 
-    def _check_answers(self, session: Session) -> None:
+    def _check_answers(self, session: SessionState) -> None:
         if len(session.answers) + len(session.pending) < self._table.answers_max:
             return
         kept = sum(number >= self._floor for numbers in (session.answers, session.pending) for number in numbers)
@@ -71,11 +71,11 @@ class Sending:
                 hint="at most journal.session_answers_max of them may be outstanding",
             )
 
-    def place(self, group: Group) -> Forwarded:
+    def place(self, group: Group) -> ForwardedTicket:
         """Put all items into a group."""
         now_us = self._time.range_us()[1]
         session = self._table.enter(self._name, now_us, self._start)
-        forwarded = Forwarded(session, self._sequence, self._floor, len(self._items))
+        forwarded = ForwardedTicket(session, self._sequence, self._floor, len(self._items))
         session.note_put(self._sequence, forwarded)
         forwarded.begin(group)
         for item in self._items:
@@ -85,7 +85,7 @@ class Sending:
                 forwarded.add(group, item)
         return forwarded
 
-    def refused(self, error: HoldfastError) -> Forwarded:
+    def refused(self, error: HoldfastError) -> ForwardedTicket:
         """Nothing of it is taken, for a reason that is none of this number's own; of a member the number is used up.
 
         A member sends on before it has its answers: what comes behind this one must find no gap.
@@ -97,9 +97,9 @@ class Sending:
         outcomes = refused_all(len(self._items), error)
         session.put = max(session.put, self._sequence)
         session.note_failed(self._sequence, outcomes)
-        return Forwarded.known(session, self._sequence, outcomes)
+        return ForwardedTicket.known(session, self._sequence, outcomes)
 
-    def _produced(self, group: Group, item: ForwardedProduced, now_us: int) -> Forwarded | HoldfastError:
+    def _produced(self, group: Group, item: ForwardedProduced, now_us: int) -> ForwardedTicket | HoldfastError:
         """Put what a producer sends through this session; or what is known about it."""
         name = PRODUCER + item.producer
         try:
@@ -108,24 +108,24 @@ class Sending:
             session = self._table.enter(name, now_us, item.start)
         except HoldfastError as error:
             return error
-        produced = Forwarded(session, item.sequence, 0, 1)
+        produced = ForwardedTicket(session, item.sequence, 0, 1)
         session.note_put(item.sequence, produced)
         produced.begin(group)
         produced.add(group, item.item)
         return produced
 
 
-def _known(session: Session, sequence: int, floor: int) -> Forwarded | None:
+def _known(session: SessionState, sequence: int, floor: int) -> ForwardedTicket | None:
     found = session.ask(sequence, floor)
     if found is None:
         return None
-    if isinstance(found, Forwarded):
+    if isinstance(found, ForwardedTicket):
         return found.again() if session.is_producer else found
     assert isinstance(found, tuple)
     outcomes: Outcomes = found
     if session.is_producer:
         outcomes = tuple(outcome.again() for outcome in outcomes)
-    return Forwarded.known(session, sequence, outcomes)
+    return ForwardedTicket.known(session, sequence, outcomes)
 
 
 def _records(item: Item) -> int:

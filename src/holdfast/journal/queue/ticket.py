@@ -28,7 +28,7 @@ Outcome = TypeVar("Outcome")
 Gives_co = TypeVar("Gives_co", covariant=True)
 
 
-class Promise(Protocol[Gives_co]):
+class AnyTicket(Protocol[Gives_co]):
     """Any ticket."""
 
     @property
@@ -118,7 +118,7 @@ class ShippedTicket(Generic[Outcome]):
 
     __slots__ = ("_ends", "_ticket")
 
-    def __init__(self, ticket: Promise[Outcome], ends: Callable[[Outcome], Sequence[tuple[Partition, int]]]) -> None:
+    def __init__(self, ticket: AnyTicket[Outcome], ends: Callable[[Outcome], Sequence[tuple[Partition, int]]]) -> None:
         self._ticket = ticket
         self._ends = ends
         """Up to which offset of which partitions the store must be."""

@@ -34,14 +34,14 @@ _decode_answers = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_number = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
 
-class Pending(Protocol):
+class PendingNumber(Protocol):
     """What was put under a sequence number and is not stored yet."""
 
     @property
     def is_lost(self) -> bool: ...  # noqa: D102
 
 
-class Session:
+class SessionState:
     """What is known about one session."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Session:
         """What it adds to the log's sum; 0: it is not stored yet."""
         self.answers: dict[int, bytes] = {}
         """What was stored, from the floor on, encoded with its number."""
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingNumber] = {}
         self.refused: dict[int, Outcomes] = {}
         """Of a member: what was refused, and that its sender may not have heard of yet."""
 
@@ -77,14 +77,14 @@ class Session:
             return (self.put or self.last) + 1 if self.put or self.last else self.start
         return max(max(self.put, self.last) + 1, floor)
 
-    def ask(self, sequence: int, floor: int) -> Pending | Outcomes | None:
+    def ask(self, sequence: int, floor: int) -> PendingNumber | Outcomes | None:
         """What is known about a number; None: it may be written now. Raises if it never may."""
         pending = self.pending.get(sequence)
         if pending is not None and pending.is_lost:
             del self.pending[sequence]
             self.put = max(self.pending, default=self.last)
             pending = None
-        known: Pending | Outcomes | None = pending or self.refused.get(sequence)
+        known: PendingNumber | Outcomes | None = pending or self.refused.get(sequence)
         if known is not None:
             return known
         if (answer := self.answers.get(sequence)) is not None:
@@ -108,7 +108,7 @@ class Session:
         if self.refused:
             self.refused = {number: told for number, told in self.refused.items() if number >= floor}
 
-    def note_put(self, sequence: int, pending: Pending) -> None:
+    def note_put(self, sequence: int, pending: PendingNumber) -> None:
         """This number is under way."""
         self.pending[sequence] = pending
         self.put = sequence
@@ -157,12 +157,12 @@ def _array(length: int) -> bytes:
     return bytes((0x90 | length,)) if length < 16 else b"\xdd" + length.to_bytes(4, "big")
 
 
-class Staged:
+class StagedSession:
     """What a group is about to make of a session."""
 
     __slots__ = ("answers", "floor", "last", "session")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionState) -> None:
         self.session = session
         self.last = session.last
         self.floor = session.floor
@@ -198,9 +198,9 @@ class Staged:
         session.used_us, session.weight = used_us, weight
 
 
-def restored(row: SessionRow, weight: int) -> Session:
+def restored(row: SessionRow, weight: int) -> SessionState:
     """A session as it was stored; raises Corrupt where that cannot be."""
-    session = Session(row.name, row.used_us)
+    session = SessionState(row.name, row.used_us)
     session.last, session.floor, session.weight = row.last, row.floor, weight
     try:
         answers = {_decode_number(answer)[0]: bytes(answer) for answer in _decode_answers(row.answers)}

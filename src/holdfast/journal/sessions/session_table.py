@@ -20,7 +20,7 @@ from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Full, HoldfastError
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.journal.sessions.session_state import Session, Staged, restored
+from holdfast.journal.sessions.session_state import SessionState, StagedSession, restored
 from holdfast.model.control_rows import LogRow, SessionRow
 
 SUM_BYTES = 32
@@ -50,7 +50,7 @@ class SessionChanges(NamedTuple):
     gone: list[bytes]
     count: int  # type: ignore[assignment]  # of all sessions; nobody counts values in this
     sum: bytes
-    staged: list[Staged]
+    staged: list[StagedSession]
     weights: list[int]
     left: list[bytes]
     used_us: int
@@ -64,14 +64,14 @@ class SessionTable:
         self._vault = vault
         self._trusted_us = trusted_us
         self._limits = limits
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, SessionState] = {}
         """Those that were used longest ago come first."""
         self._leaving: dict[bytes, int] = {}
         """Names and weights of those that gave up their place, and that the database still has."""
         self._sum = 0
         self._count = 0
 
-    def restore(self, sessions: Iterable[Session]) -> None:
+    def restore(self, sessions: Iterable[SessionState]) -> None:
         """Begin with what is stored."""
         for session in sorted(sessions, key=lambda session: session.used_us):
             self._sessions[session.name] = session
@@ -79,7 +79,7 @@ class SessionTable:
             self._count += 1
 
     @property
-    def sessions(self) -> Mapping[bytes, Session]:
+    def sessions(self) -> Mapping[bytes, SessionState]:
         """All of them, by their stored names; iterate over a copy."""
         return self._sessions
 
@@ -88,16 +88,16 @@ class SessionTable:
         """How many answers a session may have outstanding."""
         return self._limits.answers_max
 
-    def find(self, name: bytes, start: int = 1) -> Session:
+    def find(self, name: bytes, start: int = 1) -> SessionState:
         """The session of this name, for looking; one that nobody knows where there is none."""
-        return self._sessions.get(name) or Session(name, 0, start)
+        return self._sessions.get(name) or SessionState(name, 0, start)
 
-    def enter(self, name: bytes, now_us: int, start: int = 1) -> Session:
+    def enter(self, name: bytes, now_us: int, start: int = 1) -> SessionState:
         """The session of this name; a new one where there is none, if there is room for it."""
         session = self._sessions.get(name)
         if session is None:
             self.require_place(now_us)
-            session = self._sessions[name] = Session(name, now_us, start)
+            session = self._sessions[name] = SessionState(name, now_us, start)
         return session
 
     def require_place(self, now_us: int) -> None:
@@ -105,7 +105,7 @@ class SessionTable:
         if len(self._sessions) >= self._limits.sessions_max:
             self._make_room(now_us)
 
-    def leave_if_new(self, session: Session) -> None:
+    def leave_if_new(self, session: SessionState) -> None:
         """Nothing came of a session that was entered: it need not be kept."""
         if not (session.is_stored or session.pending or session.refused):
             self._sessions.pop(session.name, None)
@@ -121,7 +121,7 @@ class SessionTable:
             )
         self._leave(oldest)
 
-    def _leave(self, session: Session) -> None:
+    def _leave(self, session: SessionState) -> None:
         del self._sessions[session.name]
         if session.is_stored:
             self._leaving[session.name] = session.weight
@@ -135,13 +135,13 @@ class SessionTable:
 
     # -- a group ------------------------------------------------------------------------------------------
 
-    def stage(self, settled: Iterable[tuple[Session, int, int, Outcomes]], now_us: int) -> SessionChanges:
+    def stage(self, settled: Iterable[tuple[SessionState, int, int, Outcomes]], now_us: int) -> SessionChanges:
         """What a group stores: of each session the numbers, floors and outcomes that came with it, in order."""
-        staged: dict[Session, Staged] = {}
+        staged: dict[SessionState, StagedSession] = {}
         answers_max = self._limits.answers_max
         for session, sequence, floor, outcomes in settled:
             if (one := staged.get(session)) is None:
-                one = staged[session] = Staged(session)
+                one = staged[session] = StagedSession(session)
             one.take(sequence, floor, outcomes, answers_max)
         for session in self._expired(now_us):
             if session not in staged:
@@ -159,14 +159,14 @@ class SessionTable:
         added_up = encoded_sum(total) if count else b""
         return SessionChanges(rows, names, count, added_up, [*staged.values()], weights, [*gone], now_us)
 
-    def _note_set_back(self, oldest: Session | None, now_us: int) -> None:
+    def _note_set_back(self, oldest: SessionState | None, now_us: int) -> None:
         """Whoever seems to have been used in the future was used just now: the clock was set back."""
         if oldest is not None and oldest.used_us > now_us:
             for session in self._sessions.values():
                 session.used_us = min(session.used_us, now_us)
 
-    def _expired(self, now_us: int) -> list[Session]:
-        found: list[Session] = []
+    def _expired(self, now_us: int) -> list[SessionState]:
+        found: list[SessionState] = []
         self._note_set_back(next(iter(self._sessions.values()), None), now_us)
         oldest_us = min(now_us, self._trusted_us()) - self._limits.expiry_us
         for session in self._sessions.values():
@@ -198,7 +198,7 @@ def encoded_sum(total: int) -> bytes:
     return (total % _MODULUS).to_bytes(SUM_BYTES, "little")
 
 
-def proved(rows: Iterable[SessionRow], log: LogRow, vault: Vault, path: str) -> list[Session]:
+def proved(rows: Iterable[SessionRow], log: LogRow, vault: Vault, path: str) -> list[SessionState]:
     """The stored sessions, if they are those that the log's own row vouches for; raises Corrupt."""
     sessions = []
     try:

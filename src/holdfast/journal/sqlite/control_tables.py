@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite import stored_rows
 from holdfast.journal.sqlite.stored_rows import Counts, LastEntry
 from holdfast.model.control_rows import (
@@ -102,7 +102,7 @@ class PartitionBytes(NamedTuple):
     """Bytes of segment files whose manifest object the store does not have."""
 
 
-class Tables:
+class ControlTables:
     """The tables of a database inside one read transaction; `tolerant` means to go on after what cannot be read."""
 
     def __init__(
@@ -112,9 +112,9 @@ class Tables:
         damage: list[Corrupt] | None = None,
         *,
         tolerant: bool = False,
-        late: LateRows | None = None,
+        late: UnfoldedRows | None = None,
     ) -> None:
-        self.late = LateRows() if late is None else late
+        self.late = UnfoldedRows() if late is None else late
         """What is in files alone, and counts as if it were here."""
         self.connection = connection
         self.path = path

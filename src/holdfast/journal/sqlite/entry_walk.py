@@ -18,7 +18,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS
-from holdfast.model.entry import Entry, FiledEntry
+from holdfast.model.entry import Entry, GroupFileEntry
 
 _PAGE_ENTRIES = 256
 _PAGE_BYTES = 4 * 2**20
@@ -74,12 +74,12 @@ class EntryWalk:
                 yield self._filed(entry, is_after_lost)
                 is_after_lost = False
 
-    def _late(self, partitions: Collection[int] | None) -> list[FiledEntry]:
+    def _late(self, partitions: Collection[int] | None) -> list[GroupFileEntry]:
         """Entries that are in files alone; what is in the database by then is met there."""
         with self._backend.reading() as rows:
             return [entry for entry in rows.late.entries if partitions is None or entry.partition_id in partitions]
 
-    def _filed(self, entry: FiledEntry, is_after_lost: bool) -> StoredEntry:
+    def _filed(self, entry: GroupFileEntry, is_after_lost: bool) -> StoredEntry:
         is_too_large = not 0 <= entry.size <= self._bytes_max
         body = None if is_too_large else self._backend.filed.files.body(entry.file, entry.position, entry.size)
         return StoredEntry(entry.entry(body or b""), entry.size, is_too_large, is_after_lost)

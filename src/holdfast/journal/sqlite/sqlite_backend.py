@@ -23,8 +23,8 @@ from holdfast import disk
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Closed, Corrupt, Unavailable, refuse_to_travel
 from holdfast.journal.sqlite.connection import PAGE_BYTES, meaning
-from holdfast.journal.sqlite.control_tables import Tables
-from holdfast.journal.sqlite.filed_groups import FiledGroups
+from holdfast.journal.sqlite.control_tables import ControlTables
+from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
 from holdfast.model.control_rows import (
@@ -73,7 +73,7 @@ class SqliteBackend:
         self._connections = ReaderConnections(path, read_only=read_only, beside=beside)
         self.connection.set_wal_hook(self._count_wal_pages)
         self._identity = disk.identity(path)
-        self.filed = FiledGroups(self)
+        self.filed = GroupFileStore(self)
         """What is durable in files and not in the database yet."""
         self._rows = StoredRows(self.connection, path, self.filed.files, self.filed.late)
         """As the writer sees them."""
@@ -122,10 +122,10 @@ class SqliteBackend:
             raise Unavailable(f"cannot read the database path={self.path}", hint="check the disk") from error
 
     @contextmanager
-    def tables(self, damage: list[Corrupt] | None = None, *, tolerant: bool = False) -> Iterator[Tables]:
+    def tables(self, damage: list[Corrupt] | None = None, *, tolerant: bool = False) -> Iterator[ControlTables]:
         """The control tables as they are now, also of a damaged database."""
         with self.reading() as rows:
-            yield Tables(rows.connection, self.path, damage, tolerant=tolerant, late=rows.late)
+            yield ControlTables(rows.connection, self.path, damage, tolerant=tolerant, late=rows.late)
 
     def has_changed(self) -> bool:
         """Whether another process has committed anything since this was asked last."""
@@ -220,7 +220,7 @@ class SqliteBackend:
         with self.translated():
             taken = self.connection.pragma("journal_mode", mode)
         if taken != mode:
-            raise DiskFailed(f"the database keeps another journal than it was told journal_mode={taken}")
+            raise DiskFailed(f"the database did not accept the journal mode journal_mode={taken}")
 
     @property
     def wal_bytes(self) -> int:

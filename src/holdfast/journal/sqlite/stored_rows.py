@@ -18,7 +18,7 @@ import apsw
 from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.model.control_rows import (
     ITEM_KEY_BYTES_MAX,
     SESSION_ANSWERS_BYTES_MAX,
@@ -39,7 +39,7 @@ from holdfast.model.control_rows import (
     TopicRow,
     WatermarkRow,
 )
-from holdfast.model.entry import Entry, FiledEntry
+from holdfast.model.entry import Entry, GroupFileEntry
 
 _LONGEST = 256
 """No id, hash, salt or stamp is longer; bodies have limits of their own."""
@@ -90,7 +90,7 @@ _TYPES: dict[type[object], dict[str, type]] = {
         LastEntry,
         Counts,
         Entry,
-        FiledEntry,
+        GroupFileEntry,
         WatermarkRow,
         SegmentRow,
         SchemaRow,
@@ -141,7 +141,7 @@ class StoredRows:
 
     __slots__ = ("connection", "files", "late", "path")
 
-    def __init__(self, connection: apsw.Connection, path: Path, files: GroupFiles, late: LateRows) -> None:
+    def __init__(self, connection: apsw.Connection, path: Path, files: GroupFiles, late: UnfoldedRows) -> None:
         self.connection = connection
         """For this room alone."""
         self.path = path
@@ -337,10 +337,10 @@ class StoredRows:
                 return number
             return Entry._make(_checked_values(Entry, values[:14], self.path, "entries"))
         columns = (*values[:12], values[13], file, position, size)
-        filed = FiledEntry._make(_checked_values(FiledEntry, columns, self.path, "entries"))
+        filed = GroupFileEntry._make(_checked_values(GroupFileEntry, columns, self.path, "entries"))
         return self._late_entry(filed, filed.seq if told == _SEQ else filed.first, body_bytes_max)
 
-    def _late_entry(self, filed: FiledEntry, told: int, body_bytes_max: int) -> Entry | int | None:
+    def _late_entry(self, filed: GroupFileEntry, told: int, body_bytes_max: int) -> Entry | int | None:
         if not 0 <= filed.size <= body_bytes_max:
             return told
         if not (0 < filed.file <= NUMBER_MAX and 0 < filed.position <= NUMBER_MAX):

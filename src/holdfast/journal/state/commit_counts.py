@@ -12,7 +12,7 @@ from holdfast.signals import Signal
 _NEVER = 2**63
 
 
-class Commits:
+class CommitCounts:
     """Counts of one writer; `ask` says when to notify."""
 
     __slots__ = ("_bytes_wanted", "_groups_wanted", "bytes", "groups", "last_seq", "seals", "signal")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.crypto.vault import Vault
 from holdfast.journal.sessions.session_table import SessionTable
 from holdfast.journal.state.spaces import Spaces
-from holdfast.journal.state.topic_registry import Topics
+from holdfast.journal.state.topic_registry import TopicRegistry
 from holdfast.model.control_rows import LogRow
 
 
@@ -17,7 +17,9 @@ class JournalState:
 
     __slots__ = ("row", "sessions", "spaces", "topics", "vault")
 
-    def __init__(self, row: LogRow, vault: Vault, topics: Topics, spaces: Spaces, sessions: SessionTable) -> None:
+    def __init__(
+        self, row: LogRow, vault: Vault, topics: TopicRegistry, spaces: Spaces, sessions: SessionTable
+    ) -> None:
         self.row = row
         """The log's own row, as it was last committed."""
         self.vault = vault

@@ -84,7 +84,7 @@ def checked_change(
         raise Invalid("a space is dropped or changed, not both", hint="drop it first, in a call of its own")
     keys = {key for key, _, _ in change.puts}
     if len(keys) < len(change.puts) or not keys.isdisjoint(change.deletes):
-        raise Invalid("a key is given twice in one change", hint="put it or delete it, once")
+        raise Invalid("a key appears twice in one change", hint="put it or delete it, once")
     if len(keys) > ITEMS_MAX:
         raise _too_many(change.name)
     return change, size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast.crypto.vault import Vault
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.state_digest import Vouched
-from holdfast.journal.state.topic_registry import Topics
+from holdfast.journal.state.topic_registry import TopicRegistry
 from holdfast.model.control_rows import HeadRow
 
 
@@ -16,7 +16,7 @@ def head_row(partition: Partition, topic_id: int, next_offset: int, link: bytes,
     return HeadRow(*values, vault.stamp(HeadRow.covered(*values)))
 
 
-def stamp_late(late: LateRows, topics: Topics, vault: Vault) -> dict[Vouched, bytes]:
+def stamp_late(late: UnfoldedRows, topics: TopicRegistry, vault: Vault) -> dict[Vouched, bytes]:
     """Stamp the heads of what is in files alone: the database is about to get them. Returns their stamps."""
     for number in late.partitions:
         partition, last = topics.by_id[number], late.last(number)

@@ -30,7 +30,7 @@ from holdfast.model.control_rows import (
 from holdfast.signals import Signal
 
 
-class Topics:
+class TopicRegistry:
     """Names to partitions; read by everybody, changed by the writer."""
 
     def __init__(self, log_id: bytes) -> None:
@@ -121,7 +121,7 @@ class Topics:
         """Insert the next version of a schema; a version that somebody else took first is refused."""
         versions = self.schemas[operation.topic]
         if operation.version != len(versions) + 1:
-            raise Invalid("the topic's schema has changed meanwhile", hint="ask for the topic again")
+            raise Invalid("the topic's schema has changed meanwhile", hint="get the topic again")
         operation.schema = self._insert_schema(
             backend,
             vault,
@@ -176,7 +176,7 @@ class Topics:
         self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
 
-    def take_up(self, fresh: Topics) -> None:
+    def take_up(self, fresh: TopicRegistry) -> None:
         """Of a handle that only reads: what the owner has committed since."""
         # Versions of schemas before the rows that have them: others may be reading.
         self.schemas.update(fresh.schemas)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import OutcomeUnknown
-from holdfast.journal.journal_port import Produced, Run
+from holdfast.journal.journal_port import ProducerNumber, Run
 from holdfast.journal.queue.forwarded import Sent, fill
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import ShippedTicket
@@ -44,7 +44,7 @@ class Asked:
         made = [self._run(outcome) for outcome in runs]
         is_same = len(made) == len(self.starts) and sum(outcome.count for outcome in runs) == len(self.positions)
         if not is_same or any(run.partition.topic != self.topic for run in made):
-            raise Produced(self.producer.encode(), self.sequence, 1).something_else()
+            raise ProducerNumber(self.producer.encode(), self.sequence, 1).something_else()
         return Receipts(made, self.positions, self.starts)
 
     def _run(self, outcome: RunOutcome) -> Run:

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal, Operation, Run, Unit
 from holdfast.journal.queue.ticket import Ticket, UnitTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Cells, Columns, Encoded, Extra, RowEncoder, decode_headers, encode_headers
+from holdfast.model.record_columns import Cells, Columns, EncodedRows, Extra, RowEncoder, decode_headers, encode_headers
 from holdfast.telemetry import spans, trace_context
 from holdfast.telemetry.telemetry_settings import TelemetrySettings
 
@@ -129,7 +129,7 @@ class _Told:
     def put_runs(self, plain: Callable[..., Unit]) -> Callable[..., Unit]:
         """A batch."""
 
-        def put_runs(runs: Sequence[tuple[Partition, Columns | Encoded]], size: int, timeout: float) -> Unit:
+        def put_runs(runs: Sequence[tuple[Partition, Columns | EncodedRows]], size: int, timeout: float) -> Unit:
             if not self._always and not self._current().is_recording():
                 return plain(runs, size, timeout)
             span = self._begin(runs[0][0].topic, sum(len(columns) for _, columns in runs))

@@ -14,8 +14,8 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.log_stats import Stats
 from holdfast.log.telemetry.append_spans import AppendSpans
 from holdfast.telemetry import collecting, otel_metrics
-from holdfast.telemetry.metric import Point
-from holdfast.telemetry.metric_list import Seen, points
+from holdfast.telemetry.metric import MetricPoint
+from holdfast.telemetry.metric_list import LogSample, points
 
 if TYPE_CHECKING:
     from holdfast.journal.journal_stats import Timings
@@ -62,14 +62,14 @@ class LogTelemetry:
             found["holdfast.ship.put.duration"] = self._store.counters.durations
         return found
 
-    def seen(self, log: Log) -> Seen:
+    def seen(self, log: Log) -> LogSample:
         """The log at this moment."""
         journal = self._context.journal
         # A client asks nobody: what it would get is its owner's, which tells it itself, and may not answer.
         stats = Stats(journal.stats(), None) if self.role == "client" else log.stats()  # type: ignore[arg-type]
         topics = sorted(journal.topics, key=lambda name: min(part.id for part in journal.topics[name]))
         marks = {name: log.marks(name) for name in topics}
-        return Seen(log.id, self.role, stats, marks, self._context.settings)
+        return LogSample(log.id, self.role, stats, marks, self._context.settings)
 
     def forget(self) -> None:
         """In a forked child."""
@@ -82,6 +82,6 @@ class LogTelemetry:
         collecting.watch(log, _points)
 
 
-def _points(log: Log) -> Iterator[Point]:
+def _points(log: Log) -> Iterator[MetricPoint]:
     if log.is_open:
         yield from points(parts_of(log).telemetry.seen(log))

@@ -21,7 +21,7 @@ from holdfast.log.topics.reading import ALWAYS, Times
 from holdfast.model.control_rows import LIVE, LOST, SegmentRow
 from holdfast.model.entry import Entry
 from holdfast.model.record import Record
-from holdfast.model.record_columns import BadFrame, Extra
+from holdfast.model.record_columns import BadRecords, Extra
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.store import layout
 
@@ -275,7 +275,7 @@ class Stream:
                 for low, high in spans
                 for record in columns.records(entry.first, self.partition.number, low, high)
             ]
-        except BadFrame as error:
+        except BadRecords as error:
             raise self._reader.malformed(entry, error) from None
         if times != ALWAYS:
             found = [record for record in found if times.hold(record.time)]

@@ -28,7 +28,7 @@ from holdfast.log.topics.validation import Validation
 from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
-from holdfast.model.record_columns import Cells, Encoded
+from holdfast.model.record_columns import Cells, EncodedRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -242,7 +242,7 @@ class TypedTopic(AnyTopic[Row]):
         return PreparedBatch(runs, size, parts.positions, parts.starts)
 
     def _name_parts(
-        self, idempotency_key: bytes | str, parts: Sequence[tuple[int, pa.RecordBatch]], encoded: Sequence[Encoded]
+        self, idempotency_key: bytes | str, parts: Sequence[tuple[int, pa.RecordBatch]], encoded: Sequence[EncodedRows]
     ) -> None:
         """Give the parts of one batch, each with the number of its partition, what its idempotency key makes of it.
 
@@ -277,7 +277,7 @@ class TypedTopic(AnyTopic[Row]):
 
     def _encode(
         self, schema: TopicSchema, batch: pa.RecordBatch, time: int | datetime | str | None
-    ) -> tuple[Encoded, int]:
+    ) -> tuple[EncodedRows, int]:
         from holdfast.segments.typed.row_message import message_of
         from holdfast.segments.typed.row_times import joined
 
@@ -285,7 +285,7 @@ class TypedTopic(AnyTopic[Row]):
         size = self._checks.batch_size(message.size)
         times, time_min, time_max = self._times(batch, time)
         body = joined(frame.typed_head(batch.num_rows, times), message)
-        return Encoded(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
+        return EncodedRows(batch.num_rows, time_min, time_max, body, schema.fingerprint), size
 
     def _times(self, batch: pa.RecordBatch, time: int | datetime | str | None) -> tuple[bytes, int, int]:
         if not isinstance(time, str):

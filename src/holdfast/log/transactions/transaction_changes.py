@@ -13,7 +13,7 @@ from holdfast.journal.journal_port import Operation, Run
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns, Encoded, Row
+from holdfast.model.record_columns import Columns, EncodedRows, Row
 
 
 class TransactionChanges:
@@ -44,7 +44,7 @@ class TransactionChanges:
         run.rows.append(row)
         return run, len(run.rows) - 1
 
-    def add_batch(self, parts: Iterable[tuple[Partition, Columns | Encoded]], size: int) -> list[Run]:
+    def add_batch(self, parts: Iterable[tuple[Partition, Columns | EncodedRows]], size: int) -> list[Run]:
         """Take records that were encoded already; those that come later are behind them."""
         runs = [Run.unplaced(partition, columns) for partition, columns in parts]
         self._count(sum(map(len, runs)), size)

@@ -14,8 +14,8 @@ from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
-from holdfast.journal.kept_time import KeptTime
 from holdfast.journal.state.partition import Partition
+from holdfast.journal.time_keeper import TimeKeeper
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log.log_context import LogContext
@@ -26,14 +26,14 @@ from holdfast.reconcile.reconcile_loop import ReconcileLoop
 from holdfast.reconcile.reconcile_pass import Reconciler
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.segments.manifest.local_root import Publishing
+from holdfast.segments.manifest.local_root import LocalRootPublisher
 from holdfast.segments.retention.retention import Retention
-from holdfast.segments.retention.retention_plan import Policy, Waiting
+from holdfast.segments.retention.retention_plan import ConsumerHold, Policy
 from holdfast.segments.retention.retention_report import RetentionReport
 from holdfast.segments.sealing import leftovers
-from holdfast.segments.sealing.disk_guard import Guard
+from holdfast.segments.sealing.disk_guard import DiskGuard
 from holdfast.segments.sealing.roller import Roller
-from holdfast.segments.segment_stats import Counters, SegmentStats
+from holdfast.segments.segment_stats import SegmentCounters, SegmentStats
 from holdfast.server_settings import AUDIT_TOPIC
 from holdfast.settings import Settings
 
@@ -69,8 +69,8 @@ class Maintenance:
         self._roller: Roller | None = None
         self._retention: Retention | None = None
         self._compaction: LocalCompaction | None = None
-        self._time: KeptTime | None = None
-        counters = Counters()
+        self._time: TimeKeeper | None = None
+        counters = SegmentCounters()
         if journal.owned:
             emptied = leftovers.clear(journal, manifest)
             self._roller = Roller(journal, manifest, settings.segments, clock)
@@ -83,9 +83,9 @@ class Maintenance:
                 self._retention.before_removal = before_removal
             self._retention.resume(emptied)
             if settings.disk.free_bytes_min:
-                self._roller.chores.append(Guard(journal, directory.path, settings.disk, counters).check)
+                self._roller.chores.append(DiskGuard(journal, directory.path, settings.disk, counters).check)
             self._roller.chores.append(self._retention.check)
-            self._time = KeptTime(journal)
+            self._time = TimeKeeper(journal)
             self._roller.chores.append(self._time.check)
             self._roller.start()
         else:  # only to say what would be removed
@@ -98,7 +98,7 @@ class Maintenance:
             self._loop = ReconcileLoop(self._reconciler, settings.reconcile, clock)
             self._loop.start()
 
-    def _make_retention(self, context: LogContext, counters: Counters) -> Retention:
+    def _make_retention(self, context: LogContext, counters: SegmentCounters) -> Retention:
         return Retention(
             context.journal,
             context.manifest,
@@ -108,22 +108,22 @@ class Maintenance:
             self._waits,
         )
 
-    def _waits(self, partition: Partition) -> Waiting | None:
+    def _waits(self, partition: Partition) -> ConsumerHold | None:
         """Which consumers retention waits for, and how far they are."""
         wait = self._positions.wait(partition.topic)
         if wait is None:
             return None
         floor = self._positions.floor(partition.topic, partition.number, wait.consumers)
-        return Waiting(floor, Policy(wait.bytes_max or None, wait.age_max_us or None), wait.consumers)
+        return ConsumerHold(floor, Policy(wait.bytes_max or None, wait.age_max_us or None), wait.consumers)
 
     def _publish(self, journal: Journal, manifest: Manifest, roller: Roller, retention: Retention) -> None:
         """Without a store, readers find the log in its own directory: its manifest is published there."""
-        publishing = Publishing(journal, manifest)
+        publishing = LocalRootPublisher(journal, manifest)
         roller.publishing = retention.publishing = publishing
         roller.chores.append(publishing.check)
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> SegmentCounters:
         """What sealing and retention count."""
         return self._counters
 

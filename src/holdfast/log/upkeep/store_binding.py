@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from holdfast.reconcile.reconcile_pass import Reconciler
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.shipping.events import Subscription
-    from holdfast.shipping.refill.store_loss import RebuildReport
+    from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipper import Shipper
-    from holdfast.shipping.shipping_stats import Counters, ShippingStats, Unshipped
+    from holdfast.shipping.shipping_stats import ShippingCounters, ShippingStats, Unshipped
 
 _FIRST_CONTACT_S = 2.0
 """How long opening waits for the store's first answer; a store that is away does not keep a log from opening."""
@@ -99,7 +99,7 @@ class StoreBinding:
         return None if self._shipper is None else self._shipper.stats()
 
     @property
-    def counters(self) -> Counters | None:
+    def counters(self) -> ShippingCounters | None:
         """What shipping counts; None where no store is configured."""
         return None if self._shipper is None else self._shipper.counters
 
@@ -107,7 +107,7 @@ class StoreBinding:
         """What is durable here and not known to be on the store."""
         return () if self._shipper is None else self._shipper.unshipped()
 
-    def rebuild(self, *, accept_loss: bool = False, timeout: float = 60.0) -> RebuildReport:
+    def rebuild(self, *, accept_loss: bool = False, timeout: float = 60.0) -> StoreRebuildReport:
         """Bring back what the store has lost."""
         return self.shipper.rebuild(accept_loss=accept_loss, timeout=timeout)
 

@@ -4,7 +4,7 @@ The first column of a table is the partition, whose value stands in the table's 
 columns that files hold: those of raw records, or offset, time and the columns that the user declared, as stored.
 
 Times are microseconds in UTC. A time without a zone is another type in Delta, which only newer readers know; a table
-that has one says so in its protocol (`Columns.has_local_times`). Pure.
+that has one says so in its protocol (`DeltaColumns.has_local_times`). Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPE_HINT = "write to a topic whose column has another type, or read this one w
 Kind = str | dict[str, Any]
 
 
-class Columns(NamedTuple):
+class DeltaColumns(NamedTuple):
     """The columns of a table."""
 
     schema: str
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     """Whether there are times without a zone."""
 
 
-def raw_columns() -> Columns:
+def raw_columns() -> DeltaColumns:
     """The columns of raw records."""
     header = _struct([_field("key", "string"), _field("value", "binary")])
     fields = [
@@ -52,10 +52,10 @@ def raw_columns() -> Columns:
         _field("headers", _array(header)),
         _field("payload", "binary", nullable=False),
     ]
-    return Columns(_text(fields), RAW_PARTITION, "offset", "time", has_local_times=False)
+    return DeltaColumns(_text(fields), RAW_PARTITION, "offset", "time", has_local_times=False)
 
 
-def typed_columns(stored: pa.Schema) -> Columns:
+def typed_columns(stored: pa.Schema) -> DeltaColumns:
     """The columns of a typed topic, from the schema in which its newest version is stored; raises Invalid."""
     fields = [
         _field(TYPED_PARTITION, "integer"),
@@ -64,7 +64,7 @@ def typed_columns(stored: pa.Schema) -> Columns:
         *_fields(stored),
     ]
     text = _text(fields)
-    return Columns(text, TYPED_PARTITION, "_offset", "_time", has_local_times=has_local_times(text))
+    return DeltaColumns(text, TYPED_PARTITION, "_offset", "_time", has_local_times=has_local_times(text))
 
 
 def schema_text(columns: pa.Schema) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import other_version
 from holdfast.publish.delta.delta_log import DeltaLog, ForeignCommit, version_of
-from holdfast.publish.delta.topic_actions import FORMAT, Published
+from holdfast.publish.delta.topic_actions import FORMAT, PublishedState
 from holdfast.store import layout
 from holdfast.store.port import ObjectInfo, Store
 
@@ -26,14 +26,14 @@ _PASSED_MAX = 1_000
 _UNPUBLISH = "holdfast unpublish ROOT TOPIC removes the table's log and no data; then publish it anew"
 
 
-class Standing(NamedTuple):
+class TableStanding(NamedTuple):
     """Where a table stands."""
 
     version: int = -1
     """Of the newest commit; -1 when there is none."""
     own: int = -1
     """Of the newest commit that we wrote."""
-    published: Published | None = None
+    published: PublishedState | None = None
     """What that one says."""
     checkpoint: int = -1
     """The newest checkpoint; -1 for none."""
@@ -44,13 +44,13 @@ class _FirstLine(msgspec.Struct):
 
 
 class _OurInfo(msgspec.Struct):
-    holdfast: Published | None = None
+    holdfast: PublishedState | None = None
 
 
 _first_line = msgspec.json.Decoder(_FirstLine)
 
 
-class Commits:
+class DeltaCommits:
     """The commits of one topic's table."""
 
     def __init__(self, store: Store, log: str, topic: str) -> None:
@@ -59,7 +59,7 @@ class Commits:
         self._topic = topic
         self.objects = DeltaLog(store, layout.delta_folder(topic), _UNPUBLISH)
 
-    def standing(self) -> Standing:
+    def standing(self) -> TableStanding:
         """The newest commit, and what our newest one says; raises ForeignCommit, Corrupt."""
         checkpoint = self.objects.hint()
         if checkpoint > 0:
@@ -72,14 +72,14 @@ class Commits:
         if found is None and listed.commits:
             raise self._foreign(listed.first)
         checkpoint = min(checkpoint, listed.last) if listed.commits else -1
-        return Standing() if found is None else found._replace(checkpoint=checkpoint)
+        return TableStanding() if found is None else found._replace(checkpoint=checkpoint)
 
-    def _newest(self, listed: Sequence[ObjectInfo]) -> Standing | None:
+    def _newest(self, listed: Sequence[ObjectInfo]) -> TableStanding | None:
         """Our newest commit among these; None where there are only notes."""
         for passed, info in enumerate(reversed(listed)):
             published = self._ours(info)
             if published is not None:
-                return Standing(version_of(info) + passed, version_of(info), published)
+                return TableStanding(version_of(info) + passed, version_of(info), published)
             if passed == _PASSED_MAX or not self.objects.is_note(info):
                 raise self._foreign(version_of(info))
         return None
@@ -91,7 +91,7 @@ class Commits:
 
     # -- reading one --------------------------------------------------------------------------------------
 
-    def _ours(self, info: ObjectInfo) -> Published | None:
+    def _ours(self, info: ObjectInfo) -> PublishedState | None:
         """What we wrote into a commit; None where somebody else wrote it."""
         line = self._line(info)
         try:
@@ -120,11 +120,11 @@ class Commits:
 
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
-            f"somebody else wrote to the published table topic={self._topic} version={version}", hint=_UNPUBLISH
+            f"another writer wrote to the published table topic={self._topic} version={version}", hint=_UNPUBLISH
         )
 
 
-def _is_sound(published: Published) -> bool:
+def _is_sound(published: PublishedState) -> bool:
     numbers = (published.created_ms, published.delete_after_ms, published.files, published.rows, published.bytes)
     return (
         all(0 <= number < 2**62 for number in numbers)

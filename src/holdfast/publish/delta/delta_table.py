@@ -20,10 +20,10 @@ from holdfast.errors import Corrupt, HoldfastError, NotFound
 from holdfast.publish.delta import actions, checkpoint_file, topic_actions
 from holdfast.publish.delta.actions import CommitInfo, Remove
 from holdfast.publish.delta.checkpoint_file import Kept
-from holdfast.publish.delta.column_types import Columns, raw_columns, typed_columns
-from holdfast.publish.delta.commits import Commits, Standing
+from holdfast.publish.delta.column_types import DeltaColumns, raw_columns, typed_columns
+from holdfast.publish.delta.commits import DeltaCommits, TableStanding
 from holdfast.publish.delta.delta_log import is_checkpoint_due
-from holdfast.publish.delta.topic_actions import Published
+from holdfast.publish.delta.topic_actions import PublishedState
 from holdfast.publish.settled_files import SettledFiles
 from holdfast.publish.table_change import Cursor, PartitionChange, difference
 from holdfast.root.numbered_objects import numbered
@@ -47,25 +47,27 @@ class DeltaTable:
         self._log = log
         self._topic = topic
         self._clock = clock
-        self._commits = Commits(store, log, topic)
-        self.standing = Standing()
+        self._commits = DeltaCommits(store, log, topic)
+        self.standing = TableStanding()
         """Where the table stood when it was last looked at, or committed to."""
 
     # -- what stands there --------------------------------------------------------------------------------
 
-    def look(self) -> Standing:
+    def look(self) -> TableStanding:
         """Where the table stands now; raises ForeignCommit, Corrupt."""
         self.standing = self._commits.standing()
         return self.standing
 
-    def columns(self, topic: TopicDocument) -> Columns:
+    def columns(self, topic: TopicDocument) -> DeltaColumns:
         """The columns of the topic in this format; raises Invalid for what it has no word for."""
         schemas = versions(topic)
         return typed_columns(schemas[-1].stored) if schemas else raw_columns()
 
     # -- committing ---------------------------------------------------------------------------------------
 
-    def commit(self, columns: Columns, changes: Sequence[PartitionChange], delete_after_ms: int | None) -> bool | None:
+    def commit(
+        self, columns: DeltaColumns, changes: Sequence[PartitionChange], delete_after_ms: int | None
+    ) -> bool | None:
         """Make the table show these changes, behind what `look` saw.
 
         True if it does, False if somebody else committed meanwhile, None if there is nothing to commit. A new table
@@ -93,12 +95,12 @@ class DeltaTable:
         lines = (_info(after, changes, now_ms), *told, *moved, *_files(changes, columns, now_ms))
         if not self._commits.objects.create(version, actions.encode(lines)):
             return False
-        self.standing = Standing(version, version, after, self.standing.checkpoint)
+        self.standing = TableStanding(version, version, after, self.standing.checkpoint)
         return True
 
-    def _new(self, now_ms: int) -> Published:
+    def _new(self, now_ms: int) -> PublishedState:
         table = actions.table_id(self._clock.random_bytes(16))
-        return Published(
+        return PublishedState(
             log=self._log,
             topic=self._topic,
             table=table,
@@ -120,7 +122,7 @@ class DeltaTable:
             return False
         return is_checkpoint_due(standing.version, standing.checkpoint, standing.published.files)
 
-    def checkpoint(self, columns: Columns, partitions: Mapping[int, SettledFiles]) -> None:
+    def checkpoint(self, columns: DeltaColumns, partitions: Mapping[int, SettledFiles]) -> None:
         """Write a checkpoint of what was committed last; a failure is told and does no harm."""
         try:
             self._checkpoint(columns, partitions)
@@ -131,7 +133,7 @@ class DeltaTable:
                 extra={"action": "table_checkpoint_failed", "topic": self._topic},
             )
 
-    def _checkpoint(self, columns: Columns, partitions: Mapping[int, SettledFiles]) -> None:
+    def _checkpoint(self, columns: DeltaColumns, partitions: Mapping[int, SettledFiles]) -> None:
         standing = self.standing
         assert standing.published is not None
         kept = self._kept(standing.published, columns, partitions)
@@ -140,7 +142,9 @@ class DeltaTable:
         self._commits.objects.create_checkpoint(standing.version, data, hint)
         self.standing = standing._replace(checkpoint=standing.version)
 
-    def _kept(self, published: Published, columns: Columns, partitions: Mapping[int, SettledFiles]) -> list[Kept]:
+    def _kept(
+        self, published: PublishedState, columns: DeltaColumns, partitions: Mapping[int, SettledFiles]
+    ) -> list[Kept]:
         now_ms = self._clock.now_us() // 1000
         keep = published.delete_after_ms
         kept: list[Kept] = [
@@ -162,7 +166,7 @@ class DeltaTable:
         files: SettledFiles,
         now: Sequence[InEffect],
         cursor: Cursor,
-        columns: Columns,
+        columns: DeltaColumns,
         now_ms: int,
         keep_ms: int,
     ) -> list[Remove]:
@@ -217,11 +221,11 @@ def _or(value: int | None, other: int) -> int:
     return other if value is None else value
 
 
-def _cursor(published: Published, partition: int) -> Cursor:
+def _cursor(published: PublishedState, partition: int) -> Cursor:
     return published.cursors.get(str(partition), Cursor())
 
 
-def _after(before: Published, changes: Iterable[PartitionChange], digest: str, keep: int) -> Published:
+def _after(before: PublishedState, changes: Iterable[PartitionChange], digest: str, keep: int) -> PublishedState:
     """What the table shows after some changes."""
     cursors, files, rows, size = dict(before.cursors), before.files, before.rows, before.bytes
     for change in changes:
@@ -238,7 +242,7 @@ def _sum(files: Iterable[InEffect], what: str) -> int:
     return sum(getattr(file.segment, what) for file in files)
 
 
-def _info(after: Published, changes: Sequence[PartitionChange], now_ms: int) -> CommitInfo:
+def _info(after: PublishedState, changes: Sequence[PartitionChange], now_ms: int) -> CommitInfo:
     added, removed = sum(len(c.added) for c in changes), sum(len(c.removed) for c in changes)
     is_rewrite = any(change.is_rewrite for change in changes)
     parameters = {"mode": "Append", "added": str(added), "removed": str(removed)}
@@ -246,7 +250,9 @@ def _info(after: Published, changes: Sequence[PartitionChange], now_ms: int) -> 
     return CommitInfo(now_ms, operation, parameters, actions.ENGINE, not removed, after)
 
 
-def _files(changes: Iterable[PartitionChange], columns: Columns, now_ms: int) -> Iterable[actions.Add | actions.Remove]:
+def _files(
+    changes: Iterable[PartitionChange], columns: DeltaColumns, now_ms: int
+) -> Iterable[actions.Add | actions.Remove]:
     for change in changes:
         for file in change.removed:
             yield topic_actions.remove(file, columns, now_ms, data_change=not change.is_rewrite)

@@ -1,7 +1,7 @@
-"""What stands in the log of a topic's Delta table: its actions, made of the root's manifests.
+"""The actions in the log of a topic's Delta table, derived from the root's manifests.
 
-Our part of a commit (`Published`) tells whose table it is, and the cursor of every partition. Whatever else the table
-holds follows from that and from the manifests. Pure; docs/formats/0008-delta.md.
+Our part of a commit (`PublishedState`) names the owner of the table and the cursor of every partition. Everything else
+in the table follows from that and from the manifests. Pure; docs/formats/0008-delta.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.publish.delta.actions import (
     moment,
     stats_columns,
 )
-from holdfast.publish.delta.column_types import Columns
+from holdfast.publish.delta.column_types import DeltaColumns
 from holdfast.publish.table_change import Cursor
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.rewrites import InEffect
@@ -33,7 +33,7 @@ FORMAT = 1
 WRITER_FEATURE = ENGINE
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedState(msgspec.Struct, frozen=True, kw_only=True):
     """Our own part of a commit: what the table shows after it."""
 
     format: int = FORMAT
@@ -53,7 +53,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     """By partition."""
 
 
-def protocol(columns: Columns) -> Protocol:
+def protocol(columns: DeltaColumns) -> Protocol:
     """Every reader may read; no writer but us knows the feature that it would have to know, so none may write.
 
     That keeps a VACUUM away, too: some delete whatever a table's log does not name, our manifests included.
@@ -63,7 +63,7 @@ def protocol(columns: Columns) -> Protocol:
     return Protocol(3, 7, (LOCAL_TIMES,), (WRITER_FEATURE, LOCAL_TIMES))
 
 
-def metadata(columns: Columns, topic: str, table: str, created_ms: int, delete_after_ms: int) -> Metadata:
+def metadata(columns: DeltaColumns, topic: str, table: str, created_ms: int, delete_after_ms: int) -> Metadata:
     """What the table is."""
     configuration = {
         "delta.deletedFileRetentionDuration": f"interval {-(-delete_after_ms // 1000)} seconds",
@@ -82,7 +82,7 @@ def metadata(columns: Columns, topic: str, table: str, created_ms: int, delete_a
     )
 
 
-def add(file: InEffect, columns: Columns, *, data_change: bool) -> Add:
+def add(file: InEffect, columns: DeltaColumns, *, data_change: bool) -> Add:
     """A file of the topic."""
     segment = file.segment
     return Add(
@@ -96,7 +96,7 @@ def add(file: InEffect, columns: Columns, *, data_change: bool) -> Add:
     )
 
 
-def remove(file: InEffect, columns: Columns, now_ms: int, *, data_change: bool) -> Remove:
+def remove(file: InEffect, columns: DeltaColumns, now_ms: int, *, data_change: bool) -> Remove:
     """A file that is retired, or replaced."""
     segment = file.segment
     values = {columns.partition: str(segment.partition)}
@@ -108,7 +108,7 @@ def txn(log: str, topic: str, partition: int, settled: int, now_ms: int) -> Txn:
     return Txn(f"holdfast:{log}:{topic}:{partition}", settled, now_ms)
 
 
-def stats(segment: SegmentDocument, columns: Columns) -> str:
+def stats(segment: SegmentDocument, columns: DeltaColumns) -> str:
     """How many rows a file has, and between which offsets and times; from the manifest, no file is opened."""
     least: dict[str, Any] = {columns.offset: segment.first}
     most: dict[str, Any] = {columns.offset: segment.end - 1}

@@ -13,7 +13,7 @@ from holdfast.journal.queue.group import Unit as QueuedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.partition import Partition
 from holdfast.model import frame
-from holdfast.model.record_columns import Columns, Encoded
+from holdfast.model.record_columns import Columns, EncodedRows
 from holdfast.remote.consuming.remote_committing import positions_in
 from holdfast.remote.wire.error_message import ErrorBody, raised
 from holdfast.remote.wire.group_message import (
@@ -47,7 +47,9 @@ def item_of(queued: Run | QueuedUnit) -> Item:
     """An item of a group as it is sent."""
     if isinstance(queued, Run):
         return (
-            Unit([_rows(queued, queued.columns, {})], True) if isinstance(queued.columns, Encoded) else _records(queued)
+            Unit([_rows(queued, queued.columns, {})], True)
+            if isinstance(queued.columns, EncodedRows)
+            else _records(queued)
         )
     batches: dict[int, int] = {}
     operations = [told for operation in queued.operations for told in _operations(operation, batches)]
@@ -65,7 +67,7 @@ def _operations(
     """`batches` numbers the batches whose parts have an idempotency key in common."""
     if isinstance(operation, Run):
         rows = operation.columns
-        return [_rows(operation, rows, batches) if isinstance(rows, Encoded) else _records(operation)]
+        return [_rows(operation, rows, batches) if isinstance(rows, EncodedRows) else _records(operation)]
     assert isinstance(operation, ChangeSpace)  # a client has no others
     positions = positions_in(operation)
     if positions is not None:
@@ -83,7 +85,7 @@ def _records(run: Run) -> RecordsRun:
     return RecordsRun(run.partition.topic, run.partition.number, frame.encode(columns), keys)
 
 
-def _rows(run: Run, rows: Encoded, batches: dict[int, int]) -> RowsRun:
+def _rows(run: Run, rows: EncodedRows, batches: dict[int, int]) -> RowsRun:
     place = run.partition
     batch = None if rows.batch is None else batches.setdefault(id(rows.batch), len(batches))
     return RowsRun(place.topic, place.number, bytes(rows.body), rows.schema, rows.key, batch)

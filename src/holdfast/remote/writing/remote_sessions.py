@@ -9,7 +9,7 @@ import msgspec
 from holdfast.errors import NotFound
 from holdfast.journal.journal_port import SessionInfo, check_producer
 from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, ProducedUnit
-from holdfast.journal.queue.group import Produced
+from holdfast.journal.queue.group import ProducerNumber
 from holdfast.journal.queue.queue import Queue
 from holdfast.remote.http.exchange import Exchange, Question
 
@@ -38,7 +38,7 @@ class RemoteSessions:
     ) -> ProducedUnit:
         """Have something written once, under a producer's number."""
         check_producer(producer, sequence, start)
-        return self._queue.put_produced(Produced(producer, sequence, start), item, timeout)
+        return self._queue.put_produced(ProducerNumber(producer, sequence, start), item, timeout)
 
     def last_produced(self, producer: bytes) -> int | None:
         """The highest number of a producer that is durable; None where none is known."""

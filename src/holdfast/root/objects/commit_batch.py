@@ -28,7 +28,7 @@ from holdfast.crypto.vault import KeyEpoch
 from holdfast.errors import Corrupt, Invalid
 from holdfast.root.objects import documents, row_stream
 from holdfast.root.objects.documents import SegmentDocument
-from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
+from holdfast.root.objects.row_stream import DIGEST, DamagedRows, RowStream
 from holdfast.store import layout
 
 FORMAT = 1
@@ -130,8 +130,8 @@ def decode(data: bytes | memoryview, key: str) -> CommitBatch:
     try:
         batch = _decoded(memoryview(data), key)
         if layout.parse_batch_key(key) != (batch.epoch, batch.first_seq, batch.last_seq):
-            raise Damaged("is not the one that its key says")
-    except Damaged as damage:
+            raise DamagedRows("is not the one that its key says")
+    except DamagedRows as damage:
         raise Corrupt(f"a commit batch {damage}", path=key, hint=_HINT) from None
     return batch
 
@@ -144,7 +144,7 @@ def _decoded(data: memoryview, key: str) -> CommitBatch:
     batch = _batch_of(opened.metadata, entries)
     wrong = _problem(batch, columns)
     if wrong is not None:
-        raise Damaged(f"is damaged: {wrong}")
+        raise DamagedRows(f"is damaged: {wrong}")
     return batch
 
 
@@ -280,7 +280,7 @@ def _batch_of(metadata: dict[bytes, bytes], entries: tuple[TailEntry, ...]) -> C
             _segment_decoder.decode(metadata[b"holdfast.segments"]),
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
-        raise Damaged("is damaged: its metadata cannot be read") from None
+        raise DamagedRows("is damaged: its metadata cannot be read") from None
     if _metadata(batch) != metadata:  # each value has one spelling, and there are no others
-        raise Damaged("is damaged: its metadata is not as we write it")
+        raise DamagedRows("is damaged: its metadata is not as we write it")
     return batch

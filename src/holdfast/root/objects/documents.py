@@ -64,7 +64,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An Arrow schema, serialized, in base 64."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RetentionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic's own retention; 0 = no limit."""
 
     bytes_max: int
@@ -83,7 +83,7 @@ class TopicDocument(Document, frozen=True, kw_only=True, tag="topic"):
     """Where its partitions began."""
     schemas: tuple[SchemaVersion, ...] = ()
     """Oldest first; none for raw topics."""
-    retention: Limits | None = None
+    retention: RetentionLimits | None = None
     check: str = ""
 
 
@@ -249,7 +249,7 @@ class ExpiredDocument(Document, frozen=True, kw_only=True, tag="expired"):
     check: str = ""
 
 
-class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class RewrittenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """One file that took the place of a run of segments: a segment like any other, but longer."""
 
     upto: int
@@ -267,9 +267,9 @@ class RewriteDocument(Document, frozen=True, kw_only=True, tag="rewrite"):
     """Rewrites of a partition are numbered 0, 1, 2 … without a hole; a later one may replace files of an earlier."""
     nonce: str
     """That of the intent."""
-    outputs: tuple[Rewritten, ...]
+    outputs: tuple[RewrittenFile, ...]
     """In order, none over another; empty where it only takes its number."""
-    kept: tuple[Rewritten, ...] | None = None
+    kept: tuple[RewrittenFile, ...] | None = None
     """Now and then: all files of earlier rewrites that stay in effect, so that a reader can begin here."""
     rewritten_us: int
     check: str = ""

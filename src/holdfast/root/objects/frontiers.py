@@ -108,7 +108,7 @@ def missing(found: Behind, store: Store, hint: str) -> Corrupt:
 
 def absent(hint: str) -> Corrupt:
     """What to say where a log has topics and no frontier: it wrote one before them, and somebody has removed it."""
-    return Corrupt("there is no frontier: nobody can tell what is missing", path=layout.FRONTIERS, hint=hint)
+    return Corrupt("there is no frontier: missing objects cannot be detected", path=layout.FRONTIERS, hint=hint)
 
 
 def _proved(data: bytes, key: str, log: str) -> FrontierDocument:

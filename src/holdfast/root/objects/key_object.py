@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, Invalid
 from holdfast.root.objects import row_stream
 from holdfast.root.objects.commit_batch import TailKey, keys_as_json, keys_of_json
-from holdfast.root.objects.row_stream import DIGEST, Damaged, RowStream
+from holdfast.root.objects.row_stream import DIGEST, DamagedRows, RowStream
 from holdfast.store import layout
 
 FORMAT = 1
@@ -83,10 +83,10 @@ def decode(data: bytes | memoryview, key: str) -> KeyObject:
         keys = _keys_of(opened.metadata, columns)
         wrong = _problem(keys, columns)
         if wrong is not None:
-            raise Damaged(f"is damaged: {wrong}")
+            raise DamagedRows(f"is damaged: {wrong}")
         if layout.parse_keys_key(key) != (keys.epoch, keys.first_seq, keys.last_seq):
-            raise Damaged("is not the one that its key says")
-    except Damaged as damage:
+            raise DamagedRows("is not the one that its key says")
+    except DamagedRows as damage:
         raise Corrupt(f"an object of idempotency keys {damage}", path=key, hint=_HINT) from None
     return keys
 
@@ -136,7 +136,7 @@ def _keys_of(metadata: dict[bytes, bytes], columns: dict[str, Sequence[Any]]) ->
             tuple(map(StoredKey._make, zip(*columns.values(), strict=True))),
         )
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
-        raise Damaged("is damaged: its metadata cannot be read") from None
+        raise DamagedRows("is damaged: its metadata cannot be read") from None
     if _metadata(keys) != metadata:  # each value has one spelling, and there are no others
-        raise Damaged("is damaged: its metadata are not as they are written")
+        raise DamagedRows("is damaged: its metadata are not as they are written")
     return keys

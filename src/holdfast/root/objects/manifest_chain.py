@@ -29,7 +29,7 @@ _HASH_DIGITS = tuple(2 * size for size in HASHES.values())
 _DIGITS = re.compile("[0-9a-f]*")
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """Where manifest objects go on: what the next segment must say of itself."""
 
     number: int
@@ -55,7 +55,7 @@ def prove_following(
     topic: str,
     partition: int,
     start: int,
-    link: Link,
+    link: ChainLink,
     *,
     values: bool = True,
 ) -> None:
@@ -84,13 +84,13 @@ def are_numbers(*values: int) -> bool:
     return all(0 <= value < _NUMBER_MAX for value in values)
 
 
-def _behind(found: Sequence[ManifestDocument], proved: int) -> Link:
+def _behind(found: Sequence[ManifestDocument], proved: int) -> ChainLink:
     """What must come after the proved ones."""
     for slot in range(proved - 1, -1, -1):
         last = found[slot]
         if isinstance(last, SegmentDocument):
-            return Link(last.number + 1, last.end, last.chain)
-    return Link(0, None, NO_CHAIN.hex())
+            return ChainLink(last.number + 1, last.end, last.chain)
+    return ChainLink(0, None, NO_CHAIN.hex())
 
 
 def _corrupt(message: str, topic: str, partition: int, slot: int, offset: int | None) -> Corrupt:

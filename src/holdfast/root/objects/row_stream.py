@@ -6,10 +6,10 @@ Any Arrow tool reads it: they stop at the end of the stream and never see the ha
 has nulls. Encoding is a pure function of the rows: equal rows are equal bytes, in every process. Values, which are
 nearly all of it, are copied once, into the object; Arrow would need them in one piece first.
 
-Decoding trusts nothing. The hash is compared before anything else is looked at, and finds accidents. Whoever forges an
-object can make the hash, too, and crafted Arrow data can end a process: so Arrow reads the schema alone, and the rows
-are taken from where the head, compared byte for byte, says they are. What is not as it should be is `Damaged`; whoever
-knows the object's key says where.
+Decoding trusts nothing. The hash is compared first, and finds accidents. An attacker who forges an object can forge
+the hash as well, and crafted Arrow data can crash a process: so Arrow reads only the schema, and the rows are taken
+from where the head, compared byte for byte, says they are. Anything else raises `DamagedRows`; the caller, who knows
+the object's key, adds where.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Columns = Mapping[str, Sequence[Any]]
 """By name: numbers, texts, bytes."""
 
 
-class Damaged(Exception):
+class DamagedRows(Exception):
     """These are not such rows. The text says why."""
 
 
-class Opened(NamedTuple):
+class RowObject(NamedTuple):
     """An object whose hash and schema are as they should be; its rows are still to be taken."""
 
     metadata: dict[bytes, bytes]
@@ -98,7 +98,7 @@ class RowStream:
         pieces = (schema, head, *body.pieces, _END_OF_STREAM)
         data = b"".join((*pieces, hash_of(self.context, *pieces)))
         if len(data) != size + HASH_BYTES:  # a view of something else than bytes
-            raise Invalid("a value is not made of bytes", hint=_MISTAKE)
+            raise Invalid("a value is not bytes", hint=_MISTAKE)
         return data
 
     def head(self, rows: int, size: int, places: Sequence[int]) -> bytes:
@@ -111,44 +111,44 @@ class RowStream:
 
     # -- reading ------------------------------------------------------------------------------------------
 
-    def columns(self, opened: Opened, rows_max: int) -> dict[str, Sequence[Any]]:
+    def columns(self, opened: RowObject, rows_max: int) -> dict[str, Sequence[Any]]:
         """The values of all columns: one record-batch message and the end of the stream, and nothing else."""
         data, head_bytes = opened.rest, self.struct.size
         if len(data) < head_bytes + len(_END_OF_STREAM):
-            raise Damaged("is damaged: it ends too early")
+            raise DamagedRows("is damaged: it ends too early")
         values = self.struct.unpack_from(data)
         rows, places = values[self._rows_at], values[-2 * self.buffers :]
         body = data[head_bytes : -len(_END_OF_STREAM)]
         # Equal heads have equal numbers everywhere; only where the buffers are is left to be proved.
         if not 0 <= rows <= rows_max or data[:head_bytes] != self.head(rows, len(body), places):
-            raise Damaged("is damaged: its head is not one of ours")
+            raise DamagedRows("is damaged: its head is not one of ours")
         if data[-len(_END_OF_STREAM) :] != _END_OF_STREAM:
-            raise Damaged("is damaged: its stream does not end")
+            raise DamagedRows("is damaged: its stream does not end")
         return _Buffers(body, places).columns(self.schema, rows)
 
 
-def opened(data: memoryview, key: str, stream: RowStream, bytes_max: int, known: int) -> Opened:
+def opened(data: memoryview, key: str, stream: RowStream, bytes_max: int, known: int) -> RowObject:
     """An object, its hash compared and its schema read; `known` is its format.
 
     Raises Damaged, or Invalid if another version of holdfast wrote it.
     """
     end = len(data) - HASH_BYTES
     if end < 0 or len(data) > bytes_max or hash_of(stream.context, data[:end]) != data[end:]:
-        raise Damaged("does not match its hash")
+        raise DamagedRows("does not match its hash")
     size = int.from_bytes(data[4:8], "little") + 8
     if data[:4] != _MARKER or size > min(end, _HEADER_BYTES_MAX):
-        raise Damaged("is damaged: it has no schema")
+        raise DamagedRows("is damaged: it has no schema")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(data[:size]))
         metadata = schema.metadata or {}
         found = int(metadata.get(b"holdfast.format", b""))
     except Exception:  # Arrow says no in many ways
-        raise Damaged("is damaged: its schema cannot be read") from None
+        raise DamagedRows("is damaged: its schema cannot be read") from None
     if found > known:
         raise other_version("object", key=key, format=found, known=known)
     if found != known or not schema.equals(stream.schema):
-        raise Damaged("is damaged: it has other columns")
-    return Opened(metadata, data[size:end])
+        raise DamagedRows("is damaged: it has other columns")
+    return RowObject(metadata, data[size:end])
 
 
 def hash_of(context: str, *pieces: bytes | memoryview) -> bytes:
@@ -206,7 +206,7 @@ class _Buffers:
         """The values of all columns, and nothing is left over."""
         columns = {field.name: self._column(field, rows) for field in schema}
         if self._at != len(self._body):
-            raise Damaged("is damaged: its buffers do not fill it")
+            raise DamagedRows("is damaged: its buffers do not fill it")
         return columns
 
     def _column(self, field: pa.Field, rows: int) -> Sequence[Any]:
@@ -222,19 +222,19 @@ class _Buffers:
         ends = struct.unpack(f"<{rows + 1}q", self._take(8 * (rows + 1)))
         content = self._take(ends[-1])
         if ends[0] or any(start > end for start, end in pairwise(ends)):
-            raise Damaged(f"is damaged: lengths do not add up column={field.name}")
+            raise DamagedRows(f"is damaged: lengths do not add up column={field.name}")
         values = [bytes(content[start:end]) for start, end in pairwise(ends)]
         if pa.types.is_large_binary(field.type):
             return values
         try:
             return [value.decode() for value in values]
         except UnicodeDecodeError:
-            raise Damaged(f"is damaged: a {field.name} is not text") from None
+            raise DamagedRows(f"is damaged: a {field.name} is not text") from None
 
     def _take(self, size: int) -> memoryview:
         start, self._at = self._at, self._at + size
         found = (next(self._places), next(self._places))
         if found != (start, size) or size < 0 or self._at > len(self._body):
-            raise Damaged("is damaged: a buffer is not where it should be")
+            raise DamagedRows("is damaged: a buffer is not where it should be")
         self._at += -size % 8
         return self._body[start : start + size]

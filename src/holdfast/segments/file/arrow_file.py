@@ -21,7 +21,7 @@ _WAITS_MAX = 1_000
 """Arrow's threads need microseconds. This bounds what the end waits for somebody who keeps a reader that is closed."""
 
 
-class Proved(Protocol):
+class ProvenSource(Protocol):
     """A file whose bytes are proved before they are handed out."""
 
     size: int
@@ -37,7 +37,7 @@ class ArrowFile:
 
     closed = False
 
-    def __init__(self, file: Proved) -> None:
+    def __init__(self, file: ProvenSource) -> None:
         self._file = file
         self._position = 0
 
@@ -66,11 +66,11 @@ class _Lent:
     """What Arrow was given. References without callbacks: those would be calls of Python in Arrow's threads."""
 
     def __init__(self) -> None:
-        self._references: list[tuple[ref[object], ref[Proved]]] = []
+        self._references: list[tuple[ref[object], ref[ProvenSource]]] = []
         self._tidy_at = 256
         self._is_registered = False
 
-    def add(self, lent: object, file: Proved) -> None:
+    def add(self, lent: object, file: ProvenSource) -> None:
         """Arrow was given this, of that file."""
         if not self._is_registered:
             self._is_registered = True
@@ -89,14 +89,14 @@ class _Lent:
             time.sleep(_WAIT_S)
 
     @staticmethod
-    def _is_late(lent: ref[object], file: ref[Proved]) -> bool:
+    def _is_late(lent: ref[object], file: ref[ProvenSource]) -> bool:
         return lent() is not None and ((of := file()) is None or of.is_shut)
 
 
 _lent = _Lent()
 
 
-def lend(file: Proved) -> pa.PythonFile:
+def lend(file: ProvenSource) -> pa.PythonFile:
     """This file for `pq.ParquetFile`."""
     arrow_file = ArrowFile(file)
     _lent.add(arrow_file, file)

@@ -27,8 +27,8 @@ from holdfast.errors import Invalid
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.footer import Footer, Group, Part, bundled, joined_groups
-from holdfast.segments.file.group_file import GroupFile
+from holdfast.segments.file.footer import BundlePart, Footer, RowGroupStatistics, bundled, joined_groups
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_reader import SegmentReader
 from holdfast.segments.file.segment_writer import parquet_settings
 from holdfast.segments.file.stored_parts import PART_GROUPS_MAX, PARTS_MAX
@@ -48,14 +48,14 @@ class BundleWriter:
     def __init__(self, path: Path, shape: FileShape, *, rewrite: str = "") -> None:
         self._rewrite = rewrite
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
-        self._parts: list[Part] = []
+        self._parts: list[BundlePart] = []
         self._part_groups = 0
         self._key_blobs: list[bytes] = []
         self._keys_at = 0
-        self._pending: list[tuple[Group, pa.RecordBatch]] = []
+        self._pending: list[tuple[RowGroupStatistics, pa.RecordBatch]] = []
         self._rows = 0
         self._bytes = 0
-        self._file = GroupFile(path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
+        self._file = RowGroupFile(path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +129,7 @@ class BundleWriter:
                 hint="give neighbours, in order, each once",
             )
 
-    def _take(self, about: Group, table: pa.RecordBatch) -> None:
+    def _take(self, about: RowGroupStatistics, table: pa.RecordBatch) -> None:
         size = table.nbytes
         if self._rows + about.rows > self._rows_max or self._bytes + size > self._bytes_max:
             self._write_pending()

@@ -38,7 +38,7 @@ Blob = bytes | memoryview
 """An encrypted block, as its cipher gives it."""
 
 
-class Place(NamedTuple):
+class BlockFacts(NamedTuple):
     """What is known of a block without its key."""
 
     first: int
@@ -57,9 +57,9 @@ class BlockEncryptor:
         codec = pa.Codec("zstd", compression_level=compression_level)
         self._options = pa.ipc.IpcWriteOptions(compression=codec)
 
-    def encrypt(self, batch: pa.RecordBatch) -> tuple[Place, Blob]:
+    def encrypt(self, batch: pa.RecordBatch) -> tuple[BlockFacts, Blob]:
         """One block of records, encrypted."""
-        place = Place(batch.column(0)[0].as_py(), batch.num_rows, *time_range(batch))
+        place = BlockFacts(batch.column(0)[0].as_py(), batch.num_rows, *time_range(batch))
         return place, self._key.encrypt(self._message(batch), associated(self._head, place))
 
     def _message(self, batch: pa.RecordBatch) -> bytes:
@@ -74,14 +74,14 @@ class BlockEncryptor:
         return bytes(content[start:end])
 
 
-def associated(head: SegmentHead, place: Place) -> bytes:
+def associated(head: SegmentHead, place: BlockFacts) -> bytes:
     """What a block is bound to: format, log, segment, span, time range and schema."""
     return digests.canonical(
         "block", VERSION, head.log_id, head.topic, head.partition, head.number, *place, head.schema
     )
 
 
-def table(blocks: list[tuple[Place, Blob]]) -> pa.RecordBatch:
+def table(blocks: list[tuple[BlockFacts, Blob]]) -> pa.RecordBatch:
     """Blocks as rows of the file."""
     firsts, rows, earliest, latest = zip(*(place for place, _ in blocks), strict=True)
     columns = [
@@ -100,14 +100,16 @@ def meeting(batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
     return batch.filter(pc.and_(pc.less(firsts, end), pc.greater(pc.add(firsts, rows), start)))
 
 
-def places(batch: pa.RecordBatch) -> list[Place]:
+def places(batch: pa.RecordBatch) -> list[BlockFacts]:
     """The places of the blocks in some rows of the file."""
     firsts, rows, earliest, latest = batch.columns[:4]
     times = (earliest.view(pa.int64()).to_pylist(), latest.view(pa.int64()).to_pylist())
-    return [Place(*row) for row in zip(firsts.to_pylist(), rows.to_pylist(), *times, strict=True)]
+    return [BlockFacts(*row) for row in zip(firsts.to_pylist(), rows.to_pylist(), *times, strict=True)]
 
 
-def decrypt_block(head: SegmentHead, key: SegmentKey, place: Place, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def decrypt_block(
+    head: SegmentHead, key: SegmentKey, place: BlockFacts, block: bytes, schema: pa.Schema
+) -> pa.RecordBatch:
     """The records of a block; raises NotAuthentic, or ArrowException for what was encrypted wrongly."""
     message = key.decrypt(block, associated(head, place))
     return pa.ipc.read_record_batch(pa.py_buffer(message), schema)

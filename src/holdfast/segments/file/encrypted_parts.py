@@ -19,19 +19,19 @@ from itertools import accumulate
 import pyarrow as pa
 
 from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.segment_key import EncryptedWith, SegmentKey
+from holdfast.crypto.segment_key import SegmentKey, SegmentKeyFacts
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.content_digest import ContentDigest
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
-from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA, Place
-from holdfast.segments.file.footer import Footer, Part
-from holdfast.segments.file.proven_file import Damaged
+from holdfast.segments.file.encrypted_blocks import BLOCK_SCHEMA, BlockFacts
+from holdfast.segments.file.footer import BundlePart, Footer
+from holdfast.segments.file.proven_file import DamagedFile
 from holdfast.segments.file.segment_columns import has_ends
 from holdfast.segments.keys import key_blob
 from holdfast.segments.keys.key_index import KeyIndex
 
-FindKey = Callable[[EncryptedWith], SegmentKey]
+FindKey = Callable[[SegmentKeyFacts], SegmentKey]
 MakeCorrupt = Callable[[str, int], Corrupt]
 """The error of the file, for what is wrong and the offset concerned."""
 
@@ -60,7 +60,7 @@ class EncryptedParts:
         _require_schema(self._footers, schema)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[BundlePart, ...]:
         """The parts as a bundle holds them; raises BadFooter for a file that cannot be one."""
         return self._footer.parts or (footers.part_of(self._footer, self._pairs),)
 
@@ -70,15 +70,15 @@ class EncryptedParts:
             for index in range(len(self._footers)):
                 self._key(index)
 
-    def places(self, table: pa.RecordBatch, first: int, end: int) -> list[Place]:
+    def places(self, table: pa.RecordBatch, first: int, end: int) -> list[BlockFacts]:
         """The places of the blocks of a row group; Damaged unless they follow each other from `first` to `end`."""
         places = encrypted_blocks.places(table)
         ends = list(accumulate((place.rows for place in places), initial=first))
         if ends[:-1] != [place.first for place in places] or ends[-1] != end or min(p.rows for p in places) < 1:
-            raise Damaged("has encrypted blocks whose offsets are not dense")
+            raise DamagedFile("has encrypted blocks whose offsets are not dense")
         return places
 
-    def decrypted(self, place: Place, block: bytes) -> pa.RecordBatch:
+    def decrypted(self, place: BlockFacts, block: bytes) -> pa.RecordBatch:
         """The records of a block."""
         index = bisect_right(self._firsts, place.first) - 1
         part, key = self._footers[index], self._key(index)
@@ -125,7 +125,7 @@ class PartContents:
         self._parts = list(reversed(parts))
         self._content = ContentDigest(BLOCK_SCHEMA)
 
-    def update(self, table: pa.RecordBatch, places: Sequence[Place]) -> None:
+    def update(self, table: pa.RecordBatch, places: Sequence[BlockFacts]) -> None:
         """The next blocks, in order; raises Damaged if they are not those of their part."""
         firsts = [place.first for place in places]
         at = 0
@@ -136,13 +136,13 @@ class PartContents:
             at = upto
             reached = firsts[at - 1] + places[at - 1].rows if at else end
             if reached > end:
-                raise Damaged("has an encrypted block in two of its parts")
+                raise DamagedFile("has an encrypted block in two of its parts")
             if reached == end:
                 self._finish()
 
     def _finish(self) -> None:
         if self._content.digest() != self._parts.pop().content:
-            raise Damaged("has other content than its footer says")
+            raise DamagedFile("has other content than its footer says")
         self._content = ContentDigest(BLOCK_SCHEMA)
 
 
@@ -150,4 +150,4 @@ def _require_schema(parts: Sequence[Footer], schema: pa.Schema) -> None:
     """Parts may have spelled the columns in other bytes (another version of Arrow did), but not other columns."""
     for spelled in {part.schema for part in parts}:
         if not pa.ipc.read_schema(pa.py_buffer(spelled)).equals(schema):
-            raise Damaged("has a part with other columns")
+            raise DamagedFile("has a part with other columns")

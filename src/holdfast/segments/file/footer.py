@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.crypto import digests
-from holdfast.crypto.segment_key import EncryptedWith
+from holdfast.crypto.segment_key import SegmentKeyFacts
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
@@ -50,7 +50,7 @@ class UnknownVersion(Exception):
     """Another version of holdfast wrote the footer."""
 
 
-class Group(msgspec.Struct, frozen=True):
+class RowGroupStatistics(msgspec.Struct, frozen=True):
     """What a reader needs to know about a row group to skip it."""
 
     rows: int
@@ -94,14 +94,14 @@ class Footer(msgspec.Struct, frozen=True):
     time_min: int
     time_max: int
     content: bytes
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroupStatistics, ...]
     blocks: bytes
     """Hashes of the file's blocks up to the footer, 16 bytes each."""
     schema: bytes
     """The Arrow schema of the records, serialized."""
-    encrypted_with: EncryptedWith | None
+    encrypted_with: SegmentKeyFacts | None
     """Of a bundle, that of its last part."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[BundlePart, ...] = ()
     """The segments of a bundle, in order; empty in the file of one segment."""
     rewrite: str = ""
     """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
@@ -165,7 +165,7 @@ class Footer(msgspec.Struct, frozen=True):
         return {**pairs, _MAC: stamp(message(pairs)).hex()}
 
 
-class Part(NamedTuple):
+class BundlePart(NamedTuple):
     """One segment of a bundle: the footer that it had in a file of its own, and that footer's mac."""
 
     footer: Footer
@@ -177,10 +177,10 @@ class Part(NamedTuple):
         return {**self.footer.pairs(), _MAC: self.mac.hex()}
 
 
-def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
+def part_of(footer: Footer, pairs: Mapping[str, str]) -> BundlePart:
     """The file of one encrypted segment as a part; raises BadFooter if its pairs could not be told again from that."""
     try:
-        part = Part(footer, bytes.fromhex(pairs.get(_MAC, "")))
+        part = BundlePart(footer, bytes.fromhex(pairs.get(_MAC, "")))
     except ValueError:
         raise _malformed("mac") from None
     # A file that a rewrite encrypted anew holds several segments under one number, and so does not fit in between.
@@ -190,7 +190,11 @@ def part_of(footer: Footer, pairs: Mapping[str, str]) -> Part:
 
 
 def bundled(
-    parts: Sequence[Part], groups: Iterable[Group], blocks: bytes, rewrite: str = "", keys_at: int = 0
+    parts: Sequence[BundlePart],
+    groups: Iterable[RowGroupStatistics],
+    blocks: bytes,
+    rewrite: str = "",
+    keys_at: int = 0,
 ) -> Footer:
     """The footer of a bundle of these parts, in order; `keys_at` is where their indexes of keys begin."""
     footers = [part.footer for part in parts]
@@ -279,8 +283,8 @@ def parse(pairs: Mapping[str, str]) -> Footer:
     return _bundle(footer, take.text("parts")) if is_bundle else footer
 
 
-def _encrypted_with(take: _Pairs) -> EncryptedWith:
-    return EncryptedWith(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
+def _encrypted_with(take: _Pairs) -> SegmentKeyFacts:
+    return SegmentKeyFacts(take.text("key_id"), take.text("scheme"), take.hex("salt"), take.hex("commitment"))
 
 
 def _require_agreement(footer: Footer, chained_to: bytes) -> None:
@@ -310,7 +314,7 @@ def _bundle(footer: Footer, text: str) -> Footer:
     return made
 
 
-def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
+def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[BundlePart]:
     """The footers of the parts, each in the place where those before it leave off."""
     parts = []
     head = bundle.head
@@ -327,25 +331,25 @@ def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[Part]:
             groups=groups,
             blocks=one.blocks,
             schema=one.schema or bundle.schema,
-            encrypted_with=EncryptedWith(one.key_id, one.scheme, one.salt, one.commitment),
+            encrypted_with=SegmentKeyFacts(one.key_id, one.scheme, one.salt, one.commitment),
             keys=KeyPlace.parse(one.keys) if one.keys else None,
         )
         if footer.end >= _INT64 or head.number >= _INT64:
             raise BadParts
-        parts.append(Part(footer, one.mac))
+        parts.append(BundlePart(footer, one.mac))
         chain = chain_value(head, footer.rows, footer.content)
         head = msgspec.structs.replace(head, number=head.number + 1, first=footer.end, previous=chain)
     return parts
 
 
-def _groups(stored: StoredPart) -> tuple[Group, ...]:
-    groups = tuple(Group(*group) for group in stored_parts.unpack_groups(stored.groups))
+def _groups(stored: StoredPart) -> tuple[RowGroupStatistics, ...]:
+    groups = tuple(RowGroupStatistics(*group) for group in stored_parts.unpack_groups(stored.groups))
     if not all(0 < group.rows <= 2 * GROUP_ROWS_MAX and group.time_min <= group.time_max for group in groups):
         raise BadParts
     return groups
 
 
-def _stored(part: Part, schema: bytes) -> StoredPart:
+def _stored(part: BundlePart, schema: bytes) -> StoredPart:
     footer = part.footer
     with_key = footer.encrypted_with
     assert with_key is not None, "parts are encrypted"
@@ -364,7 +368,7 @@ def _stored(part: Part, schema: bytes) -> StoredPart:
     )
 
 
-def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:
+def _is_coarser(groups: Iterable[RowGroupStatistics], parts: Sequence[RowGroupStatistics]) -> bool:
     """Whether each of these row groups is some whole ones of the parts': then their macs vouch for its times."""
     at = 0
     for group in groups:
@@ -377,9 +381,11 @@ def _is_coarser(groups: Iterable[Group], parts: Sequence[Group]) -> bool:
     return at == len(parts)
 
 
-def joined_groups(groups: Sequence[Group]) -> Group:
+def joined_groups(groups: Sequence[RowGroupStatistics]) -> RowGroupStatistics:
     """Some row groups as one."""
-    return Group(sum(group.rows for group in groups), min(g.time_min for g in groups), max(g.time_max for g in groups))
+    return RowGroupStatistics(
+        sum(group.rows for group in groups), min(g.time_min for g in groups), max(g.time_max for g in groups)
+    )
 
 
 class _Pairs:
@@ -413,13 +419,13 @@ class _Pairs:
         except (binascii.Error, ValueError):
             raise _malformed(name) from None
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[RowGroupStatistics, ...]:
         groups = []
         for item in self.text("groups").split(" "):
             rows, _, times = item.partition(",")
             earliest, _, latest = times.partition(",")
             least = _integer(earliest, -_INT64, "groups")
-            groups.append(Group(_integer(rows, 1, "groups"), least, _integer(latest, least, "groups")))
+            groups.append(RowGroupStatistics(_integer(rows, 1, "groups"), least, _integer(latest, least, "groups")))
         return tuple(groups)
 
 

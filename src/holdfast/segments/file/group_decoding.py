@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from holdfast.parquet.outline import Chunk, RowGroup
 from holdfast.segments.file.file_shape import GROUP_BYTES_MAX
-from holdfast.segments.file.proven_file import Damaged, Piece, ProvenFile
+from holdfast.segments.file.proven_file import DamagedFile, Piece, ProvenFile
 from holdfast.segments.file.unproven_footer import TooLarge, UnprovenFooter
 
 _READ_BYTES_MAX = 4 * GROUP_BYTES_MAX
@@ -65,7 +65,7 @@ class GroupDecoding:
         """The stored bytes of some columns of a row group, proved."""
         chosen = self._chosen(group, names)
         if max(sum(c.end - c.start for c in chosen), sum(c.unpacked for c in chosen)) > _READ_BYTES_MAX:
-            raise Damaged("has a row group that is too large")
+            raise DamagedFile("has a row group that is too large")
         if self._unproven is not None and sum(c.end - c.start for c in chosen) > self._bytes_max:
             raise TooLarge
         return self._file.fetch((chunk.start, chunk.end) for chunk in chosen)

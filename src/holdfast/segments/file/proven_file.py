@@ -36,7 +36,7 @@ Piece = tuple[int, memoryview]
 """Proved bytes and where they begin in the file."""
 
 
-class Damaged(Exception):
+class DamagedFile(Exception):
     """The file's bytes are not what they should be. The text says how; `at` is the first byte concerned."""
 
     def __init__(self, message: str, at: int | None = None) -> None:
@@ -87,9 +87,9 @@ class FileBytes:
             try:
                 count = os.preadv(self._descriptor, [content[at - start : at - start + 2**30]], at)
             except OSError as error:
-                raise Damaged(f"cannot be read: {error.strerror}", at) from error
+                raise DamagedFile(f"cannot be read: {error.strerror}", at) from error
             if not count:
-                raise Damaged("ends too early", at)
+                raise DamagedFile("ends too early", at)
             at += count
         return content.toreadonly()
 
@@ -127,18 +127,18 @@ class ProvenFile:
     def read_footer(self) -> bytes:
         """The footer: Parquet's metadata, their length and the magic. Not proved yet; its hash is in the manifest."""
         if self.size < _TAIL_BYTES + len(_MAGIC):
-            raise Damaged("is too short")
+            raise DamagedFile("is too short")
         tail = self._source.read(self.size - _TAIL_BYTES, self.size)
         length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
         if bytes(tail[4:]) != _MAGIC or length > min(self.size - len(_MAGIC), FOOTER_BYTES_MAX):
-            raise Damaged("has no footer")
+            raise DamagedFile("has no footer")
         self.data_end = self.size - length
         return bytes(self._source.read(self.data_end, self.size))
 
     def expect(self, hashes: bytes) -> None:
         """Prove everything before the footer with these hashes from now on."""
         if len(hashes) != DIGEST_BYTES * -(-self.data_end // BLOCK_BYTES):
-            raise Damaged("has more or fewer blocks than hashes")
+            raise DamagedFile("has more or fewer blocks than hashes")
         self._hashes = hashes
 
     def fetch(self, ranges: Iterable[Range]) -> list[Piece]:
@@ -148,10 +148,10 @@ class ProvenFile:
     def read_alone(self, start: int, length: int, digest: bytes) -> memoryview:
         """Some bytes that have a hash of their own, without the rest of their blocks."""
         if start + length > self.data_end:
-            raise Damaged("has a footer that points outside of it")
+            raise DamagedFile("has a footer that points outside of it")
         content = self._source.read(start, start + length)
         if hash_block(content) != digest:
-            raise Damaged("is damaged: its index of keys does not match its hash", start)
+            raise DamagedFile("is damaged: its index of keys does not match its hash", start)
         return content
 
     @property
@@ -163,7 +163,7 @@ class ProvenFile:
         """These ranges will be fetched next, one group after the other."""
         try:
             self._source.announce([part for ranges in groups for part in _in_blocks(ranges, self.data_end)])
-        except Damaged:
+        except DamagedFile:
             pass  # told when they are fetched, and what comes before them is read first
 
     def hold(self, pieces: list[Piece]) -> None:
@@ -186,7 +186,7 @@ class ProvenFile:
             index = at // BLOCK_BYTES * DIGEST_BYTES
             expected = self._hashes[index : index + DIGEST_BYTES]
             if hash_block(content[at - start : at - start + BLOCK_BYTES]) != expected:
-                raise Damaged("is damaged: a block does not match its hash", at)
+                raise DamagedFile("is damaged: a block does not match its hash", at)
         return content
 
     # -- the file that Arrow sees -------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ProvenFile:
     def read_at(self, start: int, end: int) -> memoryview:
         """Proved bytes, without a copy where they are held."""
         if not 0 <= start <= end <= self.data_end:
-            raise Damaged("has a footer that points outside of it")
+            raise DamagedFile("has a footer that points outside of it")
         piece = next((p for p in self._held if p[0] <= start and end <= p[0] + len(p[1])), None)
         at, content = piece or next(iter(self.fetch([(start, end)])), (start, memoryview(b"")))
         return content[start - at : end - at]
@@ -209,7 +209,7 @@ def _in_blocks(ranges: Iterable[Range], limit: int) -> list[Range]:
     joined: list[Range] = []
     for start, end in sorted(ranges):
         if not 0 <= start <= end <= limit:
-            raise Damaged("has a footer that points outside of it")
+            raise DamagedFile("has a footer that points outside of it")
         if start == end:
             continue
         start -= start % BLOCK_BYTES  # noqa: PLW2901

@@ -15,7 +15,7 @@ from holdfast.model.segment import SegmentFacts, SegmentHead
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.footer import Footer
 from holdfast.segments.file.hashing_sink import hash_block
-from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Damaged, ProvenFile
+from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, DamagedFile, ProvenFile
 from holdfast.segments.file.unproven_footer import UnprovenFooter, read_metadata
 
 
@@ -36,11 +36,11 @@ def read_footer(
 ) -> ProvenFooter:
     """The footer of a file; from now on the file proves its blocks with the hashes in it."""
     if facts is not None and file.size != facts.size:
-        raise Damaged(f"has another size than the manifest says bytes={file.size} said={facts.size}")
+        raise DamagedFile(f"has another size than the manifest says bytes={file.size} said={facts.size}")
     content = file.read_footer()
     digest = hash_block(content)
     if facts is not None and digest != facts.footer:
-        raise Damaged("has a damaged footer, or is another file than the manifest says")
+        raise DamagedFile("has a damaged footer, or is another file than the manifest says")
     metadata = read_metadata(content, FOOTER_BYTES_MAX) if trusted else None
     unproven = None if trusted else UnprovenFooter(content, bytes_max)
     pairs = footers.decode_pairs(metadata.metadata if unproven is None else unproven.pairs)  # type: ignore[union-attr]
@@ -54,6 +54,6 @@ def _compare(footer: Footer, head: SegmentHead | None, facts: SegmentFacts | Non
     """The footer must be the one that the manifest means."""
     if head is not None and footer.head != head:
         other = f"{footer.head.topic}/{footer.head.partition}/{footer.head.number}"
-        raise Damaged(f"is the file of another segment is={other}")
+        raise DamagedFile(f"is the file of another segment is={other}")
     if facts is not None and facts != footer.facts(size=facts.size, sha256=facts.sha256, footer=facts.footer):
-        raise Damaged("says something else of itself than the manifest")
+        raise DamagedFile("says something else of itself than the manifest")

@@ -27,20 +27,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.crypto import digests
-from holdfast.crypto.segment_key import EncryptedWith
+from holdfast.crypto.segment_key import SegmentKeyFacts
 from holdfast.errors import Corrupt, Invalid, other_version
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import SegmentFacts, SegmentHead
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.encrypted_parts import EncryptedParts, FindKey
-from holdfast.segments.file.footer import BadFooter, Footer, Group, Part, UnknownVersion
+from holdfast.segments.file.footer import BadFooter, BundlePart, Footer, RowGroupStatistics, UnknownVersion
 from holdfast.segments.file.group_decoding import STEP_ROWS, TYPED_STEP_ROWS, GroupDecoding
 from holdfast.segments.file.key_places import IndexedRows, KeyCheck, blobs, indexes
-from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, Damaged, FileBytes, Piece, ProvenFile
+from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, DamagedFile, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.proven_footer import read_footer
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
-from holdfast.segments.file.selection import Wanted, joined, select, turned
+from holdfast.segments.file.selection import Selection, joined, select, turned
 from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, read_metadata
 from holdfast.segments.keys.key_index import BadIndex
 
@@ -129,7 +129,7 @@ class SegmentReader:
         return self._logical
 
     @property
-    def encrypted_with(self) -> EncryptedWith | None:
+    def encrypted_with(self) -> SegmentKeyFacts | None:
         """How the file is encrypted; None when it is plain. Of a bundle, how its last part is."""
         return self._footer.encrypted_with
 
@@ -182,7 +182,7 @@ class SegmentReader:
         `share` (k, n) takes the k-th of n even parts of the row groups: n readers read a segment together, each once.
         `to_the_end` says that the caller will hardly stop early: typed rows are then decoded in larger steps.
         """
-        wanted = Wanted(
+        wanted = Selection(
             max(start, self.head.first),
             min(end, self._footer.end),
             self._names(columns),
@@ -205,7 +205,7 @@ class SegmentReader:
             raise Invalid(f"the segment has no such column columns={unknown}", hint=f"it has {', '.join(names)}")
         return list(dict.fromkeys((*names[:2], *columns)))
 
-    def _batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _batches(self, wanted: Selection) -> Iterator[pa.RecordBatch]:
         if self._encrypted is not None:
             self._encrypted.prove()  # before anything is passed over because of what a footer says
         about = self._footer.groups
@@ -226,7 +226,7 @@ class SegmentReader:
             chosen = select(batch, wanted.start, wanted.end, wanted.since, wanted.until)
             yield from turned(chosen, wanted.reverse)
 
-    def _plain_batches(self, groups: Sequence[int], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _plain_batches(self, groups: Sequence[int], wanted: Selection) -> Iterator[pa.RecordBatch]:
         """Records of plain row groups, in pieces: a reader that stops early has not decoded the rest."""
         for group, pieces in self._fetched(groups, wanted.names):
             with self._as_corrupt(self._firsts[group]):
@@ -244,7 +244,7 @@ class SegmentReader:
         for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
             yield table
 
-    def blocks_to_move(self) -> Iterator[tuple[Group, pa.RecordBatch]]:
+    def blocks_to_move(self) -> Iterator[tuple[RowGroupStatistics, pa.RecordBatch]]:
         """The row groups of an encrypted file as they are stored, for a bundle; nothing is decrypted.
 
         Raises Corrupt where the blocks are not those of the parts: dense, each once, and with the parts' contents.
@@ -255,7 +255,7 @@ class SegmentReader:
                 contents.update(table, self._places(group, table))
             yield self._footer.groups[group], table
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[BundlePart, ...]:
         """What a bundle says of the segments that are in this encrypted file."""
         with self._as_corrupt():
             return self._parts().parts
@@ -266,7 +266,7 @@ class SegmentReader:
         return self._encrypted
 
     def _encrypted_batches(
-        self, encrypted: EncryptedParts, groups: Sequence[int], wanted: Wanted
+        self, encrypted: EncryptedParts, groups: Sequence[int], wanted: Selection
     ) -> Iterator[pa.RecordBatch]:
         for group, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
             with self._as_corrupt(self._firsts[group]):
@@ -295,30 +295,30 @@ class SegmentReader:
         with self._as_corrupt(self._firsts[group]):
             return self._one_batch(self._decoding.whole(group, names, pieces), names)
 
-    def _decode_rows(self, group: int, wanted: Wanted, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    def _decode_rows(self, group: int, wanted: Selection, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self._logical.field(name) for name in wanted.names])
         at, end = self._firsts[group], self._firsts[group + 1]
         rows = TYPED_STEP_ROWS if wanted.to_the_end and self._footer.shape != footers.RAW else STEP_ROWS
         for batch in self._decoding.steps(group, wanted.names, pieces, rows):
             columns = [decoded(batch.column(field.name), field.type) for field in schema]
             if at + batch.num_rows > end or not has_ends(columns[0], at):
-                raise Damaged("has a row group whose offsets are not dense")
+                raise DamagedFile("has a row group whose offsets are not dense")
             at += batch.num_rows
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
         if at != end:
-            raise Damaged("has a row group whose offsets are not dense")
+            raise DamagedFile("has a row group whose offsets are not dense")
 
     def _one_batch(self, table: pa.Table, names: list[str]) -> pa.RecordBatch:
         schema = self._logical if self._footer.encrypted_with is None else encrypted_blocks.BLOCK_SCHEMA
         fields = [schema.field(name) for name in names]
         batches = table.select(names).combine_chunks().to_batches()
         if len(batches) != 1:
-            raise Damaged("has a row group without rows")
+            raise DamagedFile("has a row group without rows")
         columns = [decoded(column, field.type) for column, field in zip(batches[0].columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _decrypted_rows(
-        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, wanted: Wanted
+        self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, wanted: Selection
     ) -> Iterator[pa.RecordBatch]:
         _, *times = _values(self._footer.groups[group])
         blocks = table.column(4)
@@ -327,7 +327,7 @@ class SegmentReader:
             if wanted.meets(*place) if encrypted.is_vouched else wanted.meets(place.first, place.rows, *times):
                 yield encrypted.decrypted(place, blocks[row].as_py()).select(wanted.names)
 
-    def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.Place]:
+    def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.BlockFacts]:
         return self._parts().places(table, self._firsts[group], self._firsts[group + 1])
 
     # -- proving ------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class SegmentReader:
         covered = KeyCheck(self.key_indexes(), self.key_column)
         for group, batch in self._tables(range(len(self._footer.groups)), self._logical.names):
             with self._as_corrupt(self._firsts[group]):
-                place = encrypted_blocks.Place(self._firsts[group], *_values(self._footer.groups[group]))
+                place = encrypted_blocks.BlockFacts(self._firsts[group], *_values(self._footer.groups[group]))
                 self._verify_rows(batch, place)
                 content.update(batch)
                 covered.check(batch)
@@ -382,7 +382,7 @@ class SegmentReader:
         """All bytes of the file, each block compared with its hash; raises Corrupt at the first that differs."""
         try:
             yield from self._file.chunks()
-        except Damaged as error:
+        except DamagedFile as error:
             raise self._corrupt(str(error), self._offset_at(error.at)) from error
 
     def _verify_bytes(self) -> bytes:
@@ -396,11 +396,11 @@ class SegmentReader:
 
     def _verify_blocks(
         self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, covered: KeyCheck
-    ) -> list[encrypted_blocks.Place]:
+    ) -> list[encrypted_blocks.BlockFacts]:
         places, about = self._places(group, table), self._footer.groups[group]
         earliest, latest = min(p.time_min for p in places), max(p.time_max for p in places)
         if (earliest, latest) != (about.time_min, about.time_max):
-            raise Damaged("has a row group with other times than its footer says")
+            raise DamagedFile("has a row group with other times than its footer says")
         if encrypted.has_keys:
             for place, block in zip(places, table.column(4), strict=True):
                 batch = encrypted.decrypted(place, block.as_py())
@@ -408,7 +408,7 @@ class SegmentReader:
                 covered.check(batch)
         return places
 
-    def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.Place) -> None:
+    def _verify_rows(self, batch: pa.RecordBatch, place: encrypted_blocks.BlockFacts) -> None:
         if batch.num_rows != place.rows or not is_dense(batch.column(0), place.first):
             raise self._corrupt("has offsets that are not dense", place.first)
         if time_range(batch) != (place.time_min, place.time_max):
@@ -445,7 +445,7 @@ class SegmentReader:
         schema = pa.ipc.read_schema(pa.py_buffer(self._footer.schema))
         raw = self._footer.shape in (footers.RAW, footers.ENCRYPTED_RAW)
         if raw != is_raw(schema) or not schema.field(1).type.equals(RAW_SCHEMA.field(1).type):
-            raise Damaged("has other columns than its shape")
+            raise DamagedFile("has other columns than its shape")
         return schema
 
     def _encrypted_parts(self) -> EncryptedParts | None:
@@ -460,13 +460,13 @@ class SegmentReader:
         groups, decoding = self._footer.groups, self._decoding
         stored = self._logical if self._footer.encrypted_with is None else encrypted_blocks.BLOCK_SCHEMA
         if decoding.names != stored.names or len(decoding) != len(groups):
-            raise Damaged("has other columns or row groups than its footer says")
+            raise DamagedFile("has other columns or row groups than its footer says")
         rows = [decoding.rows(i) for i in range(len(groups))]
         if self._footer.encrypted_with is None:
             if rows != [group.rows for group in groups]:
-                raise Damaged("has row groups of other sizes than its footer says")
+                raise DamagedFile("has row groups of other sizes than its footer says")
         elif not all(0 < blocks <= group.rows for blocks, group in zip(rows, groups, strict=True)):
-            raise Damaged("has more encrypted blocks than records")
+            raise DamagedFile("has more encrypted blocks than records")
 
     @contextmanager
     def _as_corrupt(self, offset: int | None = None) -> Iterator[None]:
@@ -474,14 +474,14 @@ class SegmentReader:
             yield
         except UnknownVersion:
             raise other_version("segment", path=self.path) from None
-        except (Damaged, BadFooter, BadIndex) as error:
+        except (DamagedFile, BadFooter, BadIndex) as error:
             raise self._corrupt(str(error), offset) from error.__cause__
         except BadStructure:
             raise self._corrupt("has a structure that is not ours", offset) from None
         except TooLarge:
             raise Invalid(
                 f"a row group takes more memory than a reader may use path={self.path} max={self._bytes_max}",
-                hint="if you trust whoever wrote it, raise store.read_bytes_max",
+                hint="if you trust the writer, raise store.read_bytes_max",
             ) from None
         except FileNotFoundError:  # an object that was removed while it was read: the caller knows why
             raise
@@ -502,5 +502,5 @@ class SegmentReader:
         )
 
 
-def _values(group: Group) -> tuple[int, int, int]:
+def _values(group: RowGroupStatistics) -> tuple[int, int, int]:
     return group.rows, group.time_min, group.time_max

@@ -22,16 +22,16 @@ import pyarrow as pa
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
-from holdfast.model.batch_sizing import Gathering, Piece
+from holdfast.model.batch_sizing import BatchBuffer, Piece
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
 from holdfast.parquet.footer_bounds import bounded_columns
 from holdfast.segments.file import encrypted_blocks
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape
-from holdfast.segments.file.footer import Footer, Group, KeyPlace
-from holdfast.segments.file.group_file import GroupFile
+from holdfast.segments.file.footer import Footer, KeyPlace, RowGroupStatistics
 from holdfast.segments.file.hashing_sink import hash_block
+from holdfast.segments.file.row_group_file import RowGroupFile
 from holdfast.segments.file.segment_columns import conform, is_raw, require_dense, stored_schema, time_range
 from holdfast.segments.keys import key_blob
 from holdfast.segments.keys.key_index import KeyIndexBuilder
@@ -71,7 +71,7 @@ class SegmentWriter:
         settings = parquet_settings(
             self._schema, is_encrypted=key is not None, compression_level=shape.compression_level
         )
-        self._file = GroupFile(path, file_schema, settings)
+        self._file = RowGroupFile(path, file_schema, settings)
         self._keys = KeyIndexBuilder(self._file.beside)
         self._key_place: KeyPlace | None = None
 
@@ -113,7 +113,7 @@ class SegmentWriter:
         """Close the file as it is; removing it is the caller's business. Does nothing after `finish`."""
         self._file.abandon()
 
-    def _write_group(self, group: Piece, about: Group) -> None:
+    def _write_group(self, group: Piece, about: RowGroupStatistics) -> None:
         hashed = self._file.beside(lambda: self._hash(group))
         self._file.write(pa.Table.from_batches(group), about)
         hashed.result()
@@ -154,44 +154,46 @@ class _PlainRows:
     """Records as rows of the file."""
 
     def __init__(self, shape: FileShape) -> None:
-        self._gathering = Gathering(shape.row_group_rows, shape.row_group_bytes)
+        self._gathering = BatchBuffer(shape.row_group_rows, shape.row_group_bytes)
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, RowGroupStatistics]]:
         """Take records; gives row groups that are full."""
         for group in self._gathering.add(batch):
             yield group, _about(group)
 
-    def rest(self) -> Iterator[tuple[Piece, Group]]:
+    def rest(self) -> Iterator[tuple[Piece, RowGroupStatistics]]:
         """The last row group, if there is one."""
         group = self._gathering.rest()
         if group:
             yield group, _about(group)
 
 
-def _about(group: Piece) -> Group:
+def _about(group: Piece) -> RowGroupStatistics:
     ranges = [time_range(part) for part in group]
-    return Group(sum(part.num_rows for part in group), min(low for low, _ in ranges), max(high for _, high in ranges))
+    return RowGroupStatistics(
+        sum(part.num_rows for part in group), min(low for low, _ in ranges), max(high for _, high in ranges)
+    )
 
 
 class _EncryptedRows:
     """Blocks of records, encrypted, as rows of the file."""
 
     def __init__(self, shape: FileShape, head: SegmentHead, schema: pa.Schema, key: SegmentKey) -> None:
-        self._gathering = Gathering(shape.block_rows, shape.block_bytes)
+        self._gathering = BatchBuffer(shape.block_rows, shape.block_bytes)
         self._encryptor = encrypted_blocks.BlockEncryptor(head, schema, key, shape.compression_level)
         self._rows_max, self._bytes_max = shape.row_group_rows, shape.row_group_bytes
-        self._blocks: list[tuple[encrypted_blocks.Place, encrypted_blocks.Blob]] = []
+        self._blocks: list[tuple[encrypted_blocks.BlockFacts, encrypted_blocks.Blob]] = []
         self._rows = 0
         self._bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, Group]]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Piece, RowGroupStatistics]]:
         """Take records; gives row groups that are full."""
         for block in self._gathering.add(batch):
             self._encrypt(block)
             if self._rows >= self._rows_max or self._bytes >= self._bytes_max:
                 yield self._take()
 
-    def rest(self) -> Iterator[tuple[Piece, Group]]:
+    def rest(self) -> Iterator[tuple[Piece, RowGroupStatistics]]:
         """The last row group, if there is one."""
         block = self._gathering.rest()
         if block:
@@ -205,11 +207,11 @@ class _EncryptedRows:
         self._rows += block.num_rows
         self._bytes += block.nbytes
 
-    def _take(self) -> tuple[Piece, Group]:
+    def _take(self) -> tuple[Piece, RowGroupStatistics]:
         blocks, rows = self._blocks, self._rows
         self._blocks, self._rows, self._bytes = [], 0, 0
         earliest, latest = min(p.time_min for p, _ in blocks), max(p.time_max for p, _ in blocks)
-        return [encrypted_blocks.table(blocks)], Group(rows, earliest, latest)
+        return [encrypted_blocks.table(blocks)], RowGroupStatistics(rows, earliest, latest)
 
 
 _COMMON: dict[str, Any] = {"version": "2.6", "data_page_version": "1.0", "store_schema": True}

@@ -19,7 +19,7 @@ _TURNED_ROWS = 8192
 """Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
 
 
-class Wanted(NamedTuple):
+class Selection(NamedTuple):
     """What a read asks for."""
 
     start: int

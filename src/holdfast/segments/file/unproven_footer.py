@@ -22,8 +22,8 @@ from holdfast.parquet.outline import PLAIN_CODEC, ZSTD, Model, RowGroup, outline
 from holdfast.parquet.pages import TooLarge, weigh
 from holdfast.parquet.thrift import BadStructure
 from holdfast.segments.file import encrypted_blocks
-from holdfast.segments.file.group_file import GROUPS_MAX
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Piece
+from holdfast.segments.file.row_group_file import GROUPS_MAX
 from holdfast.segments.file.segment_writer import parquet_settings
 
 __all__ = ["BadStructure", "TooLarge", "UnprovenFooter"]

@@ -14,10 +14,10 @@ import pyarrow as pa
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.entry import Entry
-from holdfast.model.record_columns import BadFrame
+from holdfast.model.record_columns import BadRecords
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, typed_schema
 from holdfast.segments.manifest.schema_versions import version
-from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedGathering
+from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedBatchBuffer
 
 
 class Opener(Protocol):
@@ -58,7 +58,7 @@ def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
         gathering = gathering or RawGathering(entry.first)
         try:
             count = gathering.add(reader.body(entry))
-        except BadFrame as error:
+        except BadRecords as error:
             raise reader.malformed(entry, error) from None
         if count != entry.count:
             raise reader.malformed(entry, "it does not hold as many records as it says")
@@ -69,7 +69,7 @@ def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
 
 
 def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    gathering = TypedGathering(stored, target)
+    gathering = TypedBatchBuffer(stored, target)
     gathered: list[Entry] = []
     for entry in entries:
         body = reader.body(entry)
@@ -82,7 +82,7 @@ def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: 
         yield _taken(reader, gathering, gathered)
 
 
-def _taken(reader: Opener, gathering: TypedGathering, gathered: list[Entry]) -> pa.RecordBatch:
+def _taken(reader: Opener, gathering: TypedBatchBuffer, gathered: list[Entry]) -> pa.RecordBatch:
     try:
         return gathering.take()
     except BadEntryRows as error:

@@ -151,9 +151,9 @@ class Manifest:
         """Rows of segments first..last (both included) with records from `since` to `until`, found by the tree."""
         kept: dict[int, SegmentRow] = {}
 
-        def fetch(number: int) -> time_tree.Node:
+        def fetch(number: int) -> time_tree.TimeNode:
             row = kept[number] = self.row(partition, number)
-            return time_tree.Node(number, row.time_min, row.time_max, row.low, row.high)
+            return time_tree.TimeNode(number, row.time_min, row.time_max, row.low, row.high)
 
         first, last = span
         for node in time_tree.overlapping(first, last, since, until, fetch, reverse=reverse):

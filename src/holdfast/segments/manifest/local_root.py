@@ -50,7 +50,7 @@ def withdraw(root: Path) -> None:
     disk.discard(root / layout.LOG)
 
 
-class Publishing:
+class LocalRootPublisher:
     """Keeps the manifest objects of one log's own directory."""
 
     def __init__(self, journal: Journal, manifest: Manifest) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast.errors import Corrupt
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import NO_CHAIN
-from holdfast.root.objects.documents import RewriteDocument, Rewritten
+from holdfast.root.objects.documents import RewriteDocument, RewrittenFile
 from holdfast.root.objects.manifest_chain import is_linked, is_sound
 from holdfast.root.rewrites import OUTPUTS_MAX
 from holdfast.store import layout
@@ -119,7 +119,7 @@ class LongFiles:
         self._files[start:stop], self._numbers[start:stop] = [file], [file.row.number]
 
 
-def _fits(output: Rewritten, row: FindRow) -> bool:
+def _fits(output: RewrittenFile, row: FindRow) -> bool:
     """Whether a file can hold what the manifest says about these numbers."""
     segment = output.segment
     if segment.check or not is_sound(segment) or segment.is_filler or not is_linked(segment):

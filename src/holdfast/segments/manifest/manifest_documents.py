@@ -9,7 +9,13 @@ from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import Segment
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import ExpiredDocument, Limits, SchemaVersion, SegmentDocument, TopicDocument
+from holdfast.root.objects.documents import (
+    ExpiredDocument,
+    RetentionLimits,
+    SchemaVersion,
+    SegmentDocument,
+    TopicDocument,
+)
 from holdfast.segments.manifest.local_manifest import Manifest
 
 
@@ -31,7 +37,7 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
         partitions=len(partitions),
         first_offset=first_offset(manifest, partitions[0]),
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
-        retention=None if policy is None else Limits(policy.bytes_max, policy.age_max_us, policy.records_max),
+        retention=None if policy is None else RetentionLimits(policy.bytes_max, policy.age_max_us, policy.records_max),
     )
 
 

@@ -11,7 +11,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from holdfast import disk
-from holdfast.model.segment import Listed
+from holdfast.model.segment import StoredFile
 from holdfast.store import layout
 
 
@@ -23,10 +23,10 @@ def names(folder: Path) -> list[str]:
         return []
 
 
-def listing(folder: Path) -> tuple[dict[int, list[Listed]], list[Listed]]:
+def listing(folder: Path) -> tuple[dict[int, list[StoredFile]], list[StoredFile]]:
     """The files of a folder with their sizes, by number; and those whose names have none."""
-    numbered: dict[int, list[Listed]] = {}
-    others: list[Listed] = []
+    numbered: dict[int, list[StoredFile]] = {}
+    others: list[StoredFile] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -44,9 +44,9 @@ def listing(folder: Path) -> tuple[dict[int, list[Listed]], list[Listed]]:
     return numbered, others
 
 
-def _listed(entry: os.DirEntry[str]) -> Listed | None:
+def _listed(entry: os.DirEntry[str]) -> StoredFile | None:
     try:
-        return Listed(entry.name, entry.stat(follow_symlinks=False).st_size)
+        return StoredFile(entry.name, entry.stat(follow_symlinks=False).st_size)
     except FileNotFoundError:
         return None
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from holdfast.errors import Corrupt, Invalid
 
 
-class Node(NamedTuple):
+class TimeNode(NamedTuple):
     """What a manifest row says about time: its segment's range, and the range of all that it covers."""
 
     number: int
@@ -77,8 +77,14 @@ def combine(own: tuple[int, int], children: Iterable[tuple[int, int]]) -> tuple[
 
 
 def overlapping(
-    first: int, last: int, since: int | None, until: int | None, fetch: Callable[[int], Node], *, reverse: bool = False
-) -> Iterator[Node]:
+    first: int,
+    last: int,
+    since: int | None,
+    until: int | None,
+    fetch: Callable[[int], TimeNode],
+    *,
+    reverse: bool = False,
+) -> Iterator[TimeNode]:
     """The segments `first` to `last` whose times meet [since, until], both ends included, None an open end.
 
     Ascending, or descending with `reverse`. Rows are fetched when they are needed and none twice. Where times
@@ -94,10 +100,10 @@ class _Search(NamedTuple):
     last: int
     since: int | None
     until: int | None
-    fetch: Callable[[int], Node]
+    fetch: Callable[[int], TimeNode]
     reverse: bool
 
-    def run(self) -> Iterator[Node]:
+    def run(self) -> Iterator[TimeNode]:
         if self.since is not None and self.until is not None and self.since > self.until:
             return
         for number in self._ordered(self._roots()):
@@ -112,7 +118,7 @@ class _Search(NamedTuple):
             number -= span_of(number)
         return roots
 
-    def _below(self, number: int, above: Node | None) -> Iterator[Node]:
+    def _below(self, number: int, above: TimeNode | None) -> Iterator[TimeNode]:
         node = self._checked(self.fetch(number), number, above)
         if not self._meets(node.low, node.high):
             return
@@ -130,9 +136,9 @@ class _Search(NamedTuple):
     def _meets(self, low: int, high: int) -> bool:
         return (self.until is None or low <= self.until) and (self.since is None or high >= self.since)
 
-    def _checked(self, node: Node, number: int, above: Node | None) -> Node:
+    def _checked(self, node: TimeNode, number: int, above: TimeNode | None) -> TimeNode:
         if node.number != number:
-            raise Corrupt(f"the manifest gave another row number={node.number} wanted={number}")
+            raise Corrupt(f"the manifest returned another row number={node.number} wanted={number}")
         within = node.low <= node.time_min <= node.time_max <= node.high
         if not within or (above is not None and not above.low <= node.low <= node.high <= above.high):
             raise Corrupt(f"the time range of a manifest row contradicts the rows it covers number={number}")

@@ -28,12 +28,12 @@ from holdfast.journal.state.operations import Expire, MarkSegments
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import EXPIRED, EXPIRING, SegmentRow
 from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.segments.manifest.local_root import Publishing
+from holdfast.segments.manifest.local_root import LocalRootPublisher
 from holdfast.segments.retention import retention_plan
-from holdfast.segments.retention.retention_plan import Budget, Held, Policy, Reason, Waiting
-from holdfast.segments.retention.retention_report import Removed, RetentionReport
+from holdfast.segments.retention.retention_plan import Budget, ConsumerHold, LiveTotals, Policy, Reason
+from holdfast.segments.retention.retention_report import RemovedSegment, RetentionReport
 from holdfast.segments.segment_settings import RetentionSettings
-from holdfast.segments.segment_stats import Counters
+from holdfast.segments.segment_stats import SegmentCounters
 from holdfast.store import layout
 from holdfast.telemetry import spans
 
@@ -51,9 +51,9 @@ class Retention:
         journal: Journal,
         manifest: Manifest,
         settings: RetentionSettings,
-        counters: Counters,
+        counters: SegmentCounters,
         topics: Mapping[str, Policy] | None = None,
-        waits: Callable[[Partition], Waiting | None] = lambda partition: None,
+        waits: Callable[[Partition], ConsumerHold | None] = lambda partition: None,
     ) -> None:
         """`topics` have policies of their own in other settings; with those of `settings`, the smaller limit counts.
 
@@ -68,7 +68,7 @@ class Retention:
         self._due = 0.0
         self._seals = 0
         """Segments that were sealed when retention was applied last."""
-        self.publishing: Publishing | None = None
+        self.publishing: LocalRootPublisher | None = None
         self.before_removal: Callable[[str], None] | None = None
         """Told the topic whose files are about to go, when readers of the directory have been told."""
         self._lock = RLock()
@@ -93,7 +93,7 @@ class Retention:
             return self._run(dry_run)
 
     def _run(self, dry_run: bool) -> RetentionReport:
-        removed: list[Removed] = []
+        removed: list[RemovedSegment] = []
         waiting = 0
         kept: dict[Partition, int] = {}
         for partition in list(self._journal.partitions.values()):
@@ -124,12 +124,12 @@ class Retention:
         )
         return general.and_also(self._topics.get(topic, Policy()))
 
-    def _plan(self, partition: Partition) -> retention_plan.Planned:
+    def _plan(self, partition: Partition) -> retention_plan.RetentionPlan:
         policy = self.policy(partition.topic)
         sealed = partition.sealed
         if policy == Policy() or sealed.first_segment == sealed.segments:
-            return retention_plan.Planned()
-        held = Held(self._size(partition), sealed.sealed_offset - sealed.first_offset)
+            return retention_plan.RetentionPlan()
+        held = LiveTotals(self._size(partition), sealed.sealed_offset - sealed.first_offset)
         due = self._due_of(partition, held, policy)
         waiting = self._waits(partition) if due.removals else None
         return (
@@ -138,7 +138,7 @@ class Retention:
             else retention_plan.waited(due, self._due_of(partition, held, waiting.limit), waiting)
         )
 
-    def _due_of(self, partition: Partition, held: Held, policy: Policy) -> retention_plan.Planned:
+    def _due_of(self, partition: Partition, held: LiveTotals, policy: Policy) -> retention_plan.RetentionPlan:
         candidates = self._candidates(partition, 0)
         now_us = self._journal.trusted_time.now_us() if policy.age_max_us else 0
         return retention_plan.expire(candidates, held, policy, now_us, self._floor(partition))
@@ -184,7 +184,7 @@ class Retention:
 
     # -- removing -----------------------------------------------------------------------------------------
 
-    def _remove(self, removed: list[Removed], by_key: dict[tuple[str, int], Partition]) -> None:
+    def _remove(self, removed: list[RemovedSegment], by_key: dict[tuple[str, int], Partition]) -> None:
         upto: dict[Partition, int] = {}
         for item in removed:
             partition = by_key[item.topic, item.partition]
@@ -224,7 +224,7 @@ class Retention:
         if self.before_removal is not None:
             self.before_removal(partition.topic)
 
-    def _tell_unread(self, partition: Partition, removed: list[Removed]) -> None:
+    def _tell_unread(self, partition: Partition, removed: list[RemovedSegment]) -> None:
         """Consumers that were waited for have not read all of it: that is no reason to stay, but one to be told."""
         waiting = self._waits(partition)
         ends = [r.first + r.rows for r in removed if (r.topic, r.partition) == (partition.topic, partition.number)]
@@ -323,8 +323,8 @@ def _typed() -> Iterator[None]:
         ) from error
 
 
-def _removed(partition: Partition, row: SegmentRow, why: Reason) -> Removed:
-    return Removed(
+def _removed(partition: Partition, row: SegmentRow, why: Reason) -> RemovedSegment:
+    return RemovedSegment(
         topic=partition.topic,
         partition=partition.number,
         number=row.number,

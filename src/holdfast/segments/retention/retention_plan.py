@@ -77,7 +77,7 @@ class Removal(NamedTuple):
     why: Reason
 
 
-class Planned(msgspec.Struct, frozen=True):
+class RetentionPlan(msgspec.Struct, frozen=True):
     """What goes from one partition, oldest first."""
 
     removals: tuple[Removal, ...] = ()
@@ -91,7 +91,7 @@ class Planned(msgspec.Struct, frozen=True):
         return sum(removal.segment.size for removal in self.removals)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class ConsumerHold(msgspec.Struct, frozen=True):
     """What a partition's consumers have not read yet is kept, within a limit of its own."""
 
     floor: int
@@ -129,19 +129,21 @@ class Budget(msgspec.Struct, frozen=True):
         return max(0, used + headroom - disk_bytes_max)
 
 
-class Held(NamedTuple):
+class LiveTotals(NamedTuple):
     """What the live segments of a partition hold together."""
 
     bytes: int
     rows: int
 
     @classmethod
-    def of(cls, candidates: Sequence[SegmentRow]) -> Held:
+    def of(cls, candidates: Sequence[SegmentRow]) -> LiveTotals:
         """Add it up."""
         return cls(sum(segment.size for segment in candidates), sum(segment.rows for segment in candidates))
 
 
-def expire(candidates: Iterable[SegmentRow], held: Held, policy: Policy, now_us: int, floor_offset: int) -> Planned:
+def expire(
+    candidates: Iterable[SegmentRow], held: LiveTotals, policy: Policy, now_us: int, floor_offset: int
+) -> RetentionPlan:
     """What the policy removes from one partition, which holds so much.
 
     `candidates` are its live segments, oldest first, and are only looked at as far as they go; only segments that end
@@ -156,10 +158,10 @@ def expire(candidates: Iterable[SegmentRow], held: Held, policy: Policy, now_us:
         if why is None:
             break
         removals.append(Removal(segment, why))
-    return Planned(tuple(removals))
+    return RetentionPlan(tuple(removals))
 
 
-def waited(due: Planned, limit: Planned, waiting: Waiting) -> Planned:
+def waited(due: RetentionPlan, limit: RetentionPlan, waiting: ConsumerHold) -> RetentionPlan:
     """What goes of all that is due, where consumers are waited for: what they have read, and what exceeds the limit.
 
     `due` is what the policy removes, `limit` what the limit of waiting would.
@@ -171,7 +173,7 @@ def waited(due: Planned, limit: Planned, waiting: Waiting) -> Planned:
             break
         going.append(removal if removal.segment.end <= waiting.floor else Removal(removal.segment, "wait_limit"))
     kept = due.removals[len(going) :]
-    return Planned(tuple(going), sum(removal.segment.size for removal in kept))
+    return RetentionPlan(tuple(going), sum(removal.segment.size for removal in kept))
 
 
 def budget(partitions: Mapping[Key, Iterable[SegmentRow]], over_bytes: int, floors: Mapping[Key, int]) -> Budget:

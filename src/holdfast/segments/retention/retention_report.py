@@ -7,7 +7,7 @@ import msgspec
 from holdfast.segments.retention.retention_plan import Reason
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedSegment(msgspec.Struct, frozen=True):
     """One segment that went, or would go."""
 
     topic: str
@@ -22,7 +22,7 @@ class Removed(msgspec.Struct, frozen=True):
 class RetentionReport(msgspec.Struct, frozen=True):
     """What retention did, or with `dry_run` would do."""
 
-    removed: tuple[Removed, ...]
+    removed: tuple[RemovedSegment, ...]
     bytes_freed: int
     bytes_short: int
     """What the disk budget still lacks, although nothing more may go."""

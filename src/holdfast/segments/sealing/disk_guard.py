@@ -19,7 +19,7 @@ from holdfast import disk
 from holdfast.errors import Unavailable
 from holdfast.journal.journal import Journal
 from holdfast.segments.segment_settings import DiskSettings
-from holdfast.segments.segment_stats import Counters
+from holdfast.segments.segment_stats import SegmentCounters
 
 _PART = 4
 """The next look is due before this part of the room above the floor is used: a record is stored more than once."""
@@ -28,10 +28,10 @@ _STEP_BYTES = 2**20
 logger = logging.getLogger("holdfast.segments")
 
 
-class Guard:
+class DiskGuard:
     """Looks at free space from time to time: a chore of the roller, and of the writer where much is stored."""
 
-    def __init__(self, journal: Journal, path: Path, settings: DiskSettings, counters: Counters) -> None:
+    def __init__(self, journal: Journal, path: Path, settings: DiskSettings, counters: SegmentCounters) -> None:
         self._journal = journal
         self._path = path
         self._settings = settings

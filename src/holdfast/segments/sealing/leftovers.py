@@ -73,7 +73,7 @@ def _is_unlisted(journal: Journal, partition: Partition, path: Path) -> bool:
     ours = (journal.log_id, partition.topic, partition.number) == (head.log_id, head.topic, head.partition)
     if ours and head.first + rows > partition.durable:
         raise Corrupt(
-            "the database is older than its segments: it does not know records that were sealed",
+            "the database is older than its segments: it lacks records that were sealed",
             path=str(path),
             topic=partition.topic,
             partition=partition.number,

@@ -24,11 +24,11 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Trim
 from holdfast.journal.state.partition import Partition
 from holdfast.segments.manifest.local_manifest import Manifest
-from holdfast.segments.manifest.local_root import Publishing
+from holdfast.segments.manifest.local_root import LocalRootPublisher
 from holdfast.segments.sealing.pace import Pace
-from holdfast.segments.sealing.seal import Cancelled, Sealed, Sealer
+from holdfast.segments.sealing.seal import SealCancelled, Sealer, SealResult
 from holdfast.segments.segment_settings import SegmentSettings
-from holdfast.segments.segment_stats import Counters
+from holdfast.segments.segment_stats import SegmentCounters
 from holdfast.signals import Signal
 from holdfast.telemetry import spans
 from holdfast.telemetry.burst import Burst
@@ -88,9 +88,9 @@ class Roller:
         self.sealing: frozenset[tuple[int, int]] = frozenset()
         """What is being written now: partition ids and segment numbers."""
         self.chores: list[Chore] = []
-        self.publishing: Publishing | None = None
+        self.publishing: LocalRootPublisher | None = None
         """Keeps the manifest objects in the log's own directory; None where they are on a store."""
-        self.counters = Counters()
+        self.counters = SegmentCounters()
         self._stopping = self._cancel = False
         self._sealer = Sealer(journal, manifest, settings, clock, self._pace, lambda: self._cancel)
         self._thread = Thread(target=self._work, name="holdfast-roller", daemon=True)
@@ -126,7 +126,9 @@ class Roller:
         if not request.is_settled():
             if done:
                 raise (self._journal.end or Closed("the log is closed")).again()
-            raise Unavailable(f"not sealed within {timeout:g} s", hint="it goes on; wait with topic.wait_sealed(…)")
+            raise Unavailable(
+                f"not sealed within {timeout:g} s", hint="sealing continues; wait with topic.wait_sealed(…)"
+            )
 
     def ask(self, partitions: Iterable[Partition]) -> Request:
         """Ask for everything that is durable now in these partitions to be sealed."""
@@ -243,7 +245,7 @@ class Roller:
             sealed = self._seal_told(partition)
             if self.publishing is not None:
                 self.publishing.publish(partition)
-        except Cancelled:
+        except SealCancelled:
             return False
         except HoldfastError as error:
             self._failed(partition, error)
@@ -259,7 +261,7 @@ class Roller:
         self._retry.pop(partition, None)
         if not self._retry and self._failures.count:
             failures = self._failures.over()
-            logger.info("sealing goes on after %d failures", failures, extra={"action": "seal_recovered"})
+            logger.info("sealing continues after %d failures", failures, extra={"action": "seal_recovered"})
         if partition.sealed.sealed_offset >= until:  # else what is left is as old as it was
             partition.tail_since = began
         if sealed is not None:
@@ -298,7 +300,7 @@ class Roller:
         elif partition.tail_records > tail:
             self._late.add(partition)
 
-    def _seal_told(self, partition: Partition) -> Sealed | None:
+    def _seal_told(self, partition: Partition) -> SealResult | None:
         about: dict[str, str | int] = {
             "holdfast.topic": partition.topic,
             "holdfast.partition": partition.number,
@@ -311,7 +313,7 @@ class Roller:
                 span.set_attribute("holdfast.bytes", sealed.size)
             return sealed
 
-    def _note_sealed(self, partition: Partition, sealed: Sealed, seconds: float) -> None:
+    def _note_sealed(self, partition: Partition, sealed: SealResult, seconds: float) -> None:
         self.counters.sealed(sealed.rows, sealed.size, seconds)
         logger.info(
             "sealed %d records in %.3f s topic=%s partition=%d",

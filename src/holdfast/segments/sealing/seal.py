@@ -20,7 +20,7 @@ from holdfast import disk
 from holdfast.clock import Clock
 from holdfast.crypto.cipher import SALT_BYTES
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.journal.entry_reader import Reader
+from holdfast.journal.entry_reader import EntryReader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.operations import Seal
 from holdfast.journal.state.partition import Partition
@@ -44,11 +44,11 @@ _BATCHES_AHEAD = 8
 _PAGE_ENTRIES = 256
 
 
-class Cancelled(Exception):
+class SealCancelled(Exception):
     """The seal was given up because the log is closing; the tail is as it was."""
 
 
-class Sealed(NamedTuple):
+class SealResult(NamedTuple):
     """What a seal did."""
 
     rows: int
@@ -81,7 +81,7 @@ class Sealer:
         self._debris: set[Path] = set()
         """Files of failed attempts that could not be removed; nothing is sealed before they are gone."""
 
-    def seal(self, partition: Partition) -> Sealed | None:
+    def seal(self, partition: Partition) -> SealResult | None:
         """Seal the beginning of a partition's tail as one segment; None when there is no tail."""
         watermark, end = partition.sealed, partition.durable
         if watermark.sealed_offset >= end:
@@ -103,7 +103,7 @@ class Sealer:
             self._discard(temporary)
             raise
         self._commit(partition, row, entries.size, final)
-        return Sealed(row.rows, row.size, entries.size // entries.count)
+        return SealResult(row.rows, row.size, entries.size // entries.count)
 
     def _prepare(self, folder: Path) -> None:
         """Make room for a new attempt: a folder that survives a power cut, and nothing left of an earlier attempt."""
@@ -129,7 +129,7 @@ class Sealer:
         except OSError:
             self._debris.add(path)
 
-    def _write(self, partition: Partition, reader: Reader, end: int, temporary: Path) -> tuple[Segment, _Span]:
+    def _write(self, partition: Partition, reader: EntryReader, end: int, temporary: Path) -> tuple[Segment, _Span]:
         """The file, made durable, and what went into it."""
         from holdfast.segments.file.segment_writer import SegmentWriter
         from holdfast.segments.manifest.entry_batches import stored_batches, stored_columns
@@ -173,7 +173,7 @@ class Sealer:
         with closing(read_ahead(batches, _BATCHES_AHEAD)) as ahead:  # here and now, not by the garbage collector
             for batch in ahead:
                 if self._cancelled():
-                    raise Cancelled
+                    raise SealCancelled
                 writer.write(batch)
                 self._pace.rest()
 

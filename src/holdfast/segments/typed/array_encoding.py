@@ -67,7 +67,7 @@ def _mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-class Labelled:
+class RelabelledArray:
     """Arrays under another schema of the same layout, through Arrow's C interface: nothing is copied or cast."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
@@ -83,7 +83,7 @@ def labelled(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     for array, column in zip(arrays, schema, strict=True):
         if array.type != column.type and arrow_types.loose(array.type) != arrow_types.loose(column.type):
             raise AssertionError(f"an array of another layout column={column.name!r}")
-    return pa.record_batch(Labelled(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema))
+    return pa.record_batch(RelabelledArray(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema))
 
 
 def null_in(column: pa.Field, array: pa.Array) -> str | None:

@@ -28,7 +28,7 @@ _KEY = b"holdfast.key"
 _is = pa.types
 
 
-class Split(NamedTuple):
+class PartitionedRows(NamedTuple):
     """Rows by partition."""
 
     parts: list[tuple[int, pa.RecordBatch]]
@@ -70,7 +70,7 @@ def key_of(first: TopicSchema) -> str | None:
     return name if name in first.names else None
 
 
-def split(batch: pa.RecordBatch, key: str, partitions: int, keyless: int) -> Split:
+def split(batch: pa.RecordBatch, key: str, partitions: int, keyless: int) -> PartitionedRows:
     """Rows by the partitions of their keys; those without a key go to partition `keyless`."""
     numbers = _numbers(batch.column(key), partitions, keyless)
     order = pc.sort_indices(numbers)  # stable: rows of one partition stay in order
@@ -82,7 +82,7 @@ def split(batch: pa.RecordBatch, key: str, partitions: int, keyless: int) -> Spl
         for (number, _), (start, end) in zip(found, pairwise(bounds), strict=True)
     ]
     positions = pc.sort_indices(order).cast(pa.uint64())
-    return Split(parts, bounds[:-1], memoryview(positions.buffers()[1]).cast("B").cast("Q")[: len(positions)])
+    return PartitionedRows(parts, bounds[:-1], memoryview(positions.buffers()[1]).cast("B").cast("Q")[: len(positions)])
 
 
 def _numbers(column: pa.Array, partitions: int, keyless: int) -> pa.Array:

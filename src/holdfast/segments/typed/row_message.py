@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.model import arrow_types, ipc_message
-from holdfast.segments.typed.array_encoding import Labelled, null_in
+from holdfast.segments.typed.array_encoding import RelabelledArray, null_in
 from holdfast.segments.typed.stated_size import repeats, stated_size
 
 _is = pa.types
@@ -160,7 +160,7 @@ def _mapped(batch: pa.RecordBatch, listed: pa.Schema, schema: pa.Schema) -> pa.R
         return batch
     if any(_breaks_maps(array, column.type) for array, column in zip(batch.columns, schema, strict=True)):
         raise BadRows("a map has a null key")
-    return pa.record_batch(Labelled(batch, schema))
+    return pa.record_batch(RelabelledArray(batch, schema))
 
 
 def _maps_as_lists(column: pa.Field) -> pa.Field:

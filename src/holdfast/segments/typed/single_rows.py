@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from holdfast.model import arrow_types, frame
 from holdfast.model.plain_arrays import moment_of
-from holdfast.model.record_columns import Cells, Encoded
+from holdfast.model.record_columns import Cells, EncodedRows
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed import stored_batch
 from holdfast.segments.typed.python_rows import read_whole, wide_type
@@ -87,7 +87,7 @@ class SingleRows:
         value = cells[place] if place >= 0 else None
         return moment_of(value) if type(value) is dt.datetime else None
 
-    def encode(self, rows: Sequence[tuple[Cells, int]]) -> Encoded:
+    def encode(self, rows: Sequence[tuple[Cells, int]]) -> EncodedRows:
         """Rows with their times, as the body of one entry."""
         cells, times = zip(*rows, strict=True)
         found = [read_whole(values, wide) for values, wide in zip(zip(*cells, strict=True), self._wide, strict=True)]
@@ -98,7 +98,7 @@ class SingleRows:
         first, last = min(times), max(times)
         stamps = pack("<q", first) if first == last else pack(f"<{len(times)}q", *times)
         body = joined(frame.typed_head(len(rows), stamps), message)
-        return Encoded(len(rows), first, last, body, self._schema.fingerprint)
+        return EncodedRows(len(rows), first, last, body, self._schema.fingerprint)
 
 
 @lru_cache(maxsize=1024)

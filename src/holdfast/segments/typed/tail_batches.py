@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.model import frame, plain_arrays
-from holdfast.model.record_columns import BadFrame, decode_headers
+from holdfast.model.record_columns import BadRecords, decode_headers
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME
 from holdfast.segments.typed.row_message import BadRows, decode_rows, decode_several
 
@@ -106,7 +106,7 @@ def offsets(first: int, count: int) -> pa.Array:
     return pa.arange(first, first + count)
 
 
-class TypedGathering:
+class TypedBatchBuffer:
     """Consecutive typed entries of one schema and partition on their way into one batch.
 
     Rows that were appended one by one make thousands of entries: whatever Arrow does once per batch is done once.
@@ -136,7 +136,7 @@ class TypedGathering:
         if len(entries) > 1:
             try:
                 return self._together(entries)
-            except (BadFrame, BadRows):
+            except (BadRecords, BadRows):
                 pass  # which one it is, is found one by one
         batches = [self._alone(*entry) for entry in entries]
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
@@ -146,14 +146,14 @@ class TypedGathering:
         counts = [count for _, count, _ in entries]
         rows, found = decode_several([message for _, _, message in taken], self._stored)
         if found != counts or [count for count, _, _ in taken] != counts:
-            raise BadFrame("a body does not hold as many rows as it says")
+            raise BadRecords("a body does not hold as many rows as it says")
         stamps = b"".join([_stamps(times, count) for count, times, _ in taken])
         return _timed(rows, entries[0][0], stamps, self._target)
 
     def _alone(self, first: int, count: int, body: bytes) -> pa.RecordBatch:
         try:
             batch = typed_batch(body, first, self._stored, self._target)
-        except BadFrame as error:
+        except BadRecords as error:
             raise BadEntryRows(first, str(error)) from None
         if batch.num_rows != count:
             raise BadEntryRows(first, "it does not hold as many rows as it says")
@@ -174,9 +174,9 @@ def typed_batch(body: bytes, first: int, stored: pa.Schema, target: pa.Schema) -
     try:
         rows = decode_rows(message, stored)
     except BadRows as error:
-        raise BadFrame(str(error)) from error
+        raise BadRecords(str(error)) from error
     if rows.num_rows != count:
-        raise BadFrame("a body does not hold as many rows as it says")
+        raise BadRecords("a body does not hold as many rows as it says")
     return _timed(rows, first, _stamps(times, count), target)
 
 

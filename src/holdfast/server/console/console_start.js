@@ -7,7 +7,7 @@ import { showExecution, showExecutions } from "./execution_view.js";
 import { showOverview } from "./overview.js";
 import { element, problem, say } from "./page_elements.js";
 import { ask, hasToken, PATHS, useToken } from "./console_requests.js";
-import { isFinal, lookAgain, pause } from "./steady_looks.js";
+import { isFinal, lookAgain, pause } from "./polling.js";
 import { showTopic } from "./topic_view.js";
 
 const READY_MS = 5_000;

@@ -4,7 +4,7 @@
 
 import { bytes, cell, count, cut, element, facts, moment, number, say, span, table } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
-import { lookAgain } from "./steady_looks.js";
+import { lookAgain } from "./polling.js";
 
 const EVERY_MS = 3_000;
 const LIMIT = 100;

@@ -4,7 +4,7 @@
  */
 
 import { open, parse, PATHS, Problem, told } from "./console_requests.js";
-import { rest } from "./steady_looks.js";
+import { rest } from "./polling.js";
 
 const WAITING_MAX = 200;
 const LINE_MAX = 32 * 2 ** 20;

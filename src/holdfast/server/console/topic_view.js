@@ -6,7 +6,7 @@ import { MARKS, markCells, Rate, summed } from "./mark_bars.js";
 import { bytes, cell, count, cut, element, facts, moment, number, problem, rate, say, span, table } from "./page_elements.js";
 import { ask, PATHS } from "./console_requests.js";
 import { RecordBrowser } from "./record_browser.js";
-import { lookAgain } from "./steady_looks.js";
+import { lookAgain } from "./polling.js";
 
 const EVERY_MS = 2_000;
 const PARTITIONS_MAX = 64;

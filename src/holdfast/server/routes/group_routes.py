@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
-from holdfast.journal.session_access import Forwarded, Refusal
+from holdfast.journal.session_access import ForwardedTicket, Refusal
 from holdfast.journal.session_access import RunOutcome as StoredRun
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.members import Committing
@@ -73,14 +73,14 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
 
 
-async def _put(served: Served, number: _Number, items: list[Forwardable]) -> Forwarded:
+async def _put(served: Served, number: _Number, items: list[Forwardable]) -> ForwardedTicket:
     journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
     return await journal.when_room(lambda left: journal.sessions.put(*number, items, left), timeout)
 
 
 async def _put_with_positions(
     request: ApiRequest, served: Served, message: GroupMessage, number: _Number, members: dict[str, Member]
-) -> Forwarded:
+) -> ForwardedTicket:
     """Put a group that commits positions of members, which are held: a repeat waits for the first, and finds it known.
 
     Of a number that is known no position is taken: its member may be gone, or elsewhere, and nothing is written.
@@ -116,7 +116,7 @@ def _check_known(request: ApiRequest, last: int) -> None:
         )
 
 
-async def _done(sent: Forwarded, timeout: float) -> None:
+async def _done(sent: ForwardedTicket, timeout: float) -> None:
     group = sent.group
     if group is None or group.done:
         return

@@ -12,7 +12,7 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.model.record import Receipt
-from holdfast.model.record_json import Encoding, GivenRecord, decoded, encoded
+from holdfast.model.record_json import Encoding, JsonRecord, decoded, encoded
 from holdfast.model.row_json import Row, typed_rows
 from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
@@ -26,7 +26,7 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One operation: `append` with a record or a row, `put`, or `delete`."""
 
     append: str | None = None
-    record: GivenRecord | None = None
+    record: JsonRecord | None = None
     row: Row | None = None
     put: str | None = None
     delete: str | None = None

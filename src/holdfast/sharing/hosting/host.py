@@ -59,12 +59,12 @@ from holdfast.sharing.hosting.call_runner import CallRunner
 from holdfast.sharing.hosting.client_connection import Connection
 from holdfast.sharing.hosting.listening import Listening, turn_away
 from holdfast.telemetry import collecting
-from holdfast.telemetry.metric import Point
+from holdfast.telemetry.metric import MetricPoint
 from holdfast.telemetry.metric_list import shared
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.journal.queue.forwarded import Forwarded, Item
+    from holdfast.journal.queue.forwarded import ForwardedTicket, Item
 
 Guard = Callable[["list[Item]"], tuple["list[Item]", Callable[[], None]]]
 """Gives back what is forwarded, with what must not be written refused; and what to call when it was queued, or not."""
@@ -112,7 +112,7 @@ class Host:
         self._connections_max = socket_place.connections_max()
         self._looked_at = 0.0
         self._numbers = 0
-        self._waiting: deque[tuple[Forwarded, Connection, int]] = deque()
+        self._waiting: deque[tuple[ForwardedTicket, Connection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
         self._parked: dict[Connection, _Parked] = {}
         """Groups for which there was no room, in line; and whether we are told when there is some."""
@@ -494,5 +494,5 @@ class Host:
             self._flush(connection)
 
 
-def _points(host: Host) -> Iterator[Point]:
+def _points(host: Host) -> Iterator[MetricPoint]:
     return shared(*host.numbers()) if host.is_alive else iter(())

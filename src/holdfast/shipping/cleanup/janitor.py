@@ -26,12 +26,12 @@ from holdfast.root.acknowledged import evidence
 from holdfast.root.checkpointing import write_checkpoint
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import FloorDocument
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.shipping.cleanup.rewrite_cleanup import RewriteCleanup
 from holdfast.shipping.cleanup.store_retention import StoreRetention
 from holdfast.shipping.lanes.key_cover import KeyCover
-from holdfast.shipping.lanes.tail_lane import Sent
-from holdfast.shipping.ownership.fence import Asking, Fence
+from holdfast.shipping.lanes.tail_lane import SentBatch
+from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import shipped_partitions
 from holdfast.store import layout
@@ -50,9 +50,9 @@ class Janitor:
         self,
         context: ShippingContext,
         put: Callable[[str, Body], Awaitable[None]],
-        asking: Asking,
+        asking: RepeatedRequests,
         fence: Fence,
-        sent: deque[Sent],
+        sent: deque[SentBatch],
         keys: KeyCover,
     ) -> None:
         journal, manifest, store, settings, clock, counters, _ = context
@@ -65,7 +65,7 @@ class Janitor:
         self._counters = counters
         self._sent = sent
         self._keys = keys
-        self._inherited: Inherited | None = None
+        self._inherited: TailListing | None = None
         self._inherited_ends: dict[Partition, int] = {}
         self._floors: list[str] = []
         self._due_checkpoints: dict[Partition, int] = {}
@@ -73,7 +73,7 @@ class Janitor:
         self._retention = StoreRetention(journal, manifest, store, fence, settings, clock)
         self._rewrites = RewriteCleanup(journal, store, fence, settings, clock)
 
-    def inherit(self, inherited: Inherited) -> None:
+    def inherit(self, inherited: TailListing) -> None:
         """Take over what earlier epochs left; it goes when all that is durable now is settled."""
         self._inherited = inherited
         self._inherited_ends = {p: p.durable for p in shipped_partitions(self._journal)}
@@ -128,9 +128,9 @@ class Janitor:
 
     # -- commit batches -----------------------------------------------------------------------------------
 
-    def _removable(self) -> list[Sent]:
+    def _removable(self) -> list[SentBatch]:
         """Batches of this epoch that may go; none before those of earlier epochs, which a floor would cover, too."""
-        removable: list[Sent] = []
+        removable: list[SentBatch] = []
         if self._inherited is not None and self._inherited.batches and not self._inherited_keys():
             return removable
         for sent in self._sent:

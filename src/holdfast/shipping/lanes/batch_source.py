@@ -32,7 +32,7 @@ _AHEAD_BATCHES, _AHEAD_BYTES = 16, 2 * 2**20
 """How much is read at once, if a single batch is not larger."""
 
 
-class Taken(NamedTuple):
+class SourceBatch(NamedTuple):
     """The next batch: entries from the journal, and what they mean for the marks."""
 
     first_seq: int
@@ -110,7 +110,7 @@ class JournalSource:
         """What the writer's counters will say when so much is pending."""
         return self._groups_seen + commits, self._bytes_seen + size
 
-    def take(self) -> Taken | None:
+    def take(self) -> SourceBatch | None:
         """The next batch; None when everything is taken or settled. One without entries may need segments."""
         while True:
             entries = self._next()
@@ -171,7 +171,7 @@ class JournalSource:
         partitions = shipped_partitions(self._journal)
         return {p: p.sealed.sealed_offset for p in partitions if p.settled < p.sealed.sealed_offset}
 
-    def _batch(self, entries: Sequence[Entry], upto: int) -> Taken:
+    def _batch(self, entries: Sequence[Entry], upto: int) -> SourceBatch:
         by_id = self._journal.partitions
         kept: list[TailEntry] = []
         ends = dict(self._ends)
@@ -185,7 +185,7 @@ class JournalSource:
         self._idempotency = {seq: rows for seq, rows in self._idempotency.items() if seq > upto}
         numbers = sorted({entry.key_epoch for entry in kept} - {0})
         epochs = tuple(TailKey.of(self._remembered.key_epoch(number)) for number in numbers)
-        return Taken(
+        return SourceBatch(
             self._base + 1,
             upto,
             kept,

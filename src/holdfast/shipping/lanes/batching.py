@@ -22,7 +22,7 @@ NEVER_SENT = -inf
 """The time of the last send, before the first one."""
 
 
-class Send(NamedTuple):
+class SendBatch(NamedTuple):
     """Send what is pending now, as much as fits one batch."""
 
 
@@ -44,14 +44,14 @@ class WaitForCommits(NamedTuple):
         return is_late or pending_commits >= self.commits or pending_bytes >= self.bytes
 
 
-Decision = Send | WaitForReply | WaitForCommits
+Decision = SendBatch | WaitForReply | WaitForCommits
 
-_SEND = Send()
+_SEND = SendBatch()
 _WAIT_FOR_REPLY = WaitForReply()
 _WAIT_FOR_ANY_COMMIT = WaitForCommits(None, 1, 1)
 
 
-class Batching:
+class BatchRule:
     """The rule, with the limits that it applies."""
 
     __slots__ = ("_bytes", "_commits", "_in_flight_max", "_is_eager", "_timeout")

@@ -23,9 +23,9 @@ from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.root.objects import documents, frontiers
 from holdfast.root.objects.documents import FrontierDocument
 from holdfast.root.root_store import RootStore
-from holdfast.shipping.ownership.fence import Asking, Fence
+from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_stats import ShippingCounters
 from holdfast.store.port import Body
 
 _LAG_S = 1.0
@@ -58,11 +58,11 @@ class FrontierLane:
         self,
         journal: Journal,
         store: RootStore,
-        asking: Asking,
+        asking: RepeatedRequests,
         put: Callable[[str, Body], Awaitable[None]],
         fence: Fence,
         marks: ShippedMarks,
-        counters: Counters,
+        counters: ShippingCounters,
     ) -> None:
         self._journal = journal
         self._store = store

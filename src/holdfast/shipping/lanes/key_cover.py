@@ -21,7 +21,7 @@ from holdfast.model.control_rows import KeyRow
 from holdfast.root.objects import key_object
 from holdfast.root.objects.commit_batch import TailKey
 from holdfast.root.objects.key_object import KeyObject, StoredKey
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.store import layout
 from holdfast.store.port import Body
@@ -71,7 +71,7 @@ class KeyCover:
         self._begun: tuple[_Object, Body] | None = None
         self._lock = asyncio.Lock()
 
-    def inherit(self, inherited: Inherited, seq: int) -> None:
+    def inherit(self, inherited: TailListing, seq: int) -> None:
         """Take over what earlier epochs left; commit batches of this one begin behind `seq`."""
         self._batched_from = seq
         # Keys of records that were adopted in segments alone came back as those of the first commit, at the lowest.

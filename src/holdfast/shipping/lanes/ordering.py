@@ -1,7 +1,7 @@
 """Ordered acknowledgement: batches finish in any order and count in the order in which they began.
 
-`Ordering` says which batches count: those that are complete, with all before them complete, each exactly once. A batch
-that is abandoned (shutdown, fencing, a store that refuses) never counts, and nothing behind it does.
+`BatchOrder` decides which batches count: those that are complete, with all before them complete, each exactly once. An
+abandoned batch (shutdown, fencing, a store that refuses) never counts, and nor does anything after it.
 
 `Stage` guards what one batch holds: its payload, let go as soon as the store has it or the batch is given up, and its
 mark, published by acknowledgement and by nothing else. Every stage is released exactly once; a second release is an
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _HINT = "this is a defect in holdfast: the log itself is not affected; please report it"
 
 
-class Ordering:
+class BatchOrder:
     """The places of batches in line.
 
     >>> line = Ordering()

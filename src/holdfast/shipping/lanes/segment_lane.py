@@ -29,7 +29,7 @@ from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.segments.manifest.manifest_documents import gone_document, segment_document
 from holdfast.shipping.lanes.uploading import FileGone
-from holdfast.shipping.ownership.fence import Asking, Fence
+from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
 from holdfast.store import layout
@@ -65,7 +65,7 @@ class SegmentLane:
         describe: Callable[[str], Awaitable[None]],
         fence: Fence,
         marks: ShippedMarks,
-        asking: Asking,
+        asking: RepeatedRequests,
         head: Callable[[str], Awaitable[object | None]],
     ) -> None:
         self._journal = context.journal
@@ -252,7 +252,7 @@ class SegmentLane:
                 raise StoreRefused(
                     f"a segment's file is missing and cannot be shipped path={path}",
                     cause="disk",
-                    hint="put it back (holdfast reconcile looks for it); shipping of its partition goes on then",
+                    hint="put it back (holdfast reconcile looks for it); shipping of its partition then continues",
                 )
 
         await self._asking.until_answered(f"open {path.name}", look)

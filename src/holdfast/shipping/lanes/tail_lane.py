@@ -20,15 +20,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from holdfast.journal.state.commit_counts import Commits
+from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.shipping.events import Event
-from holdfast.shipping.lanes.batch_source import Taken
-from holdfast.shipping.lanes.batching import NEVER_SENT, Batching, Send, WaitForCommits
-from holdfast.shipping.lanes.ordering import Ordering, Stage
+from holdfast.shipping.lanes.batch_source import SourceBatch
+from holdfast.shipping.lanes.batching import NEVER_SENT, BatchRule, SendBatch, WaitForCommits
+from holdfast.shipping.lanes.ordering import BatchOrder, Stage
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.store import layout
@@ -47,10 +47,10 @@ _GATHER_S = 0.005
 """How long completed batches gather for one question to the fence where many are under way: it costs like a PUT."""
 
 
-class Source(Protocol):
+class BatchSupply(Protocol):
     """Where batches come from."""
 
-    commits: Commits
+    commits: CommitCounts
 
     @property
     def taken_upto(self) -> int:
@@ -62,11 +62,11 @@ class Source(Protocol):
     def wake_at(self, commits: int, size: int) -> tuple[int, int]:
         """What the writer's counters will say when so much is pending."""
 
-    def take(self) -> Taken | None:
+    def take(self) -> SourceBatch | None:
         """The next batch."""
 
 
-class Shipped(Protocol):
+class MarkPublisher(Protocol):
     """Where marks are published."""
 
     @property
@@ -77,7 +77,7 @@ class Shipped(Protocol):
         """Everything up to an entry is on the store."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """A batch that is on the store: what its removal will depend on."""
 
     key: str
@@ -88,18 +88,18 @@ class Sent(NamedTuple):
 class _Held:
     """A batch that lacks entries, until what it needs is there."""
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: SourceBatch) -> None:
         self.taken = taken
         self.needs: dict[Partition, int] = {}
         self.upto = 0
         self.add(taken)
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: SourceBatch) -> None:
         """One more batch lacks entries, and counts only with this one: what it needs is needed here."""
         self.needs |= taken.needs
         self.upto = max(self.upto, taken.needs_upto)
 
-    def counting(self) -> Taken:
+    def counting(self) -> SourceBatch:
         """What comes to count with it."""
         ends = dict(self.taken.ends)
         for partition, end in self.needs.items():
@@ -113,11 +113,11 @@ class TailLane:
     def __init__(
         self,
         context: ShippingContext,
-        source: Source,
+        source: BatchSupply,
         put: Callable[[str, Body], Awaitable[None]],
         describe: Callable[[str], Awaitable[None]],
         fence: Fence,
-        marks: Shipped,
+        marks: MarkPublisher,
     ) -> None:
         self._log_id = context.journal.log_id
         self._source = source
@@ -126,14 +126,14 @@ class TailLane:
         self._fence = fence
         self._marks = marks
         self._subscribers = context.subscribers
-        self._batching = Batching(context.settings)
+        self._batching = BatchRule(context.settings)
         self._busy = max(2, context.settings.max_in_flight_requests // 2)
         """So many under way mean that much waits: then a question to the fence is worth gathering for."""
         self._in_flight_max = context.settings.max_in_flight_requests
         self._counters = context.counters
-        self._ordering = Ordering()
-        self._stages: dict[int, tuple[Stage[Body], Taken]] = {}
-        self.sent: deque[Sent] = deque()
+        self._ordering = BatchOrder()
+        self._stages: dict[int, tuple[Stage[Body], SourceBatch]] = {}
+        self.sent: deque[SentBatch] = deque()
         """Batches on the store, oldest first, until somebody removes them."""
         self._in_flight = 0
         self._last_sent = NEVER_SENT
@@ -142,7 +142,7 @@ class TailLane:
         self._completed = asyncio.Event()
         self.settled = asyncio.Event()
         """Set by the other lane when something was settled."""
-        self._unaccepted: deque[tuple[int, Taken]] = deque()
+        self._unaccepted: deque[tuple[int, SourceBatch]] = deque()
         """Batches that were not handed to a connection yet, or come behind one …"""
         self._handed: set[int] = set()
         """… and the places of those that were."""
@@ -179,7 +179,7 @@ class TailLane:
 
     def adopt(self, ends: Mapping[Partition, int], needs: Mapping[Partition, int], seq: int) -> None:
         """What an earlier epoch brought to the store counts, too: before the first batch of this one."""
-        taken = Taken(seq + 1, seq, [], (), ends, needs, 0, 0)
+        taken = SourceBatch(seq + 1, seq, [], (), ends, needs, 0, 0)
         place = self._ordering.begin()
         self._stages[place] = (Stage(Body.of(b""), lambda: self._marks.ship(ends, seq), "what was there"), taken)
         self._ordering.complete(place)
@@ -216,7 +216,7 @@ class TailLane:
         has_room = len(self._stages) < _UNACKNOWLEDGED_MAX or self._held is not None
         in_flight = self._in_flight + self._due if has_room else _NO_ROOM
         decision = self._batching.decide(loop.time(), commits, size, in_flight, self._last_sent)
-        if isinstance(decision, Send) or (self._stopping and commits and isinstance(decision, WaitForCommits)):
+        if isinstance(decision, SendBatch) or (self._stopping and commits and isinstance(decision, WaitForCommits)):
             self._send(loop, tasks)
             await asyncio.sleep(0)
             return
@@ -269,7 +269,7 @@ class TailLane:
         self._begin(place, taken)
         tasks.create_task(self._ship(place, stage, key, bare))
 
-    def _body(self, place: int, taken: Taken, segments: tuple[SegmentDocument, ...] = ()) -> Body:
+    def _body(self, place: int, taken: SourceBatch, segments: tuple[SegmentDocument, ...] = ()) -> Body:
         loop = asyncio.get_running_loop()
         batch = CommitBatch(
             self._log_id,
@@ -283,11 +283,11 @@ class TailLane:
         )
         return Body.of(commit_batch.encode(batch))._replace(handed=lambda: _call(loop, self._hand, place))
 
-    def _begin(self, place: int, taken: Taken) -> None:
+    def _begin(self, place: int, taken: SourceBatch) -> None:
         self._in_flight += 1
         self._sending[place] = taken.first_seq
 
-    async def _ship(self, place: int, stage: Stage[Body], key: str, taken: Taken) -> None:
+    async def _ship(self, place: int, stage: Stage[Body], key: str, taken: SourceBatch) -> None:
         try:
             for topic in sorted(taken.topics):
                 await self._describe(topic)
@@ -313,7 +313,7 @@ class TailLane:
 
     # -- a batch that lacks entries -----------------------------------------------------------------------
 
-    def _hold(self, tasks: asyncio.TaskGroup, place: int, key: str, taken: Taken) -> None:
+    def _hold(self, tasks: asyncio.TaskGroup, place: int, key: str, taken: SourceBatch) -> None:
         self._held = held = _Held(taken)
         bare = taken._replace(entries=[], needs={})
         waiting = Stage(Body.of(b""), lambda: None, key)
@@ -398,9 +398,9 @@ class TailLane:
             if any(partition.settled < end for partition, end in needs.items()):
                 await self.settled.wait()
 
-    def _publish(self, taken: Taken, key: str) -> None:
+    def _publish(self, taken: SourceBatch, key: str) -> None:
         self._since.popleft()
-        self.sent.append(Sent(key, taken.last_seq, taken.ends))
+        self.sent.append(SentBatch(key, taken.last_seq, taken.ends))
         self._counters.batches += 1
         self._counters.acknowledged_bytes += taken.size
         self._marks.ship(taken.ends, taken.last_seq)
@@ -420,7 +420,7 @@ class TailLane:
             },
         )
 
-    def _tell(self, kind: str, taken: Taken) -> None:
+    def _tell(self, kind: str, taken: SourceBatch) -> None:
         event = Event(kind, taken.first_seq, taken.last_seq, taken.records, taken.size)  # type: ignore[arg-type]
         self._subscribers.publish(event)
 
@@ -429,7 +429,7 @@ async def _nothing_named(_needs: Mapping[Partition, int]) -> tuple[SegmentDocume
     return ()
 
 
-def _about(taken: Taken) -> dict[str, int]:
+def _about(taken: SourceBatch) -> dict[str, int]:
     return {
         "holdfast.records": taken.records,
         "holdfast.bytes": taken.size,

@@ -17,7 +17,7 @@ from holdfast.root.objects import documents
 from holdfast.root.objects.documents import SinkTopicDocument, TopicDocument
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.manifest_documents import next_topic_document, topic_state
-from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.ownership.fence import RepeatedRequests
 from holdfast.shipping.ownership.taken_topics import TopicTaken
 from holdfast.store import layout
 from holdfast.store.port import Body, Store
@@ -33,7 +33,7 @@ class TopicDocuments:
         journal: Journal,
         manifest: Manifest,
         store: Store,
-        asking: Asking,
+        asking: RepeatedRequests,
         put: Callable[[str, Body], Awaitable[None]],
         remove_forged: Callable[[str, Corrupt], Awaitable[None]],
     ) -> None:

@@ -22,7 +22,7 @@ from holdfast.shipping.lanes import backoff
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.shipping.remote_store import Remote
 from holdfast.shipping.shipping_settings import ShippingSettings
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.shipping.shipping_stats import ShippingCounters
 from holdfast.store.port import AlreadyExists, Body, StoreRefused, StoreUnavailable
 
 Result = TypeVar("Result")
@@ -37,7 +37,9 @@ class FileGone(Exception):
 class Requests:
     """Requests that are repeated until they are answered."""
 
-    def __init__(self, settings: ShippingSettings, escalation: Escalation, counters: Counters, clock: Clock) -> None:
+    def __init__(
+        self, settings: ShippingSettings, escalation: Escalation, counters: ShippingCounters, clock: Clock
+    ) -> None:
         self._settings = settings
         self._escalation = escalation
         self._counters = counters
@@ -82,7 +84,9 @@ class Requests:
 class Uploader:
     """Creates objects, each until it is there."""
 
-    def __init__(self, remote: Remote, requests: Requests, fence: Fence, counters: Counters, store: RootStore) -> None:
+    def __init__(
+        self, remote: Remote, requests: Requests, fence: Fence, counters: ShippingCounters, store: RootStore
+    ) -> None:
         self._remote = remote
         self._store = store
         self._requests = requests
@@ -115,7 +119,7 @@ class Uploader:
             raise forged
         await self._fence.check()  # a successor's object that was damaged since is not ours to remove
         logger.error(
-            "an object on the store stands in the place of ours and is not signed by this log: it is removed: %s",
+            "an object on the store is in the place of ours and is not signed by this log: it is removed: %s",
             forged.message,
             extra={"action": "forgery_removed", "path": key},
         )

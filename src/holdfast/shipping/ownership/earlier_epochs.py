@@ -20,9 +20,9 @@ from holdfast.root import tail_walk
 from holdfast.root.objects import commit_batch
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import in_parallel
-from holdfast.root.tail_listing import Inherited, inherit
-from holdfast.shipping.ownership.fence import Asking, Fence
-from holdfast.shipping.shipping_stats import Counters
+from holdfast.root.tail_listing import TailListing, inherit
+from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
+from holdfast.shipping.shipping_stats import ShippingCounters
 from holdfast.store import layout
 
 _AT_ONCE, _BYTES_AT_ONCE = 1000, 8 * 2**20
@@ -39,13 +39,15 @@ class RolledBack(Corrupt):
 class EarlierEpochs:
     """The commit batches of one root, before this log adds to them."""
 
-    def __init__(self, journal: Journal, store: RootStore, asking: Asking, counters: Counters) -> None:
+    def __init__(
+        self, journal: Journal, store: RootStore, asking: RepeatedRequests, counters: ShippingCounters
+    ) -> None:
         self._journal = journal
         self._store = store
         self._asking = asking
         self._counters = counters
 
-    async def inherited(self, fence: Fence) -> Inherited:
+    async def inherited(self, fence: Fence) -> TailListing:
         """What is there; more than there is here means that this log was rolled back."""
         inherited = await self._look()
         loop = asyncio.get_running_loop()
@@ -56,14 +58,14 @@ class EarlierEpochs:
         if not is_ours or inherited.frontier > self._journal.commits.last_seq:
             await fence.require_own()  # unless they belong to somebody who has taken over since
             raise RolledBack(
-                "the store holds commits that this log does not know: it was rolled back, or made anew"
+                "the store holds commits that this log lacks: the log was rolled back, or created anew"
                 f" last={self._journal.commits.last_seq} store={inherited.frontier}",
                 path=self._store.url,
                 hint="an old copy of the directory was put back? get the newest state with: holdfast restore",
             )
         return inherited
 
-    async def _look(self) -> Inherited:
+    async def _look(self) -> TailListing:
         loop = asyncio.get_running_loop()
         shipping = self._journal.shipping
         assert shipping is not None
@@ -78,7 +80,7 @@ class EarlierEpochs:
                 break
         return inherited
 
-    def _listed(self) -> Inherited:
+    def _listed(self) -> TailListing:
         """What the names in the tail say; in a log with keys, unsigned objects are left out."""
         listing = list(self._store.list(layout.TAIL))
         if not self._store.trust.is_authentic:
@@ -102,7 +104,7 @@ class EarlierEpochs:
             return False
         return True
 
-    def _is_ours(self, inherited: Inherited) -> bool:
+    def _is_ours(self, inherited: TailListing) -> bool:
         """Whether batches that the marks here do not know hold what this log holds under the same numbers."""
         shipping, topics = self._journal.shipping, self._journal.topics
         assert shipping is not None

@@ -42,7 +42,7 @@ _DAMAGED = "damaged"
 Result = TypeVar("Result")
 
 
-class Asking(Protocol):
+class RepeatedRequests(Protocol):
     """Repeats a request until the store answers it."""
 
     async def until_answered(self, what: str, request: Callable[[], Awaitable[Result]]) -> Result:
@@ -81,7 +81,7 @@ class Fence:
         claimant: Claimant,
         store: RootStore,
         remote: Reads,
-        asking: Asking,
+        asking: RepeatedRequests,
         clock: Clock,
         claim_interval: float = inf,
     ) -> None:
@@ -281,8 +281,8 @@ class Fence:
                 logger.error("our claim is damaged: %s", damage.message, extra={"action": "store_damaged", "path": key})
                 return True
             raise StoreForgot(
-                f"the newest claim is damaged, and nobody can tell whose it is store={self._store.url} epoch={epoch}",
-                hint=f"if nobody has taken this log over, remove {key} from the store; shipping goes on then",
+                f"the newest claim is damaged, and its owner is unknown store={self._store.url} epoch={epoch}",
+                hint=f"if this log was not taken over, remove {key} from the store; shipping then continues",
             ) from damage
 
     async def check(self) -> None:
@@ -307,9 +307,9 @@ class Fence:
         if await self._is_overtaken():
             raise self._overtaken()
         raise Corrupt(
-            "another object stands in the place of ours, and nobody has taken this log over: do two logs share a root?",
+            "another object is in the place of ours, and this log was not taken over: do two logs share a root?",
             path=f"{self._store.url}/{key}",
-            hint="shipping has stopped, appending goes on; give each log its own root, or restore from this one",
+            hint="shipping has stopped, appending continues; give each log its own root, or restore from this one",
         )
 
     async def _ask(self, covers: int) -> None:
@@ -358,7 +358,7 @@ class Fence:
         return Closed(
             f"another process has taken this log over store={self._store.url} epoch={self.epoch + 1}",
             reason="fenced",
-            hint="it goes on there; what was acknowledged here and not shipped stays readable: see holdfast status",
+            hint="the log continues there; what was acknowledged here alone stays readable: see holdfast status",
         )
 
     async def _claimed(self) -> list[int]:

@@ -17,7 +17,7 @@ from holdfast.journal.state.partition import Partition
 from holdfast.root.objects.documents import SinkTopicDocument
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import in_parallel, newest_topic
-from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.ownership.fence import RepeatedRequests
 
 logger = logging.getLogger("holdfast.shipping")
 
@@ -33,7 +33,9 @@ class TopicTaken(Exception):
 class TakenTopics:
     """Which topics of one log are not its own on the store."""
 
-    def __init__(self, journal: Journal, store: RootStore, asking: Asking, alarm: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, journal: Journal, store: RootStore, asking: RepeatedRequests, alarm: Callable[[str, str], None]
+    ) -> None:
         self._journal = journal
         self._store = store
         self._asking = asking

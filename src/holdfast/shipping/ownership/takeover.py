@@ -32,7 +32,7 @@ from holdfast.root.objects.documents import (
 from holdfast.root.objects.frontiers import Where
 from holdfast.root.root_store import RootStore
 from holdfast.root.store_manifest import StoreManifest, continued, read_manifest
-from holdfast.root.tail_listing import Inherited
+from holdfast.root.tail_listing import TailListing
 from holdfast.shipping.ownership.fence import Claimant, Fence, newest_epoch
 from holdfast.shipping.remote_store import StoreRemote
 from holdfast.signals import Flag
@@ -91,7 +91,7 @@ class Takeover:
             if manifest.documents == before.documents:
                 raise Corrupt("a manifest object is not the one that a commit batch names", path=_manifest_key(news[0]))
 
-    def adopt(self, claim: EpochDocument, inherited: Inherited, seq: int) -> None:
+    def adopt(self, claim: EpochDocument, inherited: TailListing, seq: int) -> None:
         """Say that commit batches of older epochs count up to `seq`; may be repeated after an interruption."""
         adopted = dict(inherited.adopted)
         if claim.epoch in adopted:
@@ -176,7 +176,7 @@ class Takeover:
         return Closed(
             f"another restore has taken this log over store={self._store.url} epoch={epoch}",
             reason="fenced",
-            hint="it goes on there; to take it over from there, run this again",
+            hint="the log continues there; to take it over from there, run this again",
         )
 
     # -- objects ------------------------------------------------------------------------------------------

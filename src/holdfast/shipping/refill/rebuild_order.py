@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
-from holdfast.shipping.refill.store_loss import RebuildReport
+from holdfast.shipping.refill.store_loss import StoreRebuildReport
 from holdfast.signals import Flag
 
 
@@ -18,10 +18,10 @@ class RebuildOrder:
         self.accept_loss = accept_loss
         """Whether records that are lost everywhere may be given up."""
         self.done = Flag()
-        self._report: RebuildReport | None = None
+        self._report: StoreRebuildReport | None = None
         self._error: HoldfastError | None = None
 
-    def finish(self, outcome: RebuildReport | HoldfastError) -> None:
+    def finish(self, outcome: StoreRebuildReport | HoldfastError) -> None:
         """Answer it; the first answer counts."""
         if self.done.is_set():
             return
@@ -31,7 +31,7 @@ class RebuildOrder:
             self._report = outcome
         self.done.set()
 
-    def result(self) -> RebuildReport:
+    def result(self) -> StoreRebuildReport:
         """The answer, once it is done; raises what prevented it."""
         if self._error is not None:
             raise self._error.again()

@@ -36,7 +36,7 @@ class LostSpan(msgspec.Struct, frozen=True):
     segments: int
 
 
-class RebuildReport(msgspec.Struct, frozen=True):
+class StoreRebuildReport(msgspec.Struct, frozen=True):
     """What is sent to a store again, and what is lost."""
 
     store: str

@@ -28,14 +28,14 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.store.pool_state import PoolState
 from holdfast.store.port import Cause, StoreUnavailable
-from holdfast.store.s3.connections import Connection, Endpoint, cause_of, dial, expire, tls_context
+from holdfast.store.s3.connections import AsyncConnection, Endpoint, cause_of, dial, expire, tls_context
 
 PAUSE_BASE = 0.1
 PAUSE_CAP = 5.0
 
 _CLOSE_SECONDS = 1.0
 
-Ask = Callable[[Connection], Awaitable[None]]
+Ask = Callable[[AsyncConnection], Awaitable[None]]
 Result = TypeVar("Result")
 
 
@@ -61,11 +61,11 @@ class AsyncPool:
         self._clock = clock
         self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = tls_context(ca_file) if endpoint.tls else None
-        self._connections: set[Connection] = set()
-        self._idle: list[Connection] = []
+        self._connections: set[AsyncConnection] = set()
+        self._idle: list[AsyncConnection] = []
         """Longest idle first; taken from the end, so that few are kept busy and the others may rest."""
-        self._asked: set[Connection] = set()
-        self._waiters: deque[asyncio.Future[Connection]] = deque()
+        self._asked: set[AsyncConnection] = set()
+        self._waiters: deque[asyncio.Future[AsyncConnection]] = deque()
         self._openers: set[asyncio.Task[None]] = set()
         self._beats: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class AsyncPool:
 
     # -- lending
 
-    async def acquire(self, timeout: float) -> Connection:
+    async def acquire(self, timeout: float) -> AsyncConnection:
         """A connection that lives, to be given back with `release`; raises StoreUnavailable when none comes in time."""
         while True:
             connection = self._idle.pop() if self._idle else await self._wait(timeout)
@@ -110,7 +110,7 @@ class AsyncPool:
             if fit:
                 return connection
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: AsyncConnection) -> None:
         """Take a connection back; it goes to the next one who waits, to rest, or out."""
         if connection not in self._connections:
             return
@@ -165,10 +165,10 @@ class AsyncPool:
             connection.abandon()
         self._connections, self._idle = set(), []
 
-    async def _wait(self, timeout: float) -> Connection:
+    async def _wait(self, timeout: float) -> AsyncConnection:
         if self._closed:
             raise StoreUnavailable("the connections to the store are closed", cause="other", hint="")
-        waiter: asyncio.Future[Connection] = self._running().create_future()
+        waiter: asyncio.Future[AsyncConnection] = self._running().create_future()
         self._waiters.append(waiter)
         self._replenish()
         timer = self._running().call_later(timeout, lambda: expire(waiter, self._none_came(timeout)))
@@ -190,7 +190,7 @@ class AsyncPool:
             f"no connection to the store cause={cause} host={host} port={port} waited={timeout:g}s", cause=cause
         )
 
-    def _offer(self, connection: Connection) -> None:
+    def _offer(self, connection: AsyncConnection) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -201,7 +201,7 @@ class AsyncPool:
 
     # -- taking out and replenishing
 
-    def _remove(self, connection: Connection) -> None:
+    def _remove(self, connection: AsyncConnection) -> None:
         if connection not in self._connections:
             return
         self._connections.remove(connection)
@@ -214,7 +214,7 @@ class AsyncPool:
             self._fail("reset")
         self._replenish()
 
-    def _disturb(self, connection: Connection) -> None:
+    def _disturb(self, connection: AsyncConnection) -> None:
         """An idle connection ended, or its peer sent what nobody asked for."""
         if connection in self._idle:
             self._idle.remove(connection)
@@ -249,7 +249,7 @@ class AsyncPool:
         self._replenish()
 
     async def _open(self) -> None:
-        connection: Connection | None = None
+        connection: AsyncConnection | None = None
         endpoint, admitted = self._endpoint, False
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -267,17 +267,17 @@ class AsyncPool:
             self._openers.discard(asyncio.current_task())  # it is open: each socket is counted once
             self._admit(connection)
 
-    def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: AsyncConnection) -> None:
         self._reached, self._failures = True, 0
         connection.idle_since = self._now()
         self._connections.add(connection)
         self._offer(connection)
 
-    async def _connect(self, endpoint: Endpoint) -> Connection:
+    async def _connect(self, endpoint: Endpoint) -> AsyncConnection:
         plain = await dial(endpoint, self._connect_timeout)
         try:
             _, connection = await self._running().create_connection(
-                lambda: Connection(endpoint, self._disturb),
+                lambda: AsyncConnection(endpoint, self._disturb),
                 sock=plain,
                 ssl=self._tls if endpoint.tls else None,
                 server_hostname=endpoint.host if endpoint.tls else None,
@@ -312,7 +312,7 @@ class AsyncPool:
         self._beats.add(task)
         task.add_done_callback(self._beats.discard)
 
-    async def _examine(self, connection: Connection) -> None:
+    async def _examine(self, connection: AsyncConnection) -> None:
         self._heartbeats += 1
         connection.reusable = False
         try:

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.store.address import Address
+from holdfast.store.address import StoreAddress
 from holdfast.store.s3.connections import Endpoint
 from holdfast.store.s3.signature_v4 import encode_path
 from holdfast.store.store_settings import StoreSettings
@@ -18,7 +18,7 @@ DEFAULT_REGION = "us-east-1"
 _PORTS = {"http": 80, "https": 443}
 
 
-class Place(NamedTuple):
+class BucketPlace(NamedTuple):
     """A server, and what stands before a key in its paths."""
 
     scheme: str
@@ -59,13 +59,13 @@ class S3Address(msgspec.Struct, frozen=True):
     """Certificates to trust besides the system's."""
 
     @classmethod
-    def of(cls, address: Address, settings: StoreSettings) -> S3Address:
+    def of(cls, address: StoreAddress, settings: StoreSettings) -> S3Address:
         """What a store's URL and its settings say together."""
         return cls(
             address.place, address.prefix, settings.endpoint, settings.region, settings.is_path_style, settings.ca_file
         )
 
-    def place(self, region: str) -> Place:
+    def place(self, region: str) -> BucketPlace:
         """Where requests go, in a region."""
         parts = split(self.endpoint or f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}")
         # A certificate for *.s3.amazonaws.com is not good for names with one more dot.
@@ -73,7 +73,7 @@ class S3Address(msgspec.Struct, frozen=True):
         folder = self._folder(parts.path.rstrip("/"), in_path=in_path)
         return _place(parts, "" if in_path else f"{self.bucket}.", folder)
 
-    def named(self, host: str, like: Place) -> Place:
+    def named(self, host: str, like: BucketPlace) -> BucketPlace:
         """The place at another server, whose name may begin with the bucket's; raises Invalid."""
         parts = split(f"{like.scheme}://{host}")
         if parts.hostname == like.host:
@@ -81,7 +81,7 @@ class S3Address(msgspec.Struct, frozen=True):
         in_path = not (parts.hostname or "").startswith(f"{self.bucket}.")
         return _place(parts, "", self._folder("", in_path=in_path))
 
-    def bucket_path(self, place: Place) -> str:
+    def bucket_path(self, place: BucketPlace) -> str:
         """The path of the bucket itself there."""
         return place.folder.removesuffix(f"/{encode_path(self.prefix)}" if self.prefix else "") or "/"
 
@@ -90,8 +90,8 @@ class S3Address(msgspec.Struct, frozen=True):
         return before + "".join(f"/{encode_path(name)}" for name in names)
 
 
-def _place(parts: SplitResult, before_host: str, folder: str) -> Place:
-    return Place(parts.scheme, before_host + (parts.hostname or ""), _port(parts), folder)
+def _place(parts: SplitResult, before_host: str, folder: str) -> BucketPlace:
+    return BucketPlace(parts.scheme, before_host + (parts.hostname or ""), _port(parts), folder)
 
 
 def _port(parts: SplitResult) -> int:

@@ -25,7 +25,7 @@ from holdfast.store.port import AlreadyExists, Body, ObjectInfo, StoreRefused, S
 from holdfast.store.s3 import http, listing
 from holdfast.store.s3.answers import checked, date_us, is_missing
 from holdfast.store.s3.connections import Endpoint
-from holdfast.store.s3.endpoint import Asked, EndpointState, Request, Route
+from holdfast.store.s3.endpoint import EndpointReply, EndpointState, Request, Route
 from holdfast.store.s3.http import ANSWER_BYTES_MAX, AnswerTooLarge, AnyConnection, Response
 from holdfast.store.s3.off_loop import OffLoop
 from holdfast.store.s3.signature_v4 import EMPTY_SHA256, canonical_query, encode_path, sign
@@ -122,7 +122,9 @@ class S3Client:
                 return None
         raise self._endpoint_state.learn(asked)
 
-    async def page(self, prefix: str, after: str | None, token: str, *, folders_only: bool = False) -> listing.Page:
+    async def page(
+        self, prefix: str, after: str | None, token: str, *, folders_only: bool = False
+    ) -> listing.ListingPage:
         """One page of a listing."""
         question = listing.query(self._root, prefix, after=after, token=token, folders_only=folders_only)
         asked = await self._request("list", "GET", None, {}, query=question, limit=listing.PAGE_BYTES_MAX, named=prefix)
@@ -181,7 +183,7 @@ class S3Client:
         query: Query = (),
         limit: int = ANSWER_BYTES_MAX,
         named: str = "",
-    ) -> Asked:
+    ) -> EndpointReply:
         """Ask about an object, or about the bucket (no key); `named` is what an error then speaks of."""
         endpoint_state = self._endpoint_state
         if endpoint_state.needs_region:
@@ -194,7 +196,7 @@ class S3Client:
             self._pool.release(connection)
         if response.status in _FINE:
             endpoint_state.succeeded()
-        return Asked(response, route, credentials, named if key is None else key)
+        return EndpointReply(response, route, credentials, named if key is None else key)
 
     async def _acquire(self) -> tuple[AnyConnection, Route]:
         """A connection, and the route that it leads along: others may just have learned a new one."""
@@ -248,7 +250,7 @@ def _part(response: Response, key: str, start: int) -> bytes:
     """The part that was asked for: an answer with another one is not ours."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     if found is None or int(found[1]) != start or int(found[2]) - start + 1 != len(response.body):
-        raise StoreUnavailable(f"the store answered with another part than was asked for key={key}", cause="other")
+        raise StoreUnavailable(f"the store responded with another part than requested key={key}", cause="other")
     return response.body
 
 

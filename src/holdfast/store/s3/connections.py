@@ -40,10 +40,10 @@ class Endpoint(NamedTuple):
 Result = TypeVar("Result")
 
 
-class Connection(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """One socket: bytes out, bytes in, and whether it has ended. One user at a time."""
 
-    def __init__(self, endpoint: Endpoint, disturbed: Callable[[Connection], None]) -> None:
+    def __init__(self, endpoint: Endpoint, disturbed: Callable[[AsyncConnection], None]) -> None:
         self.endpoint = endpoint
         self.served = 0
         """Whole answers that came over it."""

@@ -20,7 +20,7 @@ from holdfast.store.credentials import Credentials, CredentialSource
 from holdfast.store.failures import refused
 from holdfast.store.port import StoreRefused, StoreUnavailable
 from holdfast.store.s3.answers import REDIRECTS, SKEWED, WRONG_REGION, date_us, error_code, failure
-from holdfast.store.s3.bucket_address import DEFAULT_REGION, Place, S3Address
+from holdfast.store.s3.bucket_address import DEFAULT_REGION, BucketPlace, S3Address
 from holdfast.store.s3.http import Response
 from holdfast.store.s3.redirects import Elsewhere, redirected
 
@@ -36,13 +36,13 @@ Request = Literal["put", "list", "get", "head", "delete"]
 class Route(NamedTuple):
     """Where to ask and how to sign; exchanged whole when something is learned."""
 
-    place: Place
+    place: BucketPlace
     region: str
     offset_us: int
     """The store's clock less ours."""
 
 
-class Asked(NamedTuple):
+class EndpointReply(NamedTuple):
     """A request's answer, with what it was asked with: others may have learned something meanwhile."""
 
     response: Response
@@ -108,7 +108,7 @@ class EndpointState:
         """A place that a redirect named, and that does not answer, is no better than the one that was configured."""
         self._route = self._home
 
-    def learn(self, asked: Asked) -> StoreUnavailable | StoreRefused:
+    def learn(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
         """The error to raise for an answer; what it teaches is kept."""
         with self._lock:
             code = error_code(asked.response)
@@ -121,7 +121,7 @@ class EndpointState:
             self.credentials.invalidate(asked.credentials)
         return error
 
-    def _learn_place(self, asked: Asked) -> StoreUnavailable | StoreRefused:
+    def _learn_place(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
         moved = StoreUnavailable(f"the store is elsewhere key={asked.key}", cause="redirect")
         if asked.route != self._route:
             return moved  # somebody else learned it already
@@ -141,7 +141,7 @@ class EndpointState:
         self._route = Route(found.place, found.region, at.offset_us)
         return moved
 
-    def _learn_time(self, asked: Asked) -> StoreUnavailable | StoreRefused:
+    def _learn_time(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
         theirs = date_us(asked.response.headers.get("date", ""))
         offset_us = theirs - self.clock.now_us()
         if not theirs or abs(offset_us - asked.route.offset_us) < SKEW_CORRECTED_US:
@@ -172,7 +172,7 @@ def _skewed(offset_us: int) -> StoreUnavailable:
     )
 
 
-def _in_vain(found: Elsewhere | None, asked: Asked) -> StoreRefused:
+def _in_vain(found: Elsewhere | None, asked: EndpointReply) -> StoreRefused:
     said = f"status={asked.response.status} key={asked.key}"
     if found is not None and found.refused:
         return refused(

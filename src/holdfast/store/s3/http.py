@@ -128,7 +128,7 @@ def _head_of(method: str, target: str, headers: Mapping[str, str]) -> bytes:
         raise StoreRefused(  # without its text: it holds the signature
             "the request holds characters that HTTP cannot carry",
             cause="other",
-            hint="look at the bucket, the region and the prefix in the settings of the store",
+            hint="check the bucket, the region and the prefix in the settings of the store",
         )
     return head.encode("latin-1")
 
@@ -268,7 +268,7 @@ class _Exchange:
         if not 200 <= status < 300:
             return
         if not self._is_asked:
-            raise StoreUnavailable("the store answered before it was asked", cause="other")
+            raise StoreUnavailable("the store responded before the request", cause="other")
         if size > self._limit:
             raise AnswerTooLarge(f"the store's answer is too large limit={self._limit}", cause="other")
 

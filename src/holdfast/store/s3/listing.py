@@ -24,7 +24,7 @@ PAGE_BYTES_MAX = 16 * 2**20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Page(NamedTuple):
+class ListingPage(NamedTuple):
     """Some of what there is below a prefix."""
 
     objects: Sequence[ObjectInfo]
@@ -47,7 +47,7 @@ def query(root: str, prefix: str, *, after: str | None, token: str, folders_only
     return asked
 
 
-def read_page(body: bytes, root: str, after: str | None) -> Page:
+def read_page(body: bytes, root: str, after: str | None) -> ListingPage:
     """A page of a listing, by keys below the root; raises StoreUnavailable when it is none."""
     top = _parsed(body)
     name = _namer(top)
@@ -60,7 +60,7 @@ def read_page(body: bytes, root: str, after: str | None) -> Page:
     if not is_last and not token:
         raise _not_understood("it says that there is more, and not how to ask for it")
     objects = [info for info in found if info is not None and (after is None or info.key > after)]
-    return Page(objects, [_decoded(folder, is_encoded).removeprefix(root) for folder in folders], token)
+    return ListingPage(objects, [_decoded(folder, is_encoded).removeprefix(root) for folder in folders], token)
 
 
 def removal(root: str, keys: Sequence[str]) -> bytes:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.errors import Invalid
 from holdfast.store.s3.answers import element
-from holdfast.store.s3.bucket_address import Place, S3Address, split
+from holdfast.store.s3.bucket_address import BucketPlace, S3Address, split
 from holdfast.store.s3.http import Response
 
 # S3's own names, which nobody else can have; under amazonaws.com alone there are also servers of other customers.
@@ -29,13 +29,15 @@ _HOST_SHOWN = re.compile(r"[A-Za-z0-9.:\[\]_-]{1,255}")
 class Elsewhere(NamedTuple):
     """What a redirect leads to."""
 
-    place: Place
+    place: BucketPlace
     region: str
     refused: str = ""
     """The host that is not gone to; '' when the redirect may be followed."""
 
 
-def redirected(address: S3Address, home: Place, at: Place, region: str, response: Response) -> Elsewhere | None:
+def redirected(
+    address: S3Address, home: BucketPlace, at: BucketPlace, region: str, response: Response
+) -> Elsewhere | None:
     """Where an answer says that the bucket is; None when it says nothing new. `home` is what was configured."""
     told = response.headers.get("x-amz-bucket-region", "") or element(response, "Region")
     new_region = told if _REGION.fullmatch(told) else region
@@ -49,7 +51,7 @@ def redirected(address: S3Address, home: Place, at: Place, region: str, response
     return Elsewhere(place, new_region, refused)
 
 
-def _named(address: S3Address, at: Place, region: str, new_region: str, response: Response) -> Place:
+def _named(address: S3Address, at: BucketPlace, region: str, new_region: str, response: Response) -> BucketPlace:
     location, host = response.headers.get("location", ""), element(response, "Endpoint")
     if not address.endpoint and new_region != region:
         return address.place(new_region)
@@ -61,7 +63,7 @@ def _named(address: S3Address, at: Place, region: str, new_region: str, response
     return address.named(parts.netloc, at._replace(scheme=parts.scheme))
 
 
-def may_follow(address: S3Address, home: Place, to: Place) -> bool:
+def may_follow(address: S3Address, home: BucketPlace, to: BucketPlace) -> bool:
     """Whether requests that were meant for one place may go to another."""
     if (home.scheme, home.port) != (to.scheme, to.port):
         return False
@@ -77,7 +79,7 @@ def _server(address: S3Address, host: str) -> str:
     return host.removeprefix(f"{address.bucket}.")
 
 
-def _shown(place: Place) -> str:
+def _shown(place: BucketPlace) -> str:
     """A host as it may be printed: it is whatever somebody wrote."""
     host = f"{place.scheme}://{place.host_header}"
     return host if _HOST_SHOWN.fullmatch(place.host_header) else "(unprintable)"

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import NotFound
-from holdfast.store.address import Address
+from holdfast.store.address import StoreAddress
 from holdfast.store.byte_ranges import check_range, require_length
 from holdfast.store.credentials import CredentialSource
 from holdfast.store.object_keys import check_key, check_prefix
@@ -30,7 +30,7 @@ from holdfast.store.s3.blocking_pool import BlockingPool, run_now
 from holdfast.store.s3.bucket_address import S3Address
 from holdfast.store.s3.client import S3Client
 from holdfast.store.s3.endpoint import REDIRECTS_MAX, EndpointState
-from holdfast.store.s3.listing import PAGE_KEYS, Page
+from holdfast.store.s3.listing import PAGE_KEYS, ListingPage
 from holdfast.store.store_settings import StoreSettings
 
 CONNECT_SECONDS = 5.0
@@ -57,7 +57,7 @@ class S3Store:
     """Objects in a bucket, below a prefix."""
 
     def __init__(
-        self, address: Address, settings: StoreSettings, clock: Clock, credentials: CredentialSource | None = None
+        self, address: StoreAddress, settings: StoreSettings, clock: Clock, credentials: CredentialSource | None = None
     ) -> None:
         self._address = address
         self._settings = settings
@@ -150,7 +150,7 @@ class S3Store:
     def _delete_page(self, keys: Sequence[str]) -> None:
         self._repeat(lambda client: client.delete(keys))
 
-    def _pages(self, prefix: str, after: str | None, *, folders_only: bool) -> Iterator[Page]:
+    def _pages(self, prefix: str, after: str | None, *, folders_only: bool) -> Iterator[ListingPage]:
         token, empty = "", 0
         while True:
             page = self._page(prefix, after, token, folders_only)
@@ -162,7 +162,7 @@ class S3Store:
                 raise StoreUnavailable(f"the store's listing does not end prefix={prefix}", cause="other")
             token = page.token
 
-    def _page(self, prefix: str, after: str | None, token: str, folders_only: bool) -> Page:
+    def _page(self, prefix: str, after: str | None, token: str, folders_only: bool) -> ListingPage:
         return self._repeat(lambda client: client.page(prefix, after, token, folders_only=folders_only))
 
     def _repeat(self, verb: Verb[Result]) -> Result:

@@ -4,9 +4,9 @@
     status      how the tables are; starts no Spark
     backfill    compute a range of one table again
 
-Both ways mean the same: they make a `Call`, and `execute` does it. Data goes to stdout (a table, or with --json one
-object per run), words go to stderr. Spark is started when there is something for it to do, so what is wrong before that
-is told at once. Exit codes: 0 fine, 1 a table failed or something was refused, 2 wrong usage, 3 damage, 130 Ctrl-C.
+Both ways mean the same: they build a `CommandCall`, and `execute` runs it. Data goes to stdout (a table, or with --json
+one object per run), messages go to stderr. Spark starts only when it is needed, so earlier mistakes are reported at
+once. Exit codes: 0 fine, 1 a table failed or something was refused, 2 wrong usage, 3 damage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVERY_MIN = 0.1
 _RESERVED = ("path", "root", "topic", "topicpattern")
 
 
-class Call(NamedTuple):
+class CommandCall(NamedTuple):
     """What was asked for."""
 
     action: Action
@@ -51,7 +51,7 @@ class Call(NamedTuple):
     as_json: bool = False
 
 
-class Output(NamedTuple):
+class CommandOutput(NamedTuple):
     """Where what comes of it goes."""
 
     say: Callable[[str], None]
@@ -62,7 +62,7 @@ class Output(NamedTuple):
     """One object."""
 
 
-class Places(NamedTuple):
+class PlaceOverrides(NamedTuple):
     """What the command line says in place of the file."""
 
     root: str | None = None
@@ -105,7 +105,7 @@ def parse_bound(text: str | None) -> str | None:
     return None if text is None else text.removeprefix("run:")
 
 
-def with_places(pipeline: Pipeline, places: Places) -> Pipeline:
+def with_places(pipeline: Pipeline, places: PlaceOverrides) -> Pipeline:
     """A pipeline at the places that the command line says."""
     options = {**places.defaults, **pipeline.options, **places.options}
     changes = places.changes | ({"options": options} if options != pipeline.options else {})
@@ -115,7 +115,7 @@ def with_places(pipeline: Pipeline, places: Places) -> Pipeline:
 # -- what is done -----------------------------------------------------------------------------------------------
 
 
-def execute(pipeline: Pipeline, call: Call, output: Output, start: Callable[[], SparkSession]) -> int:
+def execute(pipeline: Pipeline, call: CommandCall, output: CommandOutput, start: Callable[[], SparkSession]) -> int:
     """Do what was asked for; returns the exit code. `start` makes the session, when it is needed."""
     if call.action == STATUS:
         return _status(pipeline, call, output)
@@ -132,7 +132,7 @@ def execute(pipeline: Pipeline, call: Call, output: Output, start: Callable[[], 
     return code
 
 
-def _work(pipeline: Pipeline, call: Call, output: Output, session: Callable[[], SparkSession]) -> int:
+def _work(pipeline: Pipeline, call: CommandCall, output: CommandOutput, session: Callable[[], SparkSession]) -> int:
     if call.action == BACKFILL:
         begin, end = parse_bound(call.begin), parse_bound(call.end)
         report = pipeline.backfill(call.table, session, begin=begin, end=end, progress=output.say)
@@ -147,7 +147,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return getattr(record, "action", "") != "table_failed"
 
 
-def _repeat(pipeline: Pipeline, call: Call, output: Output, session: Callable[[], SparkSession]) -> int:
+def _repeat(pipeline: Pipeline, call: CommandCall, output: CommandOutput, session: Callable[[], SparkSession]) -> int:
     """Run after run; the exit code is that of the last one."""
     codes = [FINE]
     assert call.every is not None
@@ -198,7 +198,7 @@ RUN_COLUMNS = ("table", "outcome", "run", "version", "rows in", "rows out", "lag
 STATUS_COLUMNS = ("table", "kind", "run", "version", "rows", "files", "bytes", "lag", "last run")
 
 
-def _show_run(report: RunReport, call: Call, output: Output, *, is_one_of_many: bool = False) -> int:
+def _show_run(report: RunReport, call: CommandCall, output: CommandOutput, *, is_one_of_many: bool = False) -> int:
     if call.as_json:
         output.emit_json(report)
     elif not is_one_of_many or any(one.outcome != "unchanged" for one in report.tables):
@@ -230,7 +230,7 @@ def _code(report: RunReport) -> int:
     return FINE if report.is_fine else REFUSED
 
 
-def _status(pipeline: Pipeline, call: Call, output: Output) -> int:
+def _status(pipeline: Pipeline, call: CommandCall, output: CommandOutput) -> int:
     tables = pipeline.status()
     if call.as_json:
         for one in tables:
@@ -249,7 +249,7 @@ def _status_row(one: TableStatus) -> tuple[object, ...]:
     return (one.name, one.kind, one.run, one.version, one.rows, one.files, one.bytes, one.lag, when)
 
 
-def _say_failure(name: str, error: str, hint: str, output: Output) -> None:
+def _say_failure(name: str, error: str, hint: str, output: CommandOutput) -> None:
     if error:
         for line in f"{name}: {error}".splitlines():
             output.say(line)
@@ -298,7 +298,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     return made
 
 
-def checked(call: Call, *, available_now: bool, refuse: Callable[[str], NoReturn]) -> Call:
+def checked(call: CommandCall, *, available_now: bool, refuse: Callable[[str], NoReturn]) -> CommandCall:
     """A call whose arguments belong together; `refuse` is told what does not."""
     if call.every is not None and available_now:
         refuse("--every and --available-now exclude each other")
@@ -311,15 +311,15 @@ def checked(call: Call, *, available_now: bool, refuse: Callable[[str], NoReturn
     return call
 
 
-def _call(given: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> Call:
+def _call(given: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> CommandCall:
     every = None if given.every is None else parse_every(given.every)
-    call = Call(given.action, tuple(given.only), every, given.table, given.begin, given.end, given.as_json)
+    call = CommandCall(given.action, tuple(given.only), every, given.table, given.begin, given.end, given.as_json)
     return checked(call, available_now=given.available_now, refuse=refuse)
 
 
-def _places(given: argparse.Namespace) -> Places:
+def _places(given: argparse.Namespace) -> PlaceOverrides:
     options = dict(map(parse_option, given.option)) | ({} if given.keyring is None else {"keyring": given.keyring})
-    found = Places(given.root, given.tables, given.reports, options)
+    found = PlaceOverrides(given.root, given.tables, given.reports, options)
     return found._replace(reports=False) if given.no_reports else found
 
 
@@ -334,8 +334,8 @@ def _start(master: str | None) -> SparkSession:
     return configure(SparkSession.builder).getOrCreate()
 
 
-def _plain() -> Output:
-    return Output(_say, _show, lambda value: _write(msgspec.json.encode(value).decode()))
+def _plain() -> CommandOutput:
+    return CommandOutput(_say, _show, lambda value: _write(msgspec.json.encode(value).decode()))
 
 
 def _say(words: str) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.suggestions import listed, meant
-from pyspark_holdfast.pipeline.command.command_line import Places, with_places
+from pyspark_holdfast.pipeline.command.command_line import PlaceOverrides, with_places
 from pyspark_holdfast.pipeline.table_definition import Table
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MODULE = "holdfast_pipeline_file"
 _INSTALL = "pip install 'holdfast-log[spark]'"
 
 
-def load_pipeline(path: Path, name: str | None, places: Places) -> Pipeline:
+def load_pipeline(path: Path, name: str | None, places: PlaceOverrides) -> Pipeline:
     """The pipeline of a file. Raises Invalid or NotFound, before anything of it has run."""
     try:
         from pyspark_holdfast.pipeline.pipeline import Pipeline

@@ -18,7 +18,7 @@ _SWEEPS = 4
 _NAME_MAX, _ABOUT_MAX = 24, 29
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """A topic or a table."""
 
     key: str
@@ -31,7 +31,7 @@ class Node(NamedTuple):
     """An id in the page."""
 
 
-def graph(nodes: Sequence[Node], edges: Sequence[tuple[str, str]], label: str) -> str:
+def graph(nodes: Sequence[GraphNode], edges: Sequence[tuple[str, str]], label: str) -> str:
     """A picture of the nodes; edges lead from what is read to who reads it."""
     known = {node.key for node in nodes}
     edges = [(a, b) for a, b in dict.fromkeys(edges) if a in known and b in known and a != b]
@@ -123,7 +123,7 @@ def _edge(way: Sequence[tuple[int, int]]) -> str:
     return f'<path d="{path.removesuffix(f"h{_WIDTH}")}"/><path class="tip" d="M{tip} {y}l-7 -3.5v7z"/>'
 
 
-def _box(node: Node, x: int, y: int) -> str:
+def _box(node: GraphNode, x: int, y: int) -> str:
     full = f"<title>{text(f'{node.name}: {node.about}')}</title>"
     round_by = _HEIGHT // 2 if node.style == "topic" else 7
     body = (

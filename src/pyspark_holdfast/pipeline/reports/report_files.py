@@ -32,14 +32,14 @@ from holdfast.arguments import path_of
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Corrupt, NotFound
 from holdfast.root.shared_stores import shared_store
-from holdfast.store.address import Address, parse_url
+from holdfast.store.address import StoreAddress, parse_url
 from holdfast.store.port import AlreadyExists, Body, StoreUnavailable
 from holdfast.store.store_settings import StoreSettings
 from pyspark_holdfast.pipeline.reports.lineage import events
 from pyspark_holdfast.pipeline.reports.report_history import (
     FORMAT,
     RUNS_MAX,
-    History,
+    RunHistory,
     superfluous,
     with_only,
     with_report,
@@ -93,7 +93,7 @@ class ReportFiles:
         if self._address.scheme != "file":
             self._store.delete([_LINEAGES + name + "l" for name in gone])
 
-    def history(self, fresh: Mapping[str, RunReport]) -> History:
+    def history(self, fresh: Mapping[str, RunReport]) -> RunHistory:
         """All runs whose reports lie here; `fresh` are those that need not be read."""
         names = self._names()
         history = with_only(self._kept_history(), set(names))
@@ -125,12 +125,12 @@ class ReportFiles:
             return None
         return found if found.format == REPORT_FORMAT else None
 
-    def _kept_history(self) -> History:
+    def _kept_history(self) -> RunHistory:
         try:
-            found = msgspec.json.decode(self._store.get(HISTORY, _HISTORY_BYTES_MAX), type=History)
+            found = msgspec.json.decode(self._store.get(HISTORY, _HISTORY_BYTES_MAX), type=RunHistory)
         except (NotFound, Corrupt, msgspec.MsgspecError, UnicodeDecodeError):  # made again from the reports
-            return History()
-        return found if found.format == FORMAT else History()
+            return RunHistory()
+        return found if found.format == FORMAT else RunHistory()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ def file_name(report: RunReport) -> str:
     return f"{moment:%Y%m%dT%H%M%S}{report.started_ms % 1000:03d}Z-{report.id}.json"
 
 
-def _address(place: str | Path) -> Address:
+def _address(place: str | Path) -> StoreAddress:
     text = str(place)
     return parse_url(text if "://" in text else str(Path(path_of(place, "a reports folder")).absolute()))
 

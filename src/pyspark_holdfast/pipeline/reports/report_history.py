@@ -17,7 +17,7 @@ IDLE_RUNS_MAX = 50
 """Of these, runs that found nothing new: one every few seconds must not push out those that did something."""
 
 
-class Point(msgspec.Struct, frozen=True, array_like=True):
+class RunPoint(msgspec.Struct, frozen=True, array_like=True):
     """One table in one run, as it is plotted."""
 
     outcome: Outcome
@@ -34,7 +34,7 @@ class RunLine(msgspec.Struct, frozen=True, array_like=True):
     started_ms: int
     seconds: float
     reason: str
-    tables: dict[str, Point]
+    tables: dict[str, RunPoint]
 
     @property
     def is_idle(self) -> bool:
@@ -42,7 +42,7 @@ class RunLine(msgspec.Struct, frozen=True, array_like=True):
         return all(point.outcome == "unchanged" for point in self.tables.values())
 
 
-class Failure(msgspec.Struct, frozen=True):
+class LastFailure(msgspec.Struct, frozen=True):
     """Why a table failed, the last time that it did."""
 
     at_ms: int
@@ -61,7 +61,7 @@ class TableNews(msgspec.Struct, frozen=True):
     """When the run began that `stood` is of."""
     stood: TableReport | None = None
     """The newest report that knows the table itself: its version, columns and inputs. A failed run may not."""
-    failure: Failure | None = None
+    failure: LastFailure | None = None
     written_ms: int = -1
     """When the last run that wrote it began to."""
 
@@ -81,7 +81,7 @@ class TableNews(msgspec.Struct, frozen=True):
         return self.report.inputs or self.known.inputs
 
 
-class History(msgspec.Struct, frozen=True):
+class RunHistory(msgspec.Struct, frozen=True):
     """All runs that are kept, by the name of their file, which begins with the time."""
 
     format: int = FORMAT
@@ -108,7 +108,7 @@ class History(msgspec.Struct, frozen=True):
             found |= {key: self.tables[key] for key in keys if key in self.tables and key not in found}
         return sorted(found.values(), key=lambda news: news.pipeline)
 
-    def points(self, news: TableNews) -> list[tuple[int, Point]]:
+    def points(self, news: TableNews) -> list[tuple[int, RunPoint]]:
         """A table over runs, oldest first: when, and what."""
         found = (self.runs[name] for name in self.names)
         name = news.report.name
@@ -117,25 +117,25 @@ class History(msgspec.Struct, frozen=True):
         ]
 
 
-def with_report(history: History, name: str, report: RunReport) -> History:
+def with_report(history: RunHistory, name: str, report: RunReport) -> RunHistory:
     """The history with one more run."""
-    points = {one.name: Point(one.outcome, one.rows_in, one.rows_out, one.lag, one.seconds) for one in report.tables}
+    points = {one.name: RunPoint(one.outcome, one.rows_in, one.rows_out, one.lag, one.seconds) for one in report.tables}
     line = RunLine(report.pipeline, report.started_ms, report.seconds, report.reason, points)
     tables = dict(history.tables)
     for one in report.tables:
         key = f"{report.pipeline}/{one.name}"
         tables[key] = _newer(tables.get(key), _news(report, one))
-    return History(runs={**history.runs, name: line}, tables=tables)
+    return RunHistory(runs={**history.runs, name: line}, tables=tables)
 
 
-def with_only(history: History, names: set[str]) -> History:
+def with_only(history: RunHistory, names: set[str]) -> RunHistory:
     """The history of these files alone; a table stays for as long as a run that is kept has it."""
     runs = {name: line for name, line in history.runs.items() if name in names}
     alive = {f"{line.pipeline}/{table}" for line in runs.values() for table in line.tables}
-    return History(runs=runs, tables={key: news for key, news in history.tables.items() if key in alive})
+    return RunHistory(runs=runs, tables={key: news for key, news in history.tables.items() if key in alive})
 
 
-def superfluous(history: History) -> list[str]:
+def superfluous(history: RunHistory) -> list[str]:
     """Files of runs that need not be kept any longer: too many idle ones, then the oldest."""
     newest_first = history.names[::-1]
     idle = [name for name in newest_first if history.runs[name].is_idle][IDLE_RUNS_MAX:]
@@ -145,7 +145,7 @@ def superfluous(history: History) -> list[str]:
 
 def _news(report: RunReport, table: TableReport) -> TableNews:
     stands = table.outcome in ("written", "unchanged")
-    failure = Failure(report.started_ms, table.error, table.hint) if table.error else None
+    failure = LastFailure(report.started_ms, table.error, table.hint) if table.error else None
     stood_ms, stood = (report.started_ms, table) if stands else (-1, None)
     written_ms = table.started_ms if table.outcome == "written" else -1
     return TableNews(report.pipeline, report.started_ms, table, stood_ms, stood, failure, written_ms)

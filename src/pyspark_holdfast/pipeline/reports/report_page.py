@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from holdfast import __version__
-from pyspark_holdfast.pipeline.reports.page_graph import Node, graph
+from pyspark_holdfast.pipeline.reports.page_graph import GraphNode, graph
 from pyspark_holdfast.pipeline.reports.page_plots import Series, bars, gathered, line, sample, spark
 from pyspark_holdfast.pipeline.reports.page_style import STYLE
 from pyspark_holdfast.pipeline.reports.page_words import (
@@ -25,7 +25,7 @@ from pyspark_holdfast.pipeline.reports.page_words import (
     text,
     whole,
 )
-from pyspark_holdfast.pipeline.reports.report_history import History, Point, RunLine, TableNews
+from pyspark_holdfast.pipeline.reports.report_history import RunHistory, RunLine, RunPoint, TableNews
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
 
 _UNFOLDED_MAX = 12
@@ -36,7 +36,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _NAMES = {"written": "written", "unchanged": "nothing new", "failed": "failed", "skipped": "skipped"}
 
 
-def page(history: History) -> str:
+def page(history: RunHistory) -> str:
     """The whole page."""
     pipelines = history.pipelines
     name = ", ".join(pipelines) or "no runs yet"
@@ -73,7 +73,7 @@ All times are UTC.</footer>
 # -- the head ---------------------------------------------------------------------------------------------------
 
 
-def _head(history: History, name: str, tables: Sequence[TableNews]) -> str:
+def _head(history: RunHistory, name: str, tables: Sequence[TableNews]) -> str:
     lines = [history.runs[one] for one in history.names]
     if not lines:
         return f"<h1>{text(name)}</h1><p class='soft'>Reports appear here after the first run.</p>"
@@ -106,7 +106,7 @@ def _lag_rows(news: TableNews) -> int:
 def _picture(tables: Sequence[TableNews]) -> str:
     if not tables:
         return ""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, GraphNode] = {}
     edges: list[tuple[str, str]] = []
     own = {(one.pipeline, one.report.name) for one in tables}
     for news in tables:
@@ -117,13 +117,13 @@ def _picture(tables: Sequence[TableNews]) -> str:
                 else (f"{one.kind} {one.place} {one.name}")
             )
             if not source.startswith("own "):
-                nodes.setdefault(source, Node(source, one.name, one.kind, "topic"))
+                nodes.setdefault(source, GraphNode(source, one.name, one.kind, "topic"))
             edges.append((source, _key(news.pipeline, news.report.name)))
     for news in tables:
         found = _key(news.pipeline, news.report.name)
         about = f"{news.report.kind}, {counted(news.known.rows, 'row')}"
         style = "failed" if news.is_failing else "fine"
-        nodes[found] = Node(found, news.report.name, about, style, anchor(f"{news.pipeline}/{news.report.name}"))
+        nodes[found] = GraphNode(found, news.report.name, about, style, anchor(f"{news.pipeline}/{news.report.name}"))
     drawn = graph(list(nodes.values()), edges, "What each table reads")
     return (
         f'<section aria-labelledby="lineage"><h2 id="lineage">What each table reads</h2>'
@@ -138,7 +138,7 @@ def _key(pipeline: str, name: str) -> str:
 # -- the tables -------------------------------------------------------------------------------------------------
 
 
-def _overview(history: History, tables: Sequence[TableNews]) -> str:
+def _overview(history: RunHistory, tables: Sequence[TableNews]) -> str:
     several = len(history.pipelines) > 1
     heads = [
         "Table",
@@ -162,7 +162,7 @@ def _overview(history: History, tables: Sequence[TableNews]) -> str:
     )
 
 
-def _row(history: History, news: TableNews, several: bool) -> str:
+def _row(history: RunHistory, news: TableNews, several: bool) -> str:
     one, points = news.known, history.points(news)
     label = f"rows out over the last runs of {news.report.name}"
     cells = [
@@ -199,7 +199,7 @@ def _right(is_number: bool) -> str:
 # -- one table --------------------------------------------------------------------------------------------------
 
 
-def _cards(history: History, tables: Sequence[TableNews]) -> str:
+def _cards(history: RunHistory, tables: Sequence[TableNews]) -> str:
     if not tables:
         return ""
     is_folded = len(tables) > _UNFOLDED_MAX
@@ -207,7 +207,7 @@ def _cards(history: History, tables: Sequence[TableNews]) -> str:
     return f'<section aria-labelledby="each"><h2 id="each">Each table over its runs</h2>\n{drawn}</section>'
 
 
-def _card(history: History, news: TableNews, is_folded: bool) -> str:
+def _card(history: RunHistory, news: TableNews, is_folded: bool) -> str:
     one = news.known
     identity = anchor(f"{news.pipeline}/{one.name}")
     said = f'<p class="said soft">{text(_description(news))}</p>' if _description(news) else ""
@@ -241,12 +241,12 @@ def _failure(news: TableNews) -> str:
     return f'{note}<details><summary>Last failed {when}</summary><div class="error past">{body}</div></details>'
 
 
-def _plots(news: TableNews, points: Sequence[tuple[int, Point]]) -> str:
+def _plots(news: TableNews, points: Sequence[tuple[int, RunPoint]]) -> str:
     bad = {at: point.outcome in ("failed", "skipped") for at, point in points}
     rows = [sample(at, point.rows_in, point.rows_out, is_bad=bad[at]) for at, point in points]
     lags = [sample(at, point.lag, is_bad=bad[at]) for at, point in points]
     times = [sample(at, point.seconds, is_bad=bad[at]) for at, point in points]
-    last = points[-1][1] if points else Point("unchanged", 0, 0, 0, 0.0)
+    last = points[-1][1] if points else RunPoint("unchanged", 0, 0, 0, 0.0)
     unit = "versions" if news.inputs and all(one.kind == "table" for one in news.inputs) else "rows"
     name = news.report.name
     return (
@@ -320,7 +320,7 @@ def _folded(summary: str, heads: Sequence[str], numbers: Collection[str], rows: 
 # -- the runs ---------------------------------------------------------------------------------------------------
 
 
-def _runs(history: History) -> str:
+def _runs(history: RunHistory) -> str:
     names = history.names[::-1][:_RUNS_SHOWN]
     if not names:
         return ""

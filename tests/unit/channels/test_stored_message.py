@@ -10,9 +10,9 @@ from tests.unit.channels.wire_data import damaged, messages
 
 from holdfast import Keyring
 from holdfast.channels.channel_settings import ChannelSettings
-from holdfast.channels.keeping.snapshot import Buffered
+from holdfast.channels.keeping.snapshot import BufferedMessage
 from holdfast.channels.keeping.storage import store_message
-from holdfast.channels.keeping.written import Written
+from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.protocol.machine import step
 from holdfast.channels.protocol.state import ChannelState, Rules
 from holdfast.channels.protocol.steps import Receive, Send
@@ -33,7 +33,7 @@ def causes_of(message: SdsMessage) -> bytes:
     return entry_fields(b"\x1a", message.causal_history, empty_ids=True)
 
 
-def check(message: SdsMessage, written: Written) -> None:
+def check(message: SdsMessage, written: StoredMessage) -> None:
     """What is cut out says what the message says."""
     assert NIM.decode(written.stored) == message.without_bloom()
     causes = written.causes()
@@ -131,7 +131,7 @@ def test_of_a_message_that_waited_the_first_one_counts_and_not_the_bytes_of_anot
     """Else what is kept would not be what was delivered."""
     state = ChannelState(Rules(ROOM, "alice", NIM, ChannelSettings()))
     first = message("b2", "b1")
-    state.buffer(Buffered(first, ("b1",), NOW))
+    state.buffer(BufferedMessage(first, ("b1",), NOW))
     state.mark(state.met, "b1")
     forged, written = NIM.read(NIM.encode(SdsMessage("b2", ROOM, 1, b"forged", "eve")))
     assert written is not None

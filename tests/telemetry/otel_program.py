@@ -1,4 +1,4 @@
-"""A program that appends, reads, seals, ships and restores with OpenTelemetry set up, as `test_told` starts it.
+"""A program that appends, reads, seals, ships and restores with OpenTelemetry set up, as `test_otel` starts it.
 
 OpenTelemetry takes one provider per process, so each case is a process of its own. Prints what was told, as JSON.
 """

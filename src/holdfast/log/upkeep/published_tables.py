@@ -46,7 +46,7 @@ class TableStats(msgspec.Struct, frozen=True):
     """Topics whose tables are not up to date, and why."""
 
 
-class KeptTables:
+class PublishedTables:
     """The tables of one open log."""
 
     def __init__(self, context: LogContext) -> None:
@@ -75,7 +75,7 @@ class KeptTables:
             return
         if self._journal.signer is not None:
             if self._settings.publish.delta:
-                self._tell("", "an encrypted log cannot be published: nobody else can decrypt its topics")
+                self._tell("", "an encrypted log cannot be published: no other reader can decrypt its topics")
             return
         self._thread = Thread(target=self._work, name="holdfast-tables", daemon=True)
         self._thread.start()

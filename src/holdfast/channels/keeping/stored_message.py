@@ -12,7 +12,7 @@ import msgspec
 NO_FILTER = b"\x32\x00"
 
 
-class Written(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as it is stored, and where in that its causes are.
 
     The filter is cut out at once: it is most of a message, and commits that wait would hold far more than they say.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import Invalid
 from holdfast.model.segment import SegmentFacts
 from holdfast.process_lifetime import Threads
-from holdfast.segments.file.footer import Footer, Group
+from holdfast.segments.file.footer import Footer, RowGroupStatistics
 from holdfast.segments.file.hashing_sink import HashingSink
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX
 
@@ -27,11 +27,11 @@ GROUPS_MAX = 50_000
 """Row groups of one file; readers refuse more."""
 
 
-class GroupFile:
+class RowGroupFile:
     """One new file; `settings` are Parquet's."""
 
     def __init__(self, path: Path, schema: pa.Schema, settings: dict[str, Any]) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[RowGroupStatistics] = []
         """The row groups so far."""
         self._helper = Threads(1, "holdfast-segment")
         try:
@@ -56,7 +56,7 @@ class GroupFile:
         """Do something in the helper thread, while a row group is encoded."""
         return self._helper.submit(work)
 
-    def write(self, table: pa.Table, about: Group) -> None:
+    def write(self, table: pa.Table, about: RowGroupStatistics) -> None:
         """The next row group."""
         if len(self.groups) == GROUPS_MAX:
             raise Invalid(f"a segment has too many row groups max={GROUPS_MAX}", hint="make row groups larger")

@@ -11,7 +11,7 @@ import struct
 
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.journal.journal import Journal
-from holdfast.model.trusted_time import Known
+from holdfast.model.trusted_time import TimeCheckpoint
 
 _SPACE = "time"
 _KEY = b"known"
@@ -21,7 +21,7 @@ _INTERVAL_S = 3600.0
 logger = logging.getLogger("holdfast")
 
 
-class KeptTime:
+class TimeKeeper:
     """A chore of the log's owner; of one thread at a time."""
 
     def __init__(self, journal: Journal) -> None:
@@ -60,4 +60,4 @@ def recall(journal: Journal) -> None:
         return
     for key, time_us, body in items:
         if key == _KEY and len(body) == _JUMP.size:
-            journal.trusted_time.recall(Known(time_us, *_JUMP.unpack(body)))
+            journal.trusted_time.recall(TimeCheckpoint(time_us, *_JUMP.unpack(body)))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import holdfast
 from holdfast import publish_tables, unpublish_tables
 from holdfast.cli.program import program
-from holdfast.log.upkeep import kept_tables
+from holdfast.log.upkeep import published_tables
 from tests.publish.test_delta_table import fill
 from tests.publish.worlds import World, delta_rows, log_folder
 
@@ -159,7 +159,7 @@ def test_a_defect_in_publishing_stops_neither_retention_nor_sealing(tmp_path: Pa
     def broken(self: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(kept_tables.KeptTables, "_publisher", broken)
+    monkeypatch.setattr(published_tables.PublishedTables, "_publisher", broken)
     for _ in range(4):
         fill(world, rows=2, partitions=1)
     assert world.log.retain().dry_run is False
@@ -176,7 +176,7 @@ def test_an_encrypted_log_says_that_it_cannot_be_published(tmp_path: Path):
 
 def test_a_log_that_publishes_nothing_starts_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a table and without the setting, nothing is written and nothing is loaded when it is closed."""
-    monkeypatch.setattr(kept_tables.KeptTables, "_publisher", lambda self: pytest.fail("it looked"))
+    monkeypatch.setattr(published_tables.PublishedTables, "_publisher", lambda self: pytest.fail("it looked"))
     world = World(tmp_path)
     fill(world)
     world.close()

@@ -1,12 +1,12 @@
-"""Rows that are durable in a file of groups and reach the database later, many groups in one transaction.
+"""Rows that are durable in a group file and not yet folded into the database, many groups in one transaction.
 
-Whoever reads takes them for stored: entries follow those that are in the database, and what the log's own row and the
-heads are by then follows from the entries. An owner's are added by the writer's thread alone, group after group, and
-replaced by an empty set once the database has them. Readers of other threads take the set *before* they look into the
-database: so an entry is in one of the two at least, and one that is in both is the same.
+Readers take them for stored: entries follow those in the database, and the current log row and heads follow from the
+entries. The owner's are added by the writer's thread alone, group after group, and replaced by an empty set once the
+database has them. Readers in other threads take the set *before* they read the database: so an entry is in at least one
+of the two, and one that is in both is the same.
 
-Row and heads have no stamps here until somebody who has the keys gives them some: the owner, before the database gets
-them; whoever opens the log, after the groups are proved (`proved_groups`).
+Row and heads have no stamps here until a holder of the keys adds them: the owner, before the database gets them; the
+process that opens the log, after the groups are proved (`proved_groups`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Sequence
 from holdfast.errors import Corrupt
 from holdfast.journal.groups.group_frame import FrameProof
 from holdfast.model.control_rows import HeadRow, LogRow, SessionRow
-from holdfast.model.entry import FiledEntry
+from holdfast.model.entry import GroupFileEntry
 
 
-class LateRows:
+class UnfoldedRows:
     """What the database does not have yet."""
 
     __slots__ = ("_by_partition", "damage", "entries", "groups", "heads", "proofs", "session_total", "sessions")
@@ -32,7 +32,7 @@ class LateRows:
         """By their names; None: it is gone."""
         self.session_total: tuple[int, bytes] | None = None
         """How many sessions there are, and what they add up to, where that has changed."""
-        self.entries: list[FiledEntry] = []
+        self.entries: list[GroupFileEntry] = []
         """In the order of commits."""
         self.proofs: list[FrameProof] = []
         """Of each group, for whoever found them in files; an owner has no need to prove its own."""
@@ -40,9 +40,9 @@ class LateRows:
         """Why there may be more groups that cannot be read."""
         self.heads: dict[int, HeadRow] = {}
         """Heads with their stamps, as far as they have some."""
-        self._by_partition: dict[int, list[FiledEntry]] = {}
+        self._by_partition: dict[int, list[GroupFileEntry]] = {}
 
-    def add(self, group: int, entries: Sequence[FiledEntry]) -> None:
+    def add(self, group: int, entries: Sequence[GroupFileEntry]) -> None:
         """One more group; readers see its entries from now on."""
         self.entries += entries
         for entry in entries:
@@ -59,9 +59,9 @@ class LateRows:
         self.sessions.update((session.name, session) for session in rows)
         self.session_total = total or self.session_total
 
-    def copy(self) -> LateRows:
+    def copy(self) -> UnfoldedRows:
         """The same, to be added to while others read this one."""
-        other = LateRows()
+        other = UnfoldedRows()
         other.groups, other.damage = self.groups, self.damage
         other.heads, other.entries, other.sessions = dict(self.heads), list(self.entries), dict(self.sessions)
         other.session_total, other.proofs = self.session_total, list(self.proofs)
@@ -99,12 +99,12 @@ class LateRows:
             next_offset=last.first + last.count, link=last.digest, key_epoch=last.key_epoch, stamp=b""
         )
 
-    def last(self, partition_id: int) -> FiledEntry | None:
+    def last(self, partition_id: int) -> GroupFileEntry | None:
         """The newest entry of a partition."""
         found = self._by_partition.get(partition_id)
         return found[-1] if found else None
 
-    def overlapping(self, partition_id: int, start: int, end: int) -> list[FiledEntry]:
+    def overlapping(self, partition_id: int, start: int, end: int) -> list[GroupFileEntry]:
         """The entries of a partition that overlap start..end, in order."""
         found = self._by_partition.get(partition_id)
         if not found:
@@ -112,10 +112,10 @@ class LateRows:
         at = max(0, bisect_right(found, start, key=_first) - 1)
         return [entry for entry in found[at:] if entry.first < end and entry.first + entry.count > start]
 
-    def after(self, seq: int) -> Iterator[FiledEntry]:
+    def after(self, seq: int) -> Iterator[GroupFileEntry]:
         """The entries behind a sequence number."""
         return (entry for entry in tuple(self.entries) if entry.seq > seq)
 
 
-def _first(entry: FiledEntry) -> int:
+def _first(entry: GroupFileEntry) -> int:
     return entry.first

@@ -1,10 +1,10 @@
-"""The one thread that looks after a log's executions: timers that are due, messages, schedules, retention.
+"""The background thread of a log's executions: due timers, messages, schedules, retention.
 
-Whoever has something to look after says what and how often (`every`); the thread is started by the first one. A task
-runs in no other thread and never beside another; one that fails is logged and comes again at its next time. A task that
-finds no end delays the others, so each does a bounded piece of its work at a time.
+Each task is registered with its interval (`every`); the first one starts the thread. A task runs in no other thread and
+never concurrently with another; one that fails is logged and runs again at its next time. A task that takes long
+delays the others, so each does a bounded piece of its work at a time.
 
-Pauses are real time, whatever clock the log was given: a clock that is set by hand must not stop the looking.
+Pauses use real time, whatever clock the log has: a manual clock must not stop the background work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Duty:
         self.due = due
 
 
-class Attendant:
+class Background:
     """Runs what has been registered until it is stopped."""
 
     def __init__(self) -> None:

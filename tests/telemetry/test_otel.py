@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from holdfast.telemetry import metric_list, otel_metrics, spans
-from tests.telemetry.told_program import SECRET
+from tests.telemetry.otel_program import SECRET
 
 pytestmark = pytest.mark.disk
 
 
 def told(directory: Path, case: str) -> dict[str, Any]:
-    command = [sys.executable, "-W", "error", "-m", "tests.telemetry.told_program", str(directory / "log"), case]
+    command = [sys.executable, "-W", "error", "-m", "tests.telemetry.otel_program", str(directory / "log"), case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -26,11 +26,11 @@ from holdfast.errors import Closed, Corrupt
 from holdfast.journal.groups.group_files import NUMBER_MAX, GroupFiles
 from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, encoded, padded
 from holdfast.journal.groups.group_scan import GroupScan
-from holdfast.journal.groups.group_writer import GroupWriter, Held, fence
-from holdfast.journal.groups.late_rows import LateRows
+from holdfast.journal.groups.group_writer import GroupFileEntries, GroupWriter, fence
+from holdfast.journal.groups.unfolded_rows import UnfoldedRows
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
-from holdfast.model.entry import Entry, FiledEntry
+from holdfast.model.entry import Entry, GroupFileEntry
 from holdfast.shared_number import SharedNumber
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOVED_MAX = 2**20
 """Bodies of so many bytes are moved into the database when a log is closed: it is all there is to a small one then."""
 
 
-class FiledGroups:
+class GroupFileStore:
     """The groups of one log that are in files alone."""
 
     def __init__(self, backend: SqliteBackend) -> None:
@@ -52,7 +52,7 @@ class FiledGroups:
         self._scan = GroupScan(GroupFiles(backend.path))
         self._scanning = RLock()
         self.files = self._scan.files
-        self.late = LateRows()
+        self.late = UnfoldedRows()
         """Of an owner: what the database does not have yet. Whoever only reads asks for what is `found`."""
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
@@ -81,7 +81,7 @@ class FiledGroups:
         heard = self.heard()
         return (0, 0) if heard is None else (heard.of, heard.value)
 
-    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> LateRows:
+    def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> UnfoldedRows:
         """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
 
         The owner may have given a file away after that began. So where something is missing it begins anew.
@@ -102,13 +102,13 @@ class FiledGroups:
         """Refuse a call of a thread that was interrupted while it looked for what is in files alone."""
         refuse_second(self._scanning)
 
-    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> LateRows:
+    def _look(self, connection: apsw.Connection, durable: tuple[int, int] = (0, 0)) -> UnfoldedRows:
         try:
             row = connection.execute(NEXT_PLACE).fetchone()
         except (apsw.SQLError, apsw.CorruptError):  # damaged, as others will find
-            return LateRows()
+            return UnfoldedRows()
         if row is None or [type(value) for value in row] != [bytes, int, int, int, int]:
-            return LateRows()
+            return UnfoldedRows()
         with once(self._scanning):
             self.files.log_id, epoch, groups, file, position = row
             # Groups that the database does not have are of the owner that it names: the next one begins with a commit.
@@ -153,7 +153,7 @@ class FiledGroups:
         """Prepare to write files of this owner's own; what earlier ones left and nobody needs is removed."""
         with self._backend.translated():
             sql = f"SELECT file, count(*), sum(size) FROM entries WHERE {_FILED} GROUP BY file"
-            live = {number: Held(*held) for number, *held in self._backend.connection.execute(sql)}
+            live = {number: GroupFileEntries(*held) for number, *held in self._backend.connection.execute(sql)}
         self._epoch, self._durable, self.files.log_id = row.epoch, row.groups, row.log_id
         self._base = row.stamp
         self.writer = GroupWriter(
@@ -223,7 +223,7 @@ class FiledGroups:
         filed = []
         for entry in entries:
             size = len(entry.body)
-            filed.append(FiledEntry(*entry[:12], entry.schema, file, at, size))
+            filed.append(GroupFileEntry(*entry[:12], entry.schema, file, at, size))
             at += size
         self.late.add(group, filed)
         if sessions is not None:
@@ -264,7 +264,7 @@ class FiledGroups:
         if self._next_base is not None:
             self._base = self._next_base
         if self.late.groups:
-            self.late = LateRows()
+            self.late = UnfoldedRows()
 
     def fold(self, row: LogRow) -> None:
         """Bring what is in files alone into the database, with this row; durable with the next commit there."""
@@ -317,11 +317,11 @@ class FiledGroups:
 
     def trimmed(self, bodies: Sequence[tuple[int, int]]) -> None:
         """Bodies left these files, each of so many bytes (0: it was in none), durably."""
-        gone: dict[int, Held] = {}
+        gone: dict[int, GroupFileEntries] = {}
         for file, size in bodies:
             if file:
-                before = gone.get(file, Held(0, 0))
-                gone[file] = Held(before.entries + 1, before.bytes + size)
+                before = gone.get(file, GroupFileEntries(0, 0))
+                gone[file] = GroupFileEntries(before.entries + 1, before.bytes + size)
         if gone and self.writer is not None:
             self.writer.trimmed(gone)
             self.remains = self.writer.nearly_empty()

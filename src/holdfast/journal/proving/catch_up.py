@@ -16,10 +16,10 @@ from _thread import RLock
 from collections.abc import Callable
 
 from holdfast.caller import refuse_second
-from holdfast.journal.backend import Backend, Tables
-from holdfast.journal.proving.proofs import Stamped
+from holdfast.journal.backend import Backend, ControlTables
+from holdfast.journal.proving.proofs import StampedRow
 from holdfast.journal.proving.proved_groups import ProvedGroups
-from holdfast.journal.proving.recovery import Recovered
+from holdfast.journal.proving.recovery import RecoveredState
 from holdfast.journal.state.journal_state import JournalState
 from holdfast.journal.state.partition import Partition
 from holdfast.model.control_rows import HeadRow, LogRow, PolicyRow, SchemaRow, ShipmentRow, TopicRow, WatermarkRow
@@ -32,14 +32,14 @@ class _Doubt(Exception):
     """Something does not fit: recover the whole."""
 
 
-class TakingUp:
+class CatchUp:
     """Keeps the state of a journal that another process owns up to date; any thread may ask, one lock guards it all."""
 
     def __init__(
         self,
         backend: Backend,
         state: JournalState,
-        recover: Callable[[], Recovered],
+        recover: Callable[[], RecoveredState],
         *,
         is_damaged: bool,
         hears_owner: bool,
@@ -102,11 +102,11 @@ class TakingUp:
         self._state.row = recovered.row
         self._seen = {_EVERYTHING: recovered.row.groups}
 
-    def _prove(self, row: Stamped) -> None:
+    def _prove(self, row: StampedRow) -> None:
         if not self._state.vault.verify(row.key_epoch, row.message(), row.stamp):
             raise _Doubt
 
-    def _prove_log(self, tables: Tables, row: LogRow) -> None:
+    def _prove_log(self, tables: ControlTables, row: LogRow) -> None:
         """Prove the log's own row; where groups are in files alone: the one in the database, then those groups."""
         stored, late = tables.stored_log_row(), tables.late
         if not late.proofs or stored is None:
@@ -120,14 +120,14 @@ class TakingUp:
             raise _Doubt
         self._groups = proved
 
-    def _prove_head(self, tables: Tables, head: HeadRow) -> None:
+    def _prove_head(self, tables: ControlTables, head: HeadRow) -> None:
         """Prove a head; one that follows from groups in files is proved with them."""
         if not (tables.late.proofs and head.partition_id in tables.late.partitions):
             self._prove(head)
 
     # -- topics, schemas, policies ------------------------------------------------------------------------
 
-    def _take_catalog(self, tables: Tables) -> LogRow:
+    def _take_catalog(self, tables: ControlTables) -> LogRow:
         topics, before, row = self._state.topics, self._state.row, tables.log_row()
         if row is None or self._is_damaged:
             raise _Doubt
@@ -147,14 +147,14 @@ class TakingUp:
         topics.shipping, self._state.row = shipping, row
         return row
 
-    def _added(self, tables: Tables) -> list[TopicRow]:
+    def _added(self, tables: ControlTables) -> list[TopicRow]:
         topics = self._state.topics
         added = tables.rows("topics", TopicRow, "WHERE id>? ORDER BY id", max(topics.ids.values(), default=0))
         for topic in added:
             self._prove(topic)
         return added
 
-    def _take_schemas(self, tables: Tables, added: list[TopicRow]) -> None:
+    def _take_schemas(self, tables: ControlTables, added: list[TopicRow]) -> None:
         """Versions of schemas before the topics, and rows, that have them: others may be reading."""
         topics = self._state.topics
         names = {number: name for name, number in topics.ids.items()} | {topic.id: topic.name for topic in added}
@@ -171,7 +171,7 @@ class TakingUp:
         for topic in added:
             self._adopt(tables, topic)
 
-    def _adopt(self, tables: Tables, topic: TopicRow) -> None:
+    def _adopt(self, tables: ControlTables, topic: TopicRow) -> None:
         heads = {head.number: head for head in tables.heads("WHERE topic_id=? ORDER BY number", topic.id)}
         if list(heads) != list(range(topic.partitions)) or topic.name in self._state.topics.partitions:
             raise _Doubt
@@ -187,7 +187,7 @@ class TakingUp:
         path = str(self._backend.path)
         self._state.topics.adopt(topic, heads, marks, topic.partitions, path, shipments)
 
-    def _take_policies(self, tables: Tables) -> None:
+    def _take_policies(self, tables: ControlTables) -> None:
         topics = self._state.topics
         names = {number: name for name, number in topics.ids.items()}
         for policy in tables.rows("policies", PolicyRow, "ORDER BY topic_id"):
@@ -200,7 +200,7 @@ class TakingUp:
 
     # -- partitions ---------------------------------------------------------------------------------------
 
-    def _take_partitions(self, tables: Tables, topic: str) -> None:
+    def _take_partitions(self, tables: ControlTables, topic: str) -> None:
         topics = self._state.topics
         known = topics.by_id
         ids = list(known) if topic == _EVERYTHING else [part.id for part in topics.partitions.get(topic, ())]

@@ -15,7 +15,7 @@ from holdfast.errors import Corrupt
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import documents
 from holdfast.segments.manifest.manifest_documents import expired_document
-from holdfast.shipping.ownership.fence import Asking
+from holdfast.shipping.ownership.fence import RepeatedRequests
 from holdfast.shipping.refill.partition_gaps import PartitionGaps, examine, is_newest, newest_file, newest_key
 from holdfast.shipping.refill.store_loss import REBUILD, LostSpan, StoreForgot
 from holdfast.shipping.remote_store import Remote
@@ -29,11 +29,15 @@ _AT_ONCE = 16
 logger = logging.getLogger("holdfast.shipping")
 
 
-class Refilling:
+class StoreRefill:
     """Compares the partitions of one log with its store, and puts back what is missing."""
 
     def __init__(
-        self, context: ShippingContext, asking: Asking, remote: Remote, put: Callable[[str, Body], Awaitable[None]]
+        self,
+        context: ShippingContext,
+        asking: RepeatedRequests,
+        remote: Remote,
+        put: Callable[[str, Body], Awaitable[None]],
     ) -> None:
         self._journal = context.journal
         self._manifest = context.manifest

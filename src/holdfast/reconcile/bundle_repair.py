@@ -24,7 +24,7 @@ from holdfast.model.segment import Segment
 from holdfast.reconcile.rewritten_files import RewrittenFiles
 from holdfast.reconcile.store_objects import StoreObjects
 from holdfast.root.objects import documents
-from holdfast.root.objects.documents import IntentDocument, RewriteDocument, Rewritten, SegmentDocument
+from holdfast.root.objects.documents import IntentDocument, RewriteDocument, RewrittenFile, SegmentDocument
 from holdfast.root.rewrites import InEffect
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.segments.manifest.long_files import LongFile
@@ -49,10 +49,10 @@ def remake(objects: StoreObjects, partition: Partition, lost: LongFile, rewritte
 
 def _written(
     objects: StoreObjects, partition: Partition, lost: LongFile, slot: int, path: Path, nonce: str
-) -> Rewritten | None:
+) -> RewrittenFile | None:
     """The file, written here from the log's own and proved; None where one of those is missing or damaged."""
     # Only now: compaction needs Arrow.
-    from holdfast.compaction.compaction_plan import Run
+    from holdfast.compaction.compaction_plan import FileRun
     from holdfast.compaction.run_rewrite import rewrite
 
     manifest = objects.manifest
@@ -65,7 +65,7 @@ def _written(
     if (files[0].segment.number, files[-1].upto) != (lost.row.number, lost.upto):
         return None  # what is here was joined in another way, and is no part of it
     try:
-        return rewrite(Run(tuple(files)), path, partial(_opened, manifest), nonce, cancelled=lambda: False)
+        return rewrite(FileRun(tuple(files)), path, partial(_opened, manifest), nonce, cancelled=lambda: False)
     except (FileNotFoundError, Corrupt):
         return None
 
@@ -91,7 +91,7 @@ def _slot(rewritten: RewrittenFiles, lost: LongFile) -> int:
 
 
 def _swapped_in(
-    objects: StoreObjects, lost: LongFile, number: int, output: Rewritten, path: Path, nonce: str
+    objects: StoreObjects, lost: LongFile, number: int, output: RewrittenFile, path: Path, nonce: str
 ) -> str | None:
     """Announce, upload, swap in; None where somebody else was faster."""
     segment, now_us, claim = output.segment, objects.journal.clock.now_us(), objects.claim()

@@ -77,7 +77,7 @@ class StepRecord(msgspec.Struct, gc=False, eq=False):
         return bool(self.version or self.timer_fired or self.signal)
 
 
-class Recorded:
+class ExecutionRecord:
     """The journal of one execution as it was when it was opened; what is written later is `add`ed."""
 
     def __init__(self, blocks: Sequence[Block] = ()) -> None:

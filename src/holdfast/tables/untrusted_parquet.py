@@ -39,7 +39,7 @@ Fetch = Callable[[int, int], bytes]
 """So many bytes from a place of the file."""
 
 
-class Written(NamedTuple):
+class ParquetProfile(NamedTuple):
     """How a kind of file is written: all others are refused."""
 
     settings: Callable[[pa.Schema], dict[str, Any]]
@@ -70,13 +70,13 @@ def _is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-DATA_FILE = Written(parquet_settings, ZSTD)
+DATA_FILE = ParquetProfile(parquet_settings, ZSTD)
 
 
-class WeighedFile:
+class UntrustedFile:
     """One file."""
 
-    def __init__(self, path: str, size: int, fetch: Fetch, written: Written = DATA_FILE) -> None:
+    def __init__(self, path: str, size: int, fetch: Fetch, written: ParquetProfile = DATA_FILE) -> None:
         """`path` is where it lies, for errors."""
         self._path = path
         self._fetch = fetch
@@ -166,5 +166,5 @@ def _schema(found: Outline) -> pa.Schema:
 
 
 @lru_cache(64)
-def _model(schema: pa.Schema, written: Written) -> Model:
+def _model(schema: pa.Schema, written: ParquetProfile) -> Model:
     return Model(schema, written.settings(schema), (written.codec,))
