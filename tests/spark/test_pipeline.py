@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,20 @@ from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid, NotFound
 from pyspark_holdfast.pipeline import Pipeline, RunReport, keyed, read_table, table, topic
 from pyspark_holdfast.pipeline.builtin import health
-from tests.spark.shop import COLUMNS, SCHEMA, TABLES, Shop, expected, in_order, large, latest, order, paid, some_orders
+from tests.spark.shop import (
+    COLUMNS,
+    SCHEMA,
+    TABLES,
+    Shop,
+    expected,
+    in_order,
+    large,
+    latest,
+    order,
+    paid,
+    some_orders,
+    totals,
+)
 from tests.store import shipped_logs
 from tests.store.servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
@@ -225,6 +239,18 @@ def test_another_log_under_the_same_name_is_refused(spark: SparkSession, shop: S
     assert "of another kind" in report.tables[0].error
     report = Pipeline("other", root=shop.root, tables=shop.tables, of=[paid], reports=False).run(no_spark)
     assert "belongs to pipeline 'shop'" in report.tables[0].error
+
+
+def test_a_root_that_has_less_than_a_table_has_read_is_refused(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """An older copy: rows do not go from tables that read all of it, either."""
+    shop.sell([order(1)])
+    copytree(shop.root, tmp_path / "older")
+    shop.sell([order(2)])
+    assert shop.pipeline(paid, totals).run(spark).is_fine
+    shop.root.rename(tmp_path / "newer")
+    (tmp_path / "older").rename(shop.root)
+    for one in shop.pipeline(paid, totals).run(no_spark).tables:
+        assert "the table has read more than the root has" in one.error, one.name
 
 
 def test_a_signal_lets_the_table_at_work_come_to_its_commit(spark: SparkSession, shop: Shop) -> None:

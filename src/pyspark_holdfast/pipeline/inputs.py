@@ -127,7 +127,7 @@ class Inputs:
             raise NotYet(f"waiting for topic {name!r}: it is not at the root yet{meant(name, known)}")
         _require(source, before, topics.root.log)
         read = None if before is None else {int(part): mark for part, mark in before.marks.items()}
-        spans = topics.all_of(name) if source.is_whole else topics.new(name, read)
+        spans = topics.all_of(name, read) if source.is_whole else topics.new(name, read)
         return self.of_spans(source, before, spans)
 
     tables_known: Sequence[str] = ()

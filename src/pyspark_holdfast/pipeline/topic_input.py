@@ -126,17 +126,18 @@ class Topics:
 
         Marks never go back. Another process may have read further than what this run saw when it began.
         """
-        ends = self.ends(name)
         if read is None:
-            begins = self.begins(name)
+            ends, begins = self.ends(name), self.begins(name)
         else:
             first = self._topic(name).first_offset
-            begins = {part: read.get(part, first) for part in {*ends, *read}}
-            if any(begin > ends.get(part, 0) for part, begin in begins.items()):
-                ends = self._caught_up(name, begins)
+            begins = {part: read.get(part, first) for part in {*self.ends(name), *read}}
+            ends = self._ends_behind(name, begins)
         return {part: (begin, max(begin, ends.get(part, begin))) for part, begin in sorted(begins.items())}
 
-    def _caught_up(self, name: str, read: Mapping[int, int]) -> dict[int, int]:
+    def _ends_behind(self, name: str, read: Mapping[int, int]) -> dict[int, int]:
+        """How far each partition is settled; raises Invalid where a table has read further than that."""
+        if all(begin <= self.ends(name).get(part, 0) for part, begin in read.items()):
+            return self.ends(name)
         ends = self.settled(name)
         for part, begin in sorted(read.items()):
             if begin > ends.get(part, 0):
@@ -147,10 +148,10 @@ class Topics:
                 )
         return ends
 
-    def all_of(self, name: str) -> Spans:
-        """Everything that is left and settled."""
-        begins = self.begins(name)
-        return {part: (min(begins.get(part, end), end), end) for part, end in self.ends(name).items()}
+    def all_of(self, name: str, read: Mapping[int, int] | None) -> Spans:
+        """Everything that is left and settled; what a table has read before is among it, or was removed on purpose."""
+        begins, ends = self.begins(name), self._ends_behind(name, read or {})
+        return {part: (min(begins.get(part, end), end), end) for part, end in ends.items()}
 
     def frame(self, spark: SparkSession, name: str, options: Mapping[str, str], spans: Spans) -> DataFrame:
         """The rows of these spans; or, with the option emit, what manifests tell of them."""
