@@ -90,6 +90,7 @@ TAKEN: dict[str, Made] = {
     "select": lambda new, _: new.select("id", (F.col("v") * 2).alias("v"), F.col("s").alias("t")),
     "where": lambda new, _: new.where("v > 1 OR v IS NULL"),
     "explode": lambda new, _: new.withColumn("e", F.explode(F.split("s", " "))),
+    "pipes": _sql("FROM NEW |> WHERE v > 1 |> EXTEND id + 1 AS next |> SELECT id, next"),
     "explode nothing": lambda new, _: new.select("*", F.posexplode_outer(F.expr("IF(v > 2, array(v), null)"))),
     "lateral view": _sql("SELECT * FROM NEW LATERAL VIEW explode(array(id, v)) e AS x"),
     "melt": lambda new, _: new.melt(["id"], ["g", "v"], "what", "n"),
@@ -239,6 +240,7 @@ DIFFERS: dict[str, tuple[Made, str, str]] = {
                             "monotonically_increasing_id", "column of the record"),
     "ids": (lambda new, _: new.withColumn("n", F.expr("uuid()")), "uuid", "column of the record"),
     "the clock": (lambda new, _: new.withColumn("n", F.current_timestamp()), "the time", "time of the record"),
+    "the clock, by a word": (lambda new, _: new.withColumn("n", F.lit("now").cast("timestamp")), "the time", "record"),
     "random": (lambda new, _: new.withColumn("n", F.rand()), "rand", "column of the record"),
     "encryption": (
         lambda new, _: new.withColumn("s", F.expr("nvl(aes_encrypt(s, repeat('k', 16)), 'x')")),
@@ -252,6 +254,11 @@ MAY_DIFFER: dict[str, tuple[Made, str, str]] = {
     "tasks": (lambda new, _: new.withColumn("n", F.spark_partition_id()), "spark_partition_id", "column of the record"),
     "files": (lambda new, _: new.withColumn("n", F.input_file_name()), "input_file_name", "column of the record"),
     "the day": (lambda new, _: new.withColumn("n", F.current_date()), "the time", "time of the record"),
+    "the day, by a word": (
+        _sql("SELECT * FROM NEW WHERE g IN (SELECT g FROM NAMES WHERE date'2020-01-01' < 'yesterday')"),
+        "the time",
+        "time of the record",
+    ),
     "the user": (lambda new, _: new.withColumn("n", F.current_user()), "user", "record"),
     "split at random": (lambda new, _: new.randomSplit([0.5, 0.5], seed=1)[0], "sample", "where"),
 }

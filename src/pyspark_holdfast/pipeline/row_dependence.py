@@ -27,6 +27,7 @@ _NEW, _WHOLE = "_holdfast_new_", "_holdfast_whole_"
 _ROW_BY_ROW = {
     "Project", "Filter", "SubqueryAlias", "View", "Generate", "Expand", "Sort", "Repartition",
     "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "EventTimeWatermark", "CollectMetrics",
+    "PipeOperator",
 }  # fmt: skip
 """Operators of one input that make their rows of single rows; the order of rows and their tasks are stored nowhere."""
 _KEEPS_LEFT = {"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"}
@@ -94,7 +95,9 @@ class _Plan:
 
     def __init__(self, made: DataFrame, columns: dict[int, set[str]]) -> None:
         self._root = made._jdf.queryExecution().analyzed()
-        self._patterns = made.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
+        catalyst: Any = made.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+        self._patterns = catalyst.trees.TreePattern
+        self._words_of_now = getattr(getattr(catalyst.optimizer, "SpecialDatetimeValues$"), "MODULE$")
         self._columns = columns
         self._shared: dict[int, Any] = {}
         """Common table expressions, by their number."""
@@ -102,12 +105,17 @@ class _Plan:
     def require(self) -> None:
         if not self._is_new(self._root):
             raise _NotSingle("no new rows are in it, and each run would add all rows again", _SNAPSHOT)
-        if self._root.containsPattern(self._patterns.CURRENT_LIKE()):
+        if self._root.containsPattern(self._patterns.CURRENT_LIKE()) or self._has_words_of_now():
             raise _NotSingle("the time, user or zone of the run", "take a time of the record")
         if not self._root.deterministic():
             _require_deterministic(self._root)
         if self._root.containsPattern(self._patterns.RUNTIME_REPLACEABLE()):
             _require_no_random_encryption(self._root, self._patterns.RUNTIME_REPLACEABLE())
+
+    def _has_words_of_now(self) -> bool:
+        """Whether texts such as 'now' and 'today' are cast to times, for which Spark puts the moment."""
+        plans = (self._root, *(one for node in _nodes(self._root) for one in _each(node.subqueries())))
+        return any(not self._words_of_now.apply(plan).fastEquals(plan) for plan in plans)
 
     def _is_new(self, node: Any) -> bool:
         """Whether a plan has new rows: then each of its rows is made of one of them, or it is refused."""
