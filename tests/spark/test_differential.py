@@ -369,6 +369,42 @@ def test_a_session_that_filters_row_by_row_loses_none(spark: SparkSession, poiso
             check_conditions(spark, view, ALWAYS, poison.TABLE.to_pylist())
 
 
+def test_a_driver_whose_zone_has_left_out_a_day_loses_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Samoa had no 2011-12-30, and Spark hands conditions with it over as if they had the next day."""
+    days = [datetime.date(2011, 12, 29) + datetime.timedelta(days=n) for n in range(4)]
+    with holdfast.open(tmp_path) as log:
+        for day in days:
+            log.topic("t", schema=pa.schema([("day", pa.date32())])).append([{"day": day}])
+            log.seal("t")
+    found = spark.read.format("holdfast").option("topic", "t").load(str(tmp_path))
+    zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone("Pacific/Apia"))
+    try:
+        for asked in ("day > date'2011-12-30'", "day >= date'2011-12-30'", "day IN (date'2011-12-30')"):
+            expected = spark.createDataFrame(pa.table({"day": days})).where(asked)
+            assert found.where(asked).count() == expected.count() > 0, asked
+    finally:
+        zones.setDefault(before)
+
+
+@pytest.mark.parametrize("formats", ["parquet", "orc", ""])
+def test_columns_of_any_name_are_filtered_whatever_the_session_pushes_down(
+    spark: SparkSession, tmp_path: Path, formats: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing nested is pushed down, Spark hands names over without quotes."""
+    monkeypatch.setattr(segment_writer, "bounded_columns", lambda _: True)
+    names = ["w-x", "größe 2", "back`tick", "a.b", "X"]
+    with holdfast.open(tmp_path) as log:
+        topic = log.topic("t", schema=pa.schema([(name, pa.float64()) for name in names]))
+        topic.append([dict.fromkeys(names, 1.0), dict.fromkeys(names, NAN)])
+        log.seal()
+    found = spark.read.format("holdfast").option("topic", "t").load(str(tmp_path))
+    with under(spark, {"spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": formats}):
+        for name in names:
+            assert found.where(f"`{name.replace('`', '``')}` > 9.5").count() == 1, name
+
+
 def test_bounds_of_other_writers_exclude_no_row(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@
 // - Those on floating columns. To Spark NaN is the greatest number, and most writers leave it out of the bounds in a
 //   footer: `x > 9.5` would lose rows. Our writers put no such bounds there, but a file may have come from elsewhere.
 // - Those with old dates and times. Spark hands them over in Java's old calendar, which has no 1582-10-05 to -14 and
-//   other clocks before 1900: `day > 1582-10-10` would begin at 1582-10-20.
+//   other clocks before 1900: `day > 1582-10-10` would begin at 1582-10-20. A day that the driver's zone has left out
+//   (Samoa had no 2011-12-30) it hands over as the next one.
 
 import java.util.ArrayList;
 import java.util.Date;
@@ -27,7 +28,7 @@ public class NativeFormat extends ParquetFileFormat {
         List kept = new ArrayList();
         for (scala.collection.Iterator all = filters.iterator(); all.hasNext(); ) {
             Filter filter = (Filter) all.next();
-            if (!isOnFloats(filter, data) && !isOld(filter)) {
+            if (!isOnFloats(filter, data) && !isMoved(filter)) {
                 kept.add(filter);
             }
         }
@@ -36,10 +37,11 @@ public class NativeFormat extends ParquetFileFormat {
             session, data, folders, wanted, CollectionConverters.asScala(kept).toSeq(), options, settings);
     }
 
-    /** Whether a condition, or one inside of it, has a date or a time before 1901. */
-    private static boolean isOld(Object part) {
+    /** Whether a condition, or one inside of it, has a date or a time before 1901, or a day behind one left out. */
+    private static boolean isMoved(Object part) {
         if (part instanceof Date) { // of a day or of a time
-            return ((Date) part).getTime() < -2177452800000L;
+            long moment = ((Date) part).getTime();
+            return moment < -2177452800000L || part instanceof java.sql.Date && day(moment - 1) + 1 < day(moment);
         }
         Object[] inner = part instanceof Object[] ? (Object[]) part : new Object[0];
         if (part instanceof Product) {
@@ -49,31 +51,34 @@ public class NativeFormat extends ParquetFileFormat {
             }
         }
         for (int at = 0; at < inner.length; at++) {
-            if (isOld(inner[at])) {
+            if (isMoved(inner[at])) {
                 return true;
             }
         }
         return false;
     }
 
+    /** The number of the day of a moment, in the driver's zone. */
+    private static long day(long moment) {
+        return new java.sql.Date(moment).toLocalDate().toEpochDay();
+    }
+
+    /** Whether a condition is on a column that has floats, at any depth, or on one whose name begins alike. */
     private static boolean isOnFloats(Filter filter, StructType data) {
-        String[][] columns = filter.v2references();
-        for (int at = 0; at < columns.length; at++) {
-            if (hasFloats(columns[at][0], data)) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-    /** Whether a column has floats, at any depth; also if it is called so inside, which only costs time. */
-    private static boolean hasFloats(String name, StructType data) {
+        String[] columns = filter.references(); // `a.b` in quotes or without, as the session has it
         for (int at = 0; at < data.fields().length; at++) {
             String kind = data.fields()[at].dataType().catalogString();
-            if (data.fields()[at].name().equalsIgnoreCase(name) && (kind.contains("float") || kind.contains("double"))) {
-                return true;
+            for (int one = 0; one < columns.length; one++) {
+                if ((kind.contains("float") || kind.contains("double"))
+                    && plain(columns[one]).startsWith(plain(data.fields()[at].name()))) {
+                    return true;
+                }
             }
         }
         return false;
+    }
+
+    private static String plain(String name) {
+        return name.replace("`", "").toLowerCase();
     }
 }
