@@ -202,6 +202,13 @@ def test_a_sum_that_does_not_fit_is_refused() -> None:
         assert "cast" in refused.value.hint
 
 
+def test_a_mean_whose_digits_do_not_fit_is_refused() -> None:
+    total, none = pa.array([Decimal("9" * 38)], pa.decimal128(38, 0)), pa.nulls(1, pa.decimal128(38, 4))
+    rows = pa.table({"id": [1], "m_sum": total, "m_count": [2], "m": none})
+    with pytest.raises(Invalid, match="a mean does not fit its column column=m"):
+        Combine(("id",), {"m_sum": "sum", "m_count": "sum"}, means=("m",)).reduced(rows)
+
+
 def test_means_of_decimals_are_rounded_as_spark_does() -> None:
     rule = Combine(("id",), {"m_sum": "sum", "m_count": "sum"}, means=("m",))
     totals, counts = [Decimal("10.00"), Decimal("-0.05"), None], [3, 1000, 0]

@@ -100,7 +100,7 @@ class Combine:
             rows = self._folded(rows, numbers)
         for name in self.means:
             place, kind = rows.schema.get_field_index(name), rows.schema.field(name).type
-            made = mean(rows.column(f"{name}_sum"), rows.column(f"{name}_count"), kind)
+            made = mean(rows.column(f"{name}_sum"), rows.column(f"{name}_count"), kind, name)
             rows = rows.set_column(place, rows.schema.field(name), made)
         return rows
 
@@ -128,13 +128,16 @@ def combined(function: Function, left: pa.ChunkedArray, right: pa.ChunkedArray, 
     return pc.coalesce(both, left, right)
 
 
-def mean(total: pa.ChunkedArray, count: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def mean(total: pa.ChunkedArray, count: pa.ChunkedArray, kind: pa.DataType, name: str = "") -> pa.ChunkedArray:
     """Sums by counts; null where nothing was counted. Decimals are rounded as Spark does: half away from zero."""
     some = pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
     if not _is.is_decimal(kind):
         return pc.divide(total.cast(pa.float64(), safe=False), some.cast(pa.float64(), safe=False)).cast(kind)
     exact = pc.divide(total.cast(_wide(total.type)), some.cast(pa.decimal256(19, 0)))
-    return pc.round(exact, ndigits=kind.scale, round_mode="half_towards_infinity").cast(kind)
+    try:
+        return pc.round(exact, ndigits=kind.scale, round_mode="half_towards_infinity").cast(kind)
+    except pa.ArrowInvalid:
+        raise _unfit("mean", name, kind) from None
 
 
 def _added(left: pa.ChunkedArray, right: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -144,10 +147,14 @@ def _added(left: pa.ChunkedArray, right: pa.ChunkedArray, name: str) -> pa.Chunk
             return pc.add(left.cast(_wide(kind)), right.cast(_wide(kind))).cast(kind)
         return pc.add_checked(left, right)
     except pa.ArrowInvalid:
-        raise Invalid(
-            f"a sum does not fit its column column={name} type={kind}",
-            hint="cast the column that is added up to a decimal or a double in the table's function",
-        ) from None
+        raise _unfit("sum", name, kind) from None
+
+
+def _unfit(what: str, name: str, kind: pa.DataType) -> Invalid:
+    return Invalid(
+        f"a {what} does not fit its column column={name} type={kind}",
+        hint="cast the column that is added up to a decimal or a double in the table's function",
+    )
 
 
 def _extreme(function: Function, left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
