@@ -36,7 +36,7 @@ def test_what_is_new_lies_between_two_positions(root: Path) -> None:
     assert found.new("orders", None) == {0: (0, 5), 1: (0, 5)}
     assert found.new("orders", {0: 3}) == {0: (3, 5), 1: (0, 5)}, "a partition that is new begins at its beginning"
     assert found.new("orders", {0: 5, 1: 5}) == {0: (5, 5), 1: (5, 5)}
-    assert found.all_of("orders") == {0: (0, 5), 1: (0, 5)}
+    assert found.all_of("orders", None) == found.all_of("orders", {0: 3, 1: 5}) == {0: (0, 5), 1: (0, 5)}
 
 
 def test_a_run_sees_the_same_until_it_looks_again(root: Path) -> None:
@@ -53,6 +53,8 @@ def test_a_run_sees_the_same_until_it_looks_again(root: Path) -> None:
     assert found.new("orders", {0: 5, 1: 5}) == {0: (5, 7), 1: (5, 5)}
     with pytest.raises(Invalid, match="read more than the root has topic=orders partition=1 read=9 settled=5"):
         found.new("orders", {0: 7, 1: 9})
+    with pytest.raises(Invalid, match="read more than the root has topic=orders partition=1 read=9 settled=5"):
+        found.all_of("orders", {0: 7, 1: 9})
 
 
 def test_a_lease_is_there_while_rows_are_read_and_dead_ones_go(root: Path) -> None:
