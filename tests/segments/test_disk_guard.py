@@ -84,6 +84,19 @@ def test_a_burst_between_two_looks_does_not_pass_the_floor(monkeypatch, open_log
     assert stored[0] > 40 * mib  # and no refusal long before
 
 
+def test_what_waits_to_be_stored_has_its_room(space, open_log):
+    """It was taken: it is stored however little is free then, and once more when it is sealed."""
+    limits = {"free_bytes_min": FLOOR, "check_interval_ms": 1}
+    log = open_log(journal={"flush_interval_ms": 60_000}, disk=limits)
+    topic = log.topic("orders")
+    while log.stats().journal.queue_bytes < FLOOR:
+        assert topic.offer(bytes(10_000))
+    set_free(space, 3 * FLOOR - 1)
+    assert refuses(topic)
+    set_free(space, 4 * FLOOR)
+    assert not refuses(topic)
+
+
 def test_no_file_is_prepared_below_the_floor(monkeypatch, open_log):
     """Zeros for the next groups do not take the room that is kept: groups go through the database instead."""
     monkeypatch.setattr(disk, "free_bytes", lambda path: FLOOR + 2**20)
@@ -239,7 +252,7 @@ def test_a_disk_that_fills_up_is_told_before_anything_is_refused(space, open_log
 
     set_free(space, 2 * FLOOR)
     assert told() == []
-    for free in (2 * FLOOR - 1, FLOOR, FLOOR + 1):  # once, not at every look
+    for free in (2 * FLOOR - 1, FLOOR + 10_000, FLOOR + 10_001):  # once, not at every look
         set_free(space, free)
         assert not refuses(topic)
     assert told() == ["disk_filling"]

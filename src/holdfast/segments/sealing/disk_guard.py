@@ -2,7 +2,7 @@
 
 A full disk is worse than a refused append: nothing can be sealed, trimmed or removed any more. So below a floor of
 free space records are refused with `Unavailable`, while reading, sealing, retention and all other commits go on. What
-is not sealed yet is stored once more when it is: so much more must be free.
+is not sealed yet is stored once more when it is, and what waits in the queue twice: so much more must be free.
 
 The roller looks from time to time, and the writer in between, the sooner the less room there is: a part of a second is
 enough to fill what is above the floor, and a seal may take many. One lock guards all that is kept here.
@@ -80,7 +80,8 @@ class DiskGuard:
         if filling != self._is_filling:
             self._is_filling = filling
             self._warn(filling, free)
-        needed = self._settings.free_bytes_min + self._tail.size
+        queued = self._journal.stats().queue_bytes  # taken already: stored, and once more when it is sealed
+        needed = self._settings.free_bytes_min + self._tail.size + 2 * queued
         self._left = max((free - needed) // _PART, _STEP_BYTES)
         low = free < needed
         if low != self._low:
