@@ -160,7 +160,7 @@ def test_a_batch_of_rows_is_one_batch_at_every_door(place: Place, partitions: in
         remote = log.topic("rows", schema="latest")
         first = remote.append(rows, idempotency_key="b-1")
         assert not any(receipt.repeated for receipt in first)
-        with pytest.raises(holdfast.Invalid, match="stands for something else"):
+        with pytest.raises(holdfast.Invalid, match="already in use for other content"):
             remote.append(rows[:8], idempotency_key="b-1")
         with log.transaction() as tx:
             tx.append(remote, rows, idempotency_key="b-1")

@@ -82,7 +82,7 @@ def parse_marks(text: str | bytes) -> ReadMarks:
     """Marks of a read from text; Invalid if it is anything else.
 
     >>> parse_marks('{"000102030405060708090a0b0c0d0e0f":{"orders":{"0":[300,1200]}}}').of
-    {('orders', 0): Mark(start=300, end=1200)}
+    {('orders', 0): PartitionMark(start=300, end=1200)}
     """
     found = parse_offsets(text, least=0)
     if not found.log or any(mark.start is None for mark in found.of.values()):
@@ -153,7 +153,7 @@ def format_offsets(offsets: Offsets) -> str:
 def format_marks(marks: ReadMarks) -> str:
     """Marks as text; equal marks are equal text.
 
-    >>> format_marks(Marks("000102030405060708090a0b0c0d0e0f", {("orders", 0): Mark(300, 1200)}))
+    >>> format_marks(ReadMarks("000102030405060708090a0b0c0d0e0f", {("orders", 0): PartitionMark(300, 1200)}))
     '{"000102030405060708090a0b0c0d0e0f":{"orders":{"0":[300,1200]}}}'
     """
     topics: dict[str, dict[str, Said]] = {}

@@ -27,7 +27,7 @@ _HINT = "this is a defect in holdfast: the log itself is not affected; please re
 class BatchOrder:
     """The places of batches in line.
 
-    >>> line = Ordering()
+    >>> line = BatchOrder()
     >>> first, second = line.begin(), line.begin()
     >>> line.complete(second)
     >>> line.acknowledge()

@@ -43,7 +43,7 @@ class S3Address(msgspec.Struct, frozen=True):
     """Where a log's root is on S3 or something like it.
 
     >>> S3Address("logs", "app").place("eu-west-1")
-    Place(scheme='https', host='logs.s3.eu-west-1.amazonaws.com', port=443, folder='/app')
+    BucketPlace(scheme='https', host='logs.s3.eu-west-1.amazonaws.com', port=443, folder='/app')
     """
 
     bucket: str
