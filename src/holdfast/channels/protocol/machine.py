@@ -6,7 +6,7 @@ called goes on with it (copying a thousand messages per message would be pure, t
 is everything that the world should learn of it: events in causal order, how history changed, whether there is anything
 to keep.
 
-Rules that differ from the originals, on purpose (docs/decisions/0009 has all of them):
+Rules that differ from the reference implementations, on purpose (docs/decisions/0009 has all of them):
 
 - `ready` comes in causal order, dependents after what they depend on, and among equals by (Lamport time, id).
 - What was delivered, or sent, is known for good, far beyond history, and is not delivered again; what has left history
