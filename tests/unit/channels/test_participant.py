@@ -598,7 +598,7 @@ def test_starting_the_periodic_tasks_twice_starts_them_once():
 
 
 def test_a_short_interval_is_kept_and_is_no_busy_loop():
-    """The reference implementation cuts a tenth of a second to zero. The sync names its channel and carries its bytes."""
+    """The reference implementation cuts a tenth of a second to 0. The sync names its channel and carries its bytes."""
     channels = Channels("alice", settings=ChannelSettings(sync_interval_ms=100))
     channels.ensure_channel("room")
     channels.wrap_outgoing_message(b"content", "room", "m1")
