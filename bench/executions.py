@@ -1,9 +1,9 @@
-"""Durable executions, and the ground they stand on: transactions, consumers, lookups by key.
+"""Durable executions, and what they are built on: transactions, consumers, lookups by key.
 
 Each part is a function `(scratch, options) -> Part` that says what is measured and what would be unfair; they run
 alone with `--only`:
 
-- `transaction` (`executions_transactions`), `key` (`executions_ground`): the ground; `consumer` (`consumer_speed`);
+- `transaction` (`executions_transactions`), `key` (`executions_base`): the base; `consumer` (`consumer_speed`);
 - `steps`: what a step costs, how fast it is acknowledged, how fast an execution is resumed (`executions_steps`);
 - `dbos`: steps per second, beside DBOS Transact on SQLite, as it comes and with WAL (`executions_rival`);
 - `otel`: what spans cost: without OpenTelemetry, with its API alone, and with a provider (`executions_spans`).
@@ -23,7 +23,7 @@ from bench.measure import Options, Part
 PARTS = {
     "transaction": ("bench.executions_transactions", "transactions"),
     "consumer": ("bench.consumer_speed", "consumers"),
-    "key": ("bench.executions_ground", "keys"),
+    "key": ("bench.executions_base", "keys"),
     "steps": ("bench.executions_steps", "steps"),
     "dbos": ("bench.executions_rival", "dbos"),
     "otel": ("bench.executions_spans", "spans"),

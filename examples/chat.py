@@ -4,7 +4,7 @@
     python examples/chat.py bob --log /tmp/bob --bind 127.0.0.1:9002 --peer 127.0.0.1:9001
 
 Type a line to say it. Kill either one at any time, go on talking, start it again: it shows what was said before, and
-then gets what it missed. A line is sent after it is in the log; a ✓ says that somebody has it. With `--key file:PATH`
+then gets what it missed. A line is sent once it is in the log; a ✓ says that another one has it. With `--key file:PATH`
 (or `env:NAME`), the same for all, nobody else can read it, or say anything. The screen follows the
 topic `_channels`, in which the log records each message exactly once, in causal order.
 """

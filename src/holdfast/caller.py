@@ -1,8 +1,8 @@
-"""Who is calling: a coroutine, whose event loop must not be blocked, or somebody who may wait.
+"""Who is calling: a coroutine, whose event loop must not be blocked, or a caller that may block.
 
 That a loop runs in this thread is not enough to know. In a notebook, and in Python's asynchronous prompt, one always
 runs, but the code of a cell is not a coroutine: nothing else happens before it has ended, and it may block. So the
-caller's frames are looked at, nearest first.
+caller's frames are checked, nearest first.
 """
 
 from __future__ import annotations

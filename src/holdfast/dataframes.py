@@ -1,7 +1,7 @@
 """Record batches as what other libraries take: an Arrow table, a C stream, a data frame of Polars or pandas.
 
-Shared by everything that reads as Arrow. A library is loaded when it is asked for; one that is missing is `Invalid`,
-with the command that installs it.
+Shared by everything that reads as Arrow. A library is loaded when it is used; one that is missing is `Invalid`, with
+the command that installs it.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@
     ├── Invalid          fix the call or the setting; nothing was written
     ├── NotFound         it is not here (any more)
     │   └── Expired      retention has removed it; `.first` is what is left
-    ├── Denied           whoever asks may not do that
+    ├── Denied           the caller may not do that
     ├── Unavailable      not now; try again later
     │   └── Full         refused for lack of room; nothing was written
     ├── Closed           this handle is finished: clean, fenced, forked or poisoned
     ├── Corrupt          stored data is damaged or was tampered with
     ├── OutcomeUnknown   it may or may not be durable: ask again with the key
-    └── ExecutionError   an execution cannot go on as it is asked to
+    └── ExecutionError   an execution cannot continue as requested
         ├── Diverged               the program is not the one that was recorded
         ├── AmbiguousEffect        it is unknown whether a guarded effect happened: decide
-        ├── ExecutionHeld          somebody else is running it
+        ├── ExecutionHeld          another program is running it
         ├── ExecutionCanceled      it was canceled, for good
         ├── StepFailed             a step raised something that cannot be raised again as it was
         ├── PromiseRejected        the token is not the promise's

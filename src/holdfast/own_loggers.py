@@ -1,8 +1,8 @@
 """Loggers that outlive what is attached to them: a handler of the application that raises ends nothing.
 
 Much of what holdfast logs it logs in threads of its own: the writer, the roller, the shipper. A handler that raises
-there would end the thread, and with it commits, sealing or shipping. So what a handler raises is told on stderr, once
-and then every thousandth time, and goes no further; other handlers still get the line.
+there would end the thread, and with it commits, sealing or shipping. So what a handler raises is reported on stderr,
+once and then every thousandth time, and goes no further; other handlers still get the line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Logs that are open, and what becomes of them when the process forks or ends without closing them.
 
-A forked child forgets its parent's logs, or opens anew those that are shared. When the interpreter ends, a log that is
+A forked child forgets its parent's logs, or reopens those that are shared. When the interpreter ends, a log that is
 still open is finished in two steps, a safety net for those who forgot to close it:
 
     settle    when the main thread has ended: what was queued is made durable, sealed and shipped. Python stops its

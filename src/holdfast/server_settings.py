@@ -1,6 +1,6 @@
 """What can be set about the HTTP server, with defaults and bounds in one place.
 
-On the ground, because all settings are put together far below the room that serves (`server/`).
+In base, because all settings are put together far below the room that serves (`server/`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A number that one process raises and others read at once: memory that they share, in place of a message.
 
-It lies in memory without a name, whose descriptor is handed to whoever may read it (over a socket, say), and is there
-for as long as somebody has it: also when the process that raised it was killed. A power cut takes it together with all
-who could read it. So whatever was true of the number when it was raised stays true for as long as it can be read.
+It lies in memory without a name, whose descriptor is handed to its readers (over a socket, say), and lives as long as
+one of them has it: also when the process that raised it was killed. A power cut takes it together with all who could
+read it. So whatever was true of the number when it was raised stays true for as long as it can be read.
 
 It is one aligned word, stored and loaded as a whole: nobody sees half of a change, and a process that dies leaves none.
-Whoever raised it before it told somebody something, by whatever way, is sure that this one reads it so.
+A process that raises it before it informs another one, by whatever way, is sure that that one reads the new value.
 
-Not every system has such memory (Linux does). Then there is no number, and whoever would have read it does without.
+Not every system has such memory (Linux does). Then there is no number, and its readers do without.
 """
 
 from __future__ import annotations

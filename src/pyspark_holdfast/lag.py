@@ -9,7 +9,7 @@ which are read once and then followed. This happens on the driver, in Spark's li
 answer, one line in the log says so, and the query goes on.
 
 Spark does not say which root a source reads, but our offsets name their log: a source is ours if its offsets are those
-of the log at this root, of topics that are asked for.
+of the log at this root, of requested topics.
 
 The age of a partition is the age of its oldest segment with unprocessed records, measured from that segment's first
 record: at most one segment too old, and 0 when nothing is left. It grows between batches, so a query that hangs shows

@@ -2,7 +2,7 @@
 
 One row per segment as it was sealed, whatever compaction has made of its file since. A segment belongs to the span of
 offsets that its first record lies in: however spans are cut, each segment is given once. When it was settled is not in
-the manifest: it is the time of its manifest object on the store, which a listing tells. Rows are made on the driver,
+the manifest: it is the time of its manifest object on the store, which a listing shows. Rows are made on the driver,
 and tasks carry them.
 """
 

@@ -17,7 +17,7 @@ reads the same.
 
 Nothing fails because of the rule. Whatever is not as expected (options, types, files that Spark does not reach, another
 Spark, an error on the way) leaves the format's own scan where it is, and that gives the answer or the refusal. Which
-way was taken, and why, is logged once per load, and `path_of` tells.
+way was taken, and why, is logged once per load, and `path_of` returns it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`format("holdfast")`: what Spark asks of a data source, answered with what is settled.
 
 Spark creates one of these for every `load`, asks it for the schema unless the user gave one, and pickles it for the
-process that plans or streams. What it saw when it was asked for the schema (its pins) travels with it, so everything
-built on one `load` reads the same. For a table in Spark's catalog, a new one is created for each query, without options
-but with the old schema. So a table keeps its options in its schema (`read_marks`).
+process that plans or streams. What it saw when the schema was requested (its pins) travels with it, so everything built
+on one `load` reads the same. For a table in Spark's catalog, a new one is created for each query, without options but
+with the old schema. So a table keeps its options in its schema (`read_marks`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ A query that cannot continue fails with an error that says why: retention remove
 very first record. If retention has already removed that, it is an error too, and a batch that is requested again cannot
 begin later than before.
 
-Offsets carry the id of their log: at another log, as one that was made anew at the same place, they would pass over its
-first records. So every trigger looks whose root it is, and refuses one that has less than the query has read.
+Offsets carry the id of their log: at another log, as one recreated at the same place, they would pass over its first
+records. So every trigger looks whose root it is, and refuses one that has less than the query has read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 KINDS = ("*.py", "*.java", "*.html", "*.css", "*.js", "*.svg")
 FILES = sorted(path.relative_to(SRC) for kind in KINDS for path in SRC.rglob(kind))
 MODULES = [path for path in FILES if path.name != "__init__.py"]
-GROUND = "the ground"
+BASE = "base"
 FILES_ABOVE = {"settings", "results"}
 """Files of `holdfast/` that stand above rooms, and so are rows of the table by themselves."""
 FILES_MAX = 18
@@ -59,14 +59,14 @@ def cells(text: str) -> list[list[str]]:
 
 @cache
 def room_of(module: str) -> str:
-    """A module's room: `holdfast.journal.queue.queue` to `journal`, `holdfast.clock` to the ground."""
+    """A module's room: `holdfast.journal.queue.queue` to `journal`, `holdfast.clock` to base."""
     package, _, rest = module.partition(".")
     name = rest.partition(".")[0]
     if package != "holdfast":
         return package
     if name == "__main__":
         return "cli"
-    return name if name in FILES_ABOVE or (name and (SRC / "holdfast" / name).is_dir()) else GROUND
+    return name if name in FILES_ABOVE or (name and (SRC / "holdfast" / name).is_dir()) else BASE
 
 
 def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -98,10 +98,10 @@ def imported(path: Path) -> frozenset[str]:
 
 
 def imports_of(room: str) -> set[str]:
-    """The other rooms that a room imports, without the ground."""
+    """The other rooms that a room imports, without base."""
     mine = [path for path in FILES if room_of(".".join(path.with_suffix("").parts)) == room]
     rooms = {room_of(name) for path in mine for name in imported(path)}
-    return rooms - {room, GROUND}
+    return rooms - {room, BASE}
 
 
 def rooms() -> dict[str, list[str]]:
@@ -159,10 +159,10 @@ def test_imports_go_down_the_table() -> None:
     """The rows stand in the order of import-linter's layers, and a room imports only what the contract allows."""
     layers = [layer.replace(" ", "").split("|") for layer in contracts()[0]["layers"]]
     heights = {room_of(f"holdfast.{name}"): number for number, names in enumerate(layers) for name in names}
-    heights.pop(GROUND)
+    heights.pop(BASE)
     order = [heights[room] for room in rooms() if room in heights]
     assert order == sorted(order)
-    assert set(heights) == set(rooms()) - {GROUND, "pyspark_holdfast"}
+    assert set(heights) == set(rooms()) - {BASE, "pyspark_holdfast"}
     for room, height in heights.items():
         above = {other for other in imports_of(room) & set(heights) if heights[other] <= height}
         assert not above, f"{room} imports {above}"

@@ -1,4 +1,4 @@
-"""Settings of shipping: every rule of the seed by name, all violations at once, profiles below what is set."""
+"""Settings of shipping: every rule by name, all violations at once, profiles below what is set."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def problems_of(**values):
     return caught.value.message.split("; ")
 
 
-def test_the_defaults_are_the_seeds():
-    """What the seed gives a default has that default."""
+def test_the_documented_defaults_are_the_defaults():
     settings = ShippingSettings()
     assert settings.batch_timeout_ms == 5
     assert settings.max_retry_attempts == 3

@@ -1,7 +1,6 @@
-"""Whom events are told to: the application, and the transport that carries what is due.
+"""Where events are delivered: the application, and the transport that carries what is due.
 
-A callback is somebody else's code: when it raises that is logged, and spoils neither the operation nor what is told
-after it.
+A callback is foreign code: when it raises that is logged, and affects neither the operation nor later events.
 """
 
 from __future__ import annotations

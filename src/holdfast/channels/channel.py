@@ -1,9 +1,9 @@
 """One channel at work: its state, its lock, what of it is kept, and its events in order.
 
 Steps are taken under the channel's lock, and a step's commit is handed over before the lock is given back, so commits
-have the order of steps. Waiting for the disk and telling the application happen outside of it. Events are told by one
-thread at a time, in the order of steps, each step's when its commit is settled: durable, or refused. Steps in a row may
-have one commit, if their backend takes them together.
+have the order of steps. Waiting for the disk and telling the application happen outside of it. Events are delivered by
+one thread at a time, in the order of steps, each step's when its commit is settled: durable, or refused. Steps in a row
+may have one commit, if their backend takes them together.
 
 When a commit fails the operation does not: memory is the truth, what was to be kept is still pending, and the next
 operation or sweep of this channel says it again, complete. `persistence` tells.

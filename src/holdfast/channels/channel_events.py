@@ -1,4 +1,6 @@
-"""What a channel tells its application. Each event names its channel and its message and carries what is needed."""
+"""The events that a channel delivers to its application. Each event names its channel and its message and carries
+what is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What can be set about reliable channels, with defaults and bounds in one place.
 
 Names and defaults are those of nim-sds where it has them, as `*_ms` and `*_max`. Every buffer has a bound and a policy
-for what happens at it: a sender is told (`Full`), a receiver refuses the newcomer as if the network had lost it.
+for what happens at it: a sender gets `Full`, a receiver refuses the newcomer as if the network had lost it.
 """
 
 from __future__ import annotations

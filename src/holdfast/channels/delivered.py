@@ -5,14 +5,14 @@
         …
 
 It has every message that is delivered from the moment that it is made, in causal order; each of several iterators has
-all of them. Messages wait in it until they are asked for. Nobody who delivers waits for that: a callback must not
-block, and the one who asks may run on the same loop. Instead, when `waiting_max` of them wait, received content is
-refused, as if the network had lost it: it is sent again, or asked for again, when there is room. So nothing is lost,
-but for ephemeral messages, and memory is bounded: one packet may free messages that wait for it,
-`channels.incoming_max` of them at most, and those are taken.
+all of them. Messages wait in it until they are fetched. Nobody who delivers waits for that: a callback must not block,
+and the one who asks may run on the same loop. Instead, when `waiting_max` of them wait, received content is refused, as
+if the network had lost it: it is sent again, or requested again, when there is room. So nothing is lost, but for
+ephemeral messages, and memory is bounded: one packet may free messages that wait for it, `channels.incoming_max` of
+them at most, and those are taken.
 
-Cancelling whoever waits takes no message away. The iterator ends when the channels are closed or the channel is
-removed, after the messages that were delivered before. One that nobody holds any more is forgotten.
+Cancelling a waiter loses no message. The iterator ends when the channels are closed or the channel is removed, after
+the messages that were delivered before. One that nobody holds any more is forgotten.
 """
 
 from __future__ import annotations

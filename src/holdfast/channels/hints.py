@@ -1,4 +1,4 @@
-"""Retrieval hints, asked of the application when a message is about to name others: how those can be fetched."""
+"""Retrieval hints, requested from the application when a message is about to name others: how those can be fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application hands over, looked at before anything is done with it."""
+"""Checks of an application's input, before anything is done with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """All channels of one participant: the operations and the callbacks. What comes round at intervals is in `sweeps`.
 
 `Channels` finds a message's channel, loads it when it is first touched, takes the step, waits until it is kept, and
-tells the application. Every operation exists for threads and, with `_async`, for coroutines; both may be used at once.
+notifies the application. Every operation exists for threads and, with `_async`, for coroutines; both may be used at
+once.
 
 What fails. An operation that is refused raises and changed nothing. One whose state cannot be kept succeeds in memory
 (see `Channel.persistence`). Loading, removing and resetting speak about what is kept, so they raise. A callback that

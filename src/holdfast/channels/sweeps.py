@@ -1,7 +1,7 @@
-"""Sweeps over all channels of one participant: buffers, repairs and syncs, when asked for or at their intervals.
+"""Sweeps over all channels of one participant: buffers, repairs and syncs, on request or at their intervals.
 
-A sweep takes the same step in every channel. All commits go together, and then each is waited for. Channels in which
-somebody is far behind are swept for repairs more often than the others.
+A sweep takes the same step in every channel. All commits go together, and then each is waited for. Channels with a
+participant far behind are swept for repairs more often than the others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Where the command line writes: data to stdout, words to stderr, a table only to a terminal.
 
-Data is UTF-8 whatever the locale says. Text of any origin leaves through one of four functions
-(`emit`, `emit_json`, `say`, and `Warnings` for log lines), and none of them passes anything on that a terminal would
-act on. Only payloads that were asked for raw go out as they are. Nothing is buffered across `flush`. A reader that
-has gone raises BrokenPipeError, which `program` turns into a quiet end.
+Data is UTF-8 whatever the locale says. Text of any origin leaves through one of four functions (`emit`, `emit_json`,
+`say`, and `Warnings` for log lines), and none of them passes anything on that a terminal would act on. Only payloads
+that were requested raw go out as they are. Nothing is buffered across `flush`. A reader that has gone raises
+BrokenPipeError, which `program` turns into a quiet end.
 """
 
 from __future__ import annotations

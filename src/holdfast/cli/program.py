@@ -2,10 +2,9 @@
 
     0  fine        1  refused or not found        2  wrong usage        3  damage was found        130  interrupted
 
-A verb is a file of this package with a command of the same name, imported when it is asked for; it returns
-its exit code. Everything that holdfast raises becomes `error:` and `hint:` on stderr, without a traceback
-unless HOLDFAST_DEBUG=1. Whatever else is raised is a defect and is named by its type alone: its text might
-hold a payload.
+A verb is a file of this package with a command of the same name, imported when it is used; it returns its exit code.
+Everything that holdfast raises becomes `error:` and `hint:` on stderr, without a traceback unless HOLDFAST_DEBUG=1.
+Whatever else is raised is a defect and is named by its type alone: its text might hold a payload.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bytes and text as people see them on a terminal. Pure: values in, text out. As JSON: `model/record_json.py`.
 
 What came out of a log may hold anything, terminal escapes included. A terminal gets escapes in place of everything that
-does not print: control characters old and new (C0, C1), line and paragraph separators, marks that turn the direction
-of text round, zero-width characters. JSON has them as escapes of its own, for it is looked at on terminals, too.
+does not print: control characters old and new (C0, C1), line and paragraph separators, marks that turn the direction of
+text round, zero-width characters. JSON has them as escapes of its own, for it is shown on terminals, too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A run is a sequence of neighbours of one schema, all of them encrypted or none, none retired and none a filler. A file
 of at least half the target stays as it is; a run ends before it would exceed the target. A run of one is no run, and a
-file is not written again for the sake of a few that are much smaller than it: whoever compacts after every segment
-would write the same rows over and over.
+file is not written again for the sake of a few that are much smaller than it: a compaction after every segment would
+write the same rows over and over.
 
 Files are weighed by the segments that they hold, as those were sealed, not by their own size: so planning again after a
 compaction, with the same target, finds nothing to do, however well the rows were compressed.

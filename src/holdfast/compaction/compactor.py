@@ -1,7 +1,7 @@
 """Compaction of one partition: look, plan, rewrite, swap, look again, until there is nothing to do.
 
-At most `RUNS_AT_ONCE` files are made for one swap, so that a long backlog is not lost when somebody ends it half-way. A
-swap that somebody else's overtakes is given up and planned again, a few times; then the other one may finish alone. A
+At most `RUNS_AT_ONCE` files are made for one swap, so that a long backlog is not lost when it is interrupted. A swap
+that is overtaken by another one is given up and planned again, a few times; then the other one may finish alone. A
 source that is damaged is reported, and its run stays as it is; the other runs are rewritten.
 
 Needs no lock and no claim. Temporary files lie in the folder that the caller owns, one per worker.

@@ -2,12 +2,12 @@
 
     intent (these numbers are being rewritten) → the files → one create-only rewrite → the intent goes
 
-The rewrite is the only step that readers notice. Before it, files are in nobody's way, and the intent tells everybody
-that they are on their way; after it, they are in effect. Two who want the same number: the first one wins, the other
-removes its files, which carry its own nonce and so are nobody else's, and looks again. A reply that was lost is no
-loss: the object that is there is compared by its nonce.
+The rewrite is the only step that readers notice. Before it, files are in nobody's way, and the intent announces them;
+after it, they are in effect. Two who want the same number: the first one wins, the other removes its files, which carry
+its own nonce and so are nobody else's, and looks again. A reply that was lost is no loss: the object that is there is
+compared by its nonce.
 
-A process that dies leaves its intent and perhaps some files: whoever takes the number next has closed the intent, and
+A process that dies leaves its intent and perhaps some files: the next holder of the number has closed the intent, and
 `rewrite_sweep` removes what is left.
 """
 

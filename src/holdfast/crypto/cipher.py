@@ -7,12 +7,12 @@ and every key that it had. So nothing that a process remembers makes a nonce. Ev
 is durable before its first use and gives the epoch's keys (HKDF-SHA-256 of the master key); and every
 *encryption* makes a salt of 24 bytes of its own, which gives the key of that one body. The nonce is a constant.
 
-A body's salt is keyed BLAKE3 of 24 bytes from the system's random source, drawn at that moment and never before, of
-a GMAC of the body and of what it is bound to. One of them is enough. Where the random source is fresh, salts differ,
+A body's salt is keyed BLAKE3 of 24 bytes from the system's random source, drawn at that moment and never before, of a
+GMAC of the body and of what it is bound to. One of them is enough. Where the random source is fresh, salts differ,
 whatever is encrypted (2⁴⁸ bodies of one epoch, those of its clones included, share a salt with a chance below 2⁻⁹⁶).
-Where even the random source was cloned, as by a hypervisor that does not tell its guest, other bodies and other places
-have other salts, and the same body in the same place gives the same blob, which shows that it is the same and nothing
-else. Readers need not know how a salt was made.
+Where even the random source was cloned, as by a hypervisor that does not notify its guest, other bodies and other
+places have other salts, and the same body in the same place gives the same blob, which shows that it is the same and
+nothing else. Readers need not know how a salt was made.
 
 GCM does not commit to its key: a crafted blob may decrypt under two. Each epoch therefore stores a commitment
 derived beside its keys, and a key that does not reproduce it is refused before anything is decrypted. With the

@@ -1,12 +1,12 @@
 """Hashes of idempotency keys as they lie on a store, and digests of what they stand for: encrypted in a log with keys.
 
-An idempotency key may be an order number, and whoever can guess it can hash it: the bare hash would tell that it was
-used. So each 16-byte hash goes through AES-256, one block, under a key that only the log's key epoch gives. That is a
-permutation: equal hashes stay equal, which tells nothing where each occurs once; the same hash gives the same bytes
-again, so objects stay a function of what is durable; and whoever has the keyring gets the hash back. It hides and
+An idempotency key may be an order number, and an attacker who can guess it can hash it: the bare hash would reveal that
+it was used. So each 16-byte hash goes through AES-256, one block, under a key that only the log's key epoch gives. That
+is a permutation: equal hashes stay equal, which reveals nothing where each occurs once; the same hash gives the same
+bytes again, so objects stay a function of what is durable; and a holder of the keyring gets the hash back. It hides and
 proves nothing: the object that holds it is authenticated as a whole.
 
-What was appended under a key may be one of a few values: its digest would tell which. So that is encrypted the same
+What was appended under a key may be one of a few values: its digest would reveal which. So that is encrypted the same
 way, under a key of its own, on the store and in the journal. The key's hash is in it: equal records under other keys
 look different.
 

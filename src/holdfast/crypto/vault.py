@@ -4,8 +4,8 @@ A log is keyed or it is not, from its first day. The vault hides the difference:
 the bytes as they are and stamps are plain digests, under the epoch number 0. So no other module asks whether
 the log is encrypted, and none can forget to.
 
-The vault stores nothing. Whoever owns the database stores the `KeyEpoch` that `begin` returns, durably,
-*before* `enter` makes it the current one, and hands stored epochs back through `fetch`.
+The vault stores nothing. The owner of the database stores the `KeyEpoch` that `begin` returns, durably, *before*
+`enter` makes it the current one, and hands stored epochs back through `fetch`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A database made from what is known about a log, for those who make it anew: rebuild from files, restore from a store.
+"""A database made from what is known about a log, for rebuild and restore: rebuild from files, restore from a store.
 
 It is filled beside its final place and proves itself like any other: stamps, counts, and the sum that the log's own row
 vouches for. Entries that are brought along keep their sequence numbers, links, digests and key epochs, so the journal
 goes on exactly where they end. Nothing is a log before its FORMAT is written, so a crash half-way leaves nothing but a
 file that the next attempt removes.
 
-Spaces live in a database and nowhere else: a log that is made anew has none.
+Spaces live in a database and nowhere else: a new log has none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The journal as one object: opening, appending, reading, closing.
 
-It is closed: backend, queue, writer, vault and connections are its own, and whoever works with it uses these verbs. It
-knows nothing of topics' users, files beside the database, or what happens to records afterwards. Everything that blocks
-is bounded by a time-out.
+It is closed: backend, queue, writer, vault and connections are its own, and its users work with these verbs. It knows
+nothing of topics' users, files beside the database, or what happens to records afterwards. Everything that blocks is
+bounded by a time-out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the journal counts: plain integers on the way, one frozen snapshot when asked."""
+"""What the journal counts: plain integers while counting, one frozen snapshot on request."""
 
 from __future__ import annotations
 

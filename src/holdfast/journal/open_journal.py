@@ -1,7 +1,7 @@
 """Opening a journal in one of three ways: as its owner, as one of those who share it, or only to read it.
 
 An owner takes the log over and is refused at the first damage. One that shares it reads the same files and has their
-owner write. A reader is told of damage and reads what is left.
+owner write. A reader learns of damage and reads what is left.
 """
 
 from __future__ import annotations

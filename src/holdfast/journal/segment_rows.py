@@ -1,4 +1,4 @@
-"""Rows of the manifest as the journal has them, for whoever proves and uses them."""
+"""Rows of the manifest as the journal has them, for those who prove and use them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sessions as the journal's users see them: what is sent under a number is written once, however often it is sent.
 
-Whoever sends again what was not answered, in order and under the same numbers, gets the original answer: while this
-process lives, after it was killed, and from whoever owns the log next. What a session is stands in `session_state`.
+A sender that repeats what was not answered, in order and under the same numbers, gets the original answer: while this
+process lives, after it was killed, and from the next owner. What a session is stands in `session_state`.
 """
 
 from __future__ import annotations

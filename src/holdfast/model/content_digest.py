@@ -7,7 +7,7 @@ back. So it stays when a file is rewritten with another compression, and the cha
 Each column has running SHA-256 hashes: of validity (one byte per row, 1 = there is a value), of lengths and of
 values; nested columns have those of their children after their own. Nothing loops over rows in Python.
 
-`unsupported` says which types cannot be stored or digested, before anybody appends the first of them.
+`unsupported` says which types cannot be stored or digested, before the first of them is appended.
 """
 
 from __future__ import annotations

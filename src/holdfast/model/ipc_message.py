@@ -1,8 +1,9 @@
 """Single messages of Arrow's IPC format, as schemas and rows are kept: the whole of the bytes is one message.
 
-Arrow reads a message from the front of some bytes and does not mind what follows; here anything that follows is
-refused (ValueError). Arrow also does not tell whether a message is compressed, so that is read from its metadata: a
-flatbuffer, the layout of which is fixed by Arrow's format (Message.fbs). Pure; what the message holds is not looked at.
+Arrow reads a message from the front of some bytes and does not mind what follows; here anything that follows is refused
+(ValueError). Arrow also does not expose whether a message is compressed, so that is read from its metadata: a
+flatbuffer, the layout of which is fixed by Arrow's format (Message.fbs). Pure; the content of the message is not
+checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records side by side instead of one by one: the shape in which they are packed and read.
 
-Joining a list of payloads is one call into C, where a loop over records is thousands. Keys, kinds and
-headers are rarer, so they stay in a dictionary until somebody uses them.
+Joining a list of payloads is one call into C, where a loop over records is thousands. Keys, kinds and headers are
+rarer, so they stay in a dictionary until they are used.
 """
 
 from __future__ import annotations

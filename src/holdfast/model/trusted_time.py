@@ -1,4 +1,4 @@
-"""What time it is, for whoever removes things because they are old.
+"""The time by which retention removes what is old.
 
 A wall clock may be wrong by years for a few seconds, and what was removed meanwhile does not come back: an execution
 that is forgotten runs again, with all its effects. So nothing is removed for its age by the wall clock alone. All who

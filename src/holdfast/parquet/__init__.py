@@ -1,1 +1,1 @@
-"""Parquet files that anybody may have written, taken apart in Python before Arrow's C++ may see them."""
+"""Untrusted Parquet files, parsed in Python before Arrow's C++ may see them."""

@@ -3,7 +3,7 @@
 Readers skip row groups by these bounds, so a wrong one loses rows. Arrow leaves NaN out of them, and to Spark, DuckDB
 and DataFusion NaN is the greatest number: `x > 9.5` would skip a row group that has NaN. So floating columns have no
 bounds at all, nested ones neither. Whether a column will hold NaN is only known when its last row is there, long after
-the writer was told what to do. Where the log of a table keeps bounds per file, those of columns without NaN stay
+the writer was configured. Where the log of a table keeps bounds per file, those of columns without NaN stay
 (`holdfast.tables.file_stats`).
 
 Times in milliseconds have none either: Spark cuts what it looks for to milliseconds before it compares, so `t < 1.5 ms`

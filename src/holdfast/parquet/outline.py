@@ -1,12 +1,12 @@
-"""A Parquet footer that nobody vouches for: taken apart, judged, and written anew for Arrow.
+"""A Parquet footer that nobody vouches for: parsed, checked, and rewritten for Arrow.
 
-Arrow ends the process, instead of raising, when somebody asks it about a column whose metadata do not fit together.
-So Arrow never sees a foreign footer. What ours must have is taken out of it (`outline`), held against the footer that
-our own writer makes for the same columns (`Model`), and a new footer is written of nothing but these numbers
-(`rewritten`): the columns are the model's own bytes; statistics, indexes and all else that reading does not need are
-left out. What a model does not have is BadStructure.
+Arrow ends the process, instead of raising, on a column whose metadata are inconsistent. So Arrow never sees a foreign
+footer. What ours must have is taken out of it (`outline`), held against the footer that our own writer makes for the
+same columns (`Model`), and a new footer is written of nothing but these numbers (`rewritten`): the columns are the
+model's own bytes; statistics, indexes and all else that reading does not need are left out. What a model does not have
+is BadStructure.
 
-Only structure is looked at. What a footer says is proved by its mac, its chain and the blocks themselves. Pure.
+Only structure is checked. What a footer says is proved by its mac, its chain and the blocks themselves. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages of a column chunk, looked at before Arrow unpacks them: how many, how large, how encoded.
+"""The pages of a column chunk, checked before Arrow unpacks them: how many, how large, how encoded.
 
 A few bytes can stand for gigabytes: a page says itself how large it is unpacked, runs repeat a value as often as they
 like, and a dictionary repeats a long value in four bits. So the header of every page is read here first. What a page

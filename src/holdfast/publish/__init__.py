@@ -1,4 +1,4 @@
-"""Topics as tables of others: what the manifests of a root say, told in another format's words, by metadata alone.
+"""Topics as tables of others: what the manifests of a root say, expressed in another format, by metadata alone.
 
 Reads manifests, writes the table's own log beside them, and touches no segment. Knows no reader and no journal.
 """

@@ -5,7 +5,7 @@ the table shows, and what manifests, expiries and rewrites say now. If nothing i
 any moment and run it again; run two at once: each row is in the table once.
 
 What a table cannot hold (encrypted records, types that its format lacks) is refused before anything is written. A table
-that somebody else has written to is left alone.
+that another writer has changed is left alone.
 """
 
 from __future__ import annotations

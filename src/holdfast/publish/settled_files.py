@@ -1,11 +1,11 @@
-"""What is settled of a partition, looked at from where a table stands. Only reads.
+"""What is settled of a partition, seen from a table's position. Only reads.
 
-One more segment costs a few requests, however long the history is: the next slots are asked for by name, and what they
+One more segment costs a few requests, however long the history is: the next slots are fetched by name, and what they
 hold is proved to follow what the cursor says. Expiries and rewrites concern older files, so they need the manifest as a
 whole, which is read once, through its newest checkpoint.
 
-A sink's topic is looked at up to the ends of one batch, the same for all its partitions: what is behind them, rewrites
-and expiries included, is left for the next time. So a table never shows half a batch.
+A sink's topic is read up to the ends of one batch, the same for all its partitions: what is behind them, rewrites and
+expiries included, is left for the next time. So a table never shows half a batch.
 """
 
 from __future__ import annotations

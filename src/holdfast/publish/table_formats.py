@@ -1,6 +1,6 @@
 """The table formats that topics can be published in: the one place where another would be added.
 
-A format is a class like `DeltaTable`. It is told what changes (`PartitionChange`: files added, retired, rewritten, and
+A format is a class like `DeltaTable`. It receives what changes (`PartitionChange`: files added, retired, rewritten, and
 the cursor after that), keeps the cursors in its own commits, and gives them back (`look`). Everything before that, from
 manifests to changes, knows no format.
 """

@@ -2,7 +2,7 @@
 
 Segments are taken whole, the oldest records first, until a limit in segments or bytes is reached; at least one, so that
 a stream makes progress however small the limit is. A limit in offsets then takes from each partition in proportion to
-what is there, as Kafka's source does, and may cut a segment. If it is too small for one record of each partition, the
+what it has, as Kafka's source does, and may cut a segment. If it is too small for one record of each partition, the
 oldest come first. Equal arguments give equal answers.
 """
 

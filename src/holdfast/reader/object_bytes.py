@@ -1,7 +1,7 @@
 """The bytes of a segment on a store, in few requests: small ones in one, of large ones the end first, then ranges.
 
 A directory's files are read in place. An object that is not there is FileNotFoundError, as with files. A store that
-cannot be reached stays `StoreUnavailable`: nothing is damaged then. What a reading will need soon may be asked for
+cannot be reached stays `StoreUnavailable`: nothing is damaged then. What a reading will need soon may be requested
 ahead of time (`prefetch`).
 """
 

@@ -1,12 +1,12 @@
-"""Parts of a store's objects, asked for before they are needed, so that a reading does not wait for each in turn.
+"""Parts of a store's objects, requested before they are needed, so that a reading does not wait for each in turn.
 
 One reading owns one `Prefetch` and closes it. It says which objects it will open, in order, and what it will read next
-of the one that is open. That much is asked for ahead as the limits allow: so many requests at once, and so many bytes
+of the one that is open. As much is requested ahead as the limits allow: so many requests at once, and so many bytes
 that are under way or waiting to be taken. What does not fit is fetched when its turn comes. Nothing here is proved or
-decoded: whoever takes bytes does that, as with all others.
+decoded: the consumer of the bytes does that, as with all others.
 
 Failures wait for their place: what went wrong ahead is raised when the reading gets there, and not before. A store that
-was only unavailable is asked again then, with all the patience of the settings; ahead it is asked once.
+was only unavailable is tried again then, with all the retries of the settings; ahead it is tried once.
 
 Closing begins nothing new, forgets what came, and waits for nobody: it may run in the garbage collector, in any thread.
 A request that is under way ends by itself, and its thread with it. Threads are daemons, so the end of the interpreter

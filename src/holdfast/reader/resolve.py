@@ -1,7 +1,7 @@
 """What a read's options mean at this moment: topics, one set of columns, and a span of offsets per partition.
 
-A span never ends beyond what is settled. Offsets that were asked for and are gone (retention was faster) or not settled
-yet are refused, with the numbers: an answer with a hole would look like any other answer.
+A span never ends beyond what is settled. Requested offsets that are gone (retention was faster) or not settled yet are
+refused, with the numbers: an answer with a hole would look like any other answer.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ as they reach and the rest from batches, and looks again if a batch is gone mean
 returned again; offsets that are found nowhere, however often it looks, are Corrupt.
 
 Entries are proved as in a journal: their digests, their links to those before them, their encryption. The rows of one
-partition come in the order of offsets; several partitions take turns. Unlike what is settled, the same question asked
-again may have a longer answer. Runs in Spark's executors; opens no database.
+partition come in the order of offsets; several partitions take turns. Unlike a settled read, a repeated one may return
+more. Runs in Spark's executors; opens no database.
 """
 
 from __future__ import annotations

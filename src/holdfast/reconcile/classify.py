@@ -7,10 +7,10 @@ Only what is sealed is judged: at or below the mark a file is final and its row 
 Above it things move. They are counted as in flight and never reported, but only while something vouches for them: a
 row, or a number in `in_flight`. A finished file above the mark that nobody vouches for is a dead orphan, and is found.
 
-Hazard: manifest, mark and listing are read one after the other while the log is at work. Read them in this order and
-a writer can cause no finding: the mark, the listing, the numbers in flight, the rows. A file that was listed is then
+Hazard: manifest, mark and listing are read one after the other while the log is at work. Read them in this order and a
+writer can cause no finding: the mark, the listing, the numbers in flight, the rows. A file that was listed is then
 vouched for by its number or, if its writer has finished since, by its row. Retention may still remove a file in
-between: whoever acts on a finding looks at row and file once more before.
+between: before acting on a finding, row and file are checked once more.
 
 `garbage` marks what may be removed without looking at its content: unfinished files that nobody writes, and files of
 segments that the manifest itself calls expired. A lost segment's file that turns up again is no garbage but a rescue.

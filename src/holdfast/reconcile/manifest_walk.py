@@ -2,11 +2,11 @@
 
 Slots are dense: one object per settled segment, in order, and one more where an ownership was taken over. The log knows
 how many slots there are, not which of them are starts. So the walk goes along both at once: what has the size (or, with
-`deep`, the bytes) that the next segment's object must have is that object; only the others are fetched and looked at.
-A start names the number of the next segment, as every object does. So the next whole object tells what the missing or
+`deep`, the bytes) that the next segment's object must have is that object; only the others are fetched and checked. A
+start names the number of the next segment, as every object does. So the next whole object shows what the missing or
 damaged ones before it were: segments' objects, starts, or some of both. Then they are reported without a segment.
 
-Nothing is judged by a listing alone: an object is called missing or damaged only after it was asked for.
+Nothing is judged by a listing alone: an object is called missing or damaged only after it was requested.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     report
 
 A unit of work is small enough to rest after it. Facts are gathered in the order that `classify` asks for, and every
-finding is *confirmed*: row and file are looked at once more, and what was only a race (sealed, expired or removed
+finding is *confirmed*: row and file are checked once more, and what was only a race (sealed, expired or removed
 meanwhile) counts as in flight. So a busy log has no false findings.
 
-Repairs must be asked for. One pass at a time makes them; another one reports, and says so. Each repair looks again
-before it acts, and the manifest is never changed.
+Repairs are opt-in. One pass at a time makes them; another one reports, and says so. Each repair looks again before it
+acts, and the manifest is never changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Topics of the root that sinks write, looked at by the log that ships there: nobody else passes by regularly.
+"""Topics of the root that sinks write, checked by the log that ships there: nobody else passes by regularly.
 
-A sink keeps nothing: what its batches say is compared with what is there. Batches have no hole, follow each other and
-are whole; manifest objects are there up to the newest batch, and none beyond; so are the files in effect. What a sink
-is about to write is not judged: files that no batch names, and manifest objects of a newest batch that is not applied.
+A sink keeps nothing: what its batches say is compared with what exists. Batches have no hole, follow each other and are
+whole; manifest objects are there up to the newest batch, and none beyond; so are the files in effect. What a sink is
+about to write is not judged: files that no batch names, and manifest objects of a newest batch that is not applied.
 
 Repairs write manifest objects again, which follow from batches byte for byte. A batch or a file that is lost is lost:
-it is reported, and somebody puts it back from a copy of the store. Nothing of a sink's is ever removed here.
+it is reported, to be put back from a copy of the store. Nothing of a sink's is ever removed here.
 """
 
 from __future__ import annotations

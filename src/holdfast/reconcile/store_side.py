@@ -7,8 +7,8 @@ Marks are read first and the store is listed afterwards; what may go meanwhile i
 and each finding is confirmed by asking for the object itself. So a busy log has no false findings.
 
 A shallow pass costs one LIST per folder (and per thousand objects in it) and a handful of GETs per partition; a deep
-one reads every object. Topics that this log does not know are not looked at, another writer may have put them there,
-but for those of sinks (`sink_topics`): whoever writes them keeps nothing that they could be compared with.
+one reads every object. Topics that this log does not know are not checked, another writer may have put them there, but
+for those of sinks (`sink_topics`): their writers keep nothing that they could be compared with.
 
 Repairs (`store_objects`) are for the owner of the log alone.
 """

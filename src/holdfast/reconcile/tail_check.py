@@ -1,6 +1,6 @@
 """The commit batches of a store, compared with how far the log says that they are shipped.
 
-Names tell most of it (`tail_listing`): what is connected to the floor must reach `shipped`. A hole below is damage,
+Names show most of it (`tail_listing`): what is connected to the floor must reach `shipped`. A hole below is damage,
 since a restore would stop there; the shipper sends it again. Batches below the floor are on their way out, batches
 above `shipped` on their way in; neither are judged. Batches of an owner that was overtaken are garbage if the takeover
 did not adopt them. But where they show that more had been acknowledged than was adopted, they are evidence of a loss

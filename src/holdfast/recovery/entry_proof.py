@@ -1,6 +1,6 @@
 """Opening entries of a tail, so that nothing is taken over that cannot be read later.
 
-An encrypted entry is decrypted with the log's keys: whoever has none cannot have made it. The frame of its records must
+An encrypted entry is decrypted with the log's keys: it cannot have been made without one. The frame of its records must
 hold as many as the entry says. Of a log without keys only the latter is proved, and that is consistency, not origin.
 """
 

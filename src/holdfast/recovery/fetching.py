@@ -2,9 +2,9 @@
 
 A file gets its name when its hash is the one in its manifest object and its content is synced; so whatever has its name
 is whole, also after a crash, and is not fetched again. Then it says itself what it is, and every block of it is
-compared with its hash in the footer. The footer of an encrypted one is stamped by its key: so whoever lacks the key can
-have made or changed none of it. A file that came in one piece is proved in memory, before it is written. Memory: one
-piece per file, a few files at a time.
+compared with its hash in the footer. The footer of an encrypted one is stamped by its key: so none of it was made or
+changed without the key. A file that came in one piece is proved in memory, before it is written. Memory: one piece per
+file, a few files at a time.
 
 Where compaction has put longer files in the place of segments, those are fetched, and the rewrites that say so: they
 are kept in the log's own directory, in the places that they have on the store, and the log reads by them.

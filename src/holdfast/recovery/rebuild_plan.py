@@ -1,4 +1,4 @@
-"""A partition's manifest, made anew from what its segment files say about themselves. Pure: values in, rows out.
+"""A partition's manifest, rebuilt from what its segment files say about themselves. Pure: values in, rows out.
 
 Files prove themselves (footer, chain, content), so all that is left to decide is which of them follow each other. Where
 two have the same number, the one that the next file names as its predecessor is right; for the newest one it is the

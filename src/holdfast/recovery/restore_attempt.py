@@ -1,7 +1,7 @@
 """The file RESTORE: that a log is being brought back into a directory, and how far that is known to have come.
 
-It is written before anything else and removed when nothing is left to do, so whoever finds it goes on where somebody
-was interrupted, as the same owner to the store; and a directory that has something else in it is left alone.
+It is written before anything else and removed when nothing is left to do, so the next run resumes an interrupted one,
+as the same owner to the store; and a directory that has something else in it is left alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The database of a log that is being restored: made before the claim, finished after it.
 
-Nearly all of it is known before anybody is shut out: it is written and synced beside the fetching of segments, so that
-a disk that cannot hold it ends the restore in time, and nobody waits for it afterwards. If the store is the same after
-the claim, only the claim and the start objects are added; else the database is made anew.
+Nearly all of it is known before an owner is fenced: it is written and synced beside the fetching of segments, so that a
+disk that cannot hold it ends the restore in time, and nobody waits for it afterwards. If the store is the same after
+the claim, only the claim and the start objects are added; else the database is recreated.
 """
 
 from __future__ import annotations

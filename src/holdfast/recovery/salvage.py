@@ -1,7 +1,7 @@
 """Saving a tail whose database is damaged: what can still be read and proved becomes a segment, written straight away.
 
 Used by `rebuild` alone. The segment follows the newest one as if it had been sealed in time; the manifest that would
-list it is made anew afterwards.
+list it is rebuilt afterwards.
 """
 
 from __future__ import annotations

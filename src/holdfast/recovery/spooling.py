@@ -1,8 +1,8 @@
 """Commit batches and objects of keys, brought here once to be read several times.
 
 Each is proved as it comes, beside the fetching of others. What is small stays in memory as it was decoded; the rest
-goes to files and is decoded whenever it is read. The files are not synced: whoever is interrupted fetches them again.
-An object that is larger than any of its kind can be is refused before it is fetched.
+goes to files and is decoded whenever it is read. The files are not synced: an interrupted run fetches them again. An
+object that is larger than any of its kind can be is refused before it is fetched.
 """
 
 from __future__ import annotations

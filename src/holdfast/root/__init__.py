@@ -1,1 +1,1 @@
-"""One log's root on a store: its format, its manifests, its tail. For whoever reads or writes it."""
+"""One log's root on a store: its format, its manifests, its tail. For its readers and writers."""

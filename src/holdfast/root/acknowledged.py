@@ -1,14 +1,14 @@
 """Up to where commits were acknowledged as shipped: what a restore must bring back, or report as lost.
 
 Every commit batch says how far commits had been acknowledged when it was cut. So one batch behind a hole is enough to
-tell damage from a batch that was still on its way when the machine was lost: nobody was told about the latter. What a
+tell damage from a batch that was still on its way when the machine was lost: the latter was never acknowledged. What a
 takeover adopted and what a floor covers was acknowledged as well. What a log adopts when it is merely reopened was not:
 it may wait for segments that are on their way.
 
 A takeover draws a line. What older epochs said beyond the commits that it adopted is over: either there was nothing
-beyond, or somebody accepted the loss. The batches behind such a loss are *evidence* that more had been acknowledged
-than was adopted. They no longer count, and they are never removed. Neither is a batch that cannot be read: it may have
-said the same.
+beyond, or the loss was accepted. The batches behind such a loss are *evidence* that more had been acknowledged than was
+adopted. They no longer count, and they are never removed. Neither is a batch that cannot be read: it may have said the
+same.
 """
 
 from __future__ import annotations

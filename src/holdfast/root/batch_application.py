@@ -1,9 +1,9 @@
-"""The manifest objects of a sink's batch, written after it by whoever comes first.
+"""The manifest objects of a sink's batch, written after it by the first process that needs them.
 
 They follow from the batch, byte for byte: writing them again changes nothing, and several may do it at once. A writer
-applies what is left before it commits the next batch, so at most the newest one is not applied; whoever publishes,
-retires or repairs applies it first and then works on manifest objects alone. Until then readers take the segments from
-the batch itself.
+applies what is left before it commits the next batch, so at most the newest one is not applied; publication, retirement
+and repair apply it first and then work on manifest objects alone. Until then readers take the segments from the batch
+itself.
 
 The slots of a partition are filled in order, partitions side by side, and the batch's last segment comes after all
 others: a crash leaves each partition with a beginning of what is to come and never with a hole, and where the last one

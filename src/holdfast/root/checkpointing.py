@@ -1,4 +1,4 @@
-"""Many manifest objects in one file: how a checkpoint is written, by whoever has settled the last of them.
+"""Many manifest objects in one file: how a checkpoint is written, by the process that settled the last of them.
 
 A checkpoint says nothing that the objects do not say. One that was not written costs readers time, and nothing else.
 """

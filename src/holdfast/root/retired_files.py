@@ -1,4 +1,4 @@
-"""What is retired of a partition, and which of its files may go by that: for whoever applies retention on a store.
+"""What is retired of a partition, and which of its files may go by that: for retention on a store.
 
 Files go `delete_after` behind their retirement, later while a reader's lease needs them, which delays for a bounded
 time. A file of compaction begins with one segment and may reach behind what is retired: it goes when all of it is. So

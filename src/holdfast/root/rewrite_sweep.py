@@ -1,14 +1,14 @@
-"""What rewrites have left behind, removed when nobody can need it any more: by whoever compacts, and by the owner.
+"""What rewrites have left behind, removed when nobody can need it any more: by a compaction, and by the owner.
 
     a file that was replaced           `delete_after` behind its rewrite, unless a reader's lease needs its segments
-    files of a rewrite that never was  `delete_after` after somebody else took its number
+    files of a rewrite that never was  `delete_after` after another writer took its number
     an intent                          with its files; one that is open for long is closed first
 
 A reader that planned on files from before a rewrite has `delete_after` to finish, and longer while it renews its lease;
 leases delay for a bounded time. A file in effect is never removed: what is known is read again after the files were
 listed, so a file that nobody knows then belongs to an intent that is still open, and stays, or to one that is closed,
 and can never be named by a rewrite. An intent is closed by a rewrite with its number; if nobody writes one, it is
-closed here, after `STALE_US`, by one without files. Whoever wakes up later finds the number taken.
+closed here, after `STALE_US`, by one without files. A process that wakes up later finds the number taken.
 
 Times are compared with this machine's clock, as those of retention are.
 """

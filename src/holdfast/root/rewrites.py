@@ -2,7 +2,7 @@
 
 A rewrite joins neighbours: it puts one longer file in the place of a run of segments. Offsets, numbers, manifest
 objects and the chain stay as they are, so marks, checkpoints of streams and proofs do not notice. One create-only
-object swaps all of a partition's files at once; whoever reads sees the files from before it or those from after it.
+object swaps all of a partition's files at once; readers see the files from before it or those from after it.
 
     manifest   0 1 2 3 4 5 6 7        what was sealed, for ever
     rewrite 0  0───┘ 2───┘            two files, of segments 0..1 and 2..3
@@ -10,12 +10,12 @@ object swaps all of a partition's files at once; whoever reads sees the files fr
     in effect  0           6 7
 
 What a rewrite says is checked against the manifest: it begins and ends where its segments do, holds as many rows, and
-follows the same chain value. That its rows are theirs is proved by whoever made it, before the swap, and can be proved
-by anybody later: the content digest of each segment stands in the manifest. In a log with keys the object is signed.
+follows the same chain value. That its rows are theirs is proved by its writer, before the swap, and can be proved by
+any reader later: the content digest of each segment stands in the manifest. In a log with keys the object is signed.
 
-Whoever looks reads the rewrites first and the manifest after them: then all that they speak of is in it. A rewrite
-without a file changes nothing but the count: it takes a number that somebody announced and never used, so that what
-was left there is known to be garbage. Nothing here is written.
+Readers read the rewrites first and the manifest after them: then all that they speak of is in it. A rewrite without a
+file changes nothing but the count: it takes a number that was announced and never used, so that what was left there is
+known to be garbage. Nothing here is written.
 """
 
 from __future__ import annotations

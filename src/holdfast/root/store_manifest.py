@@ -2,8 +2,8 @@
 
 Readers, restore, takeover, migration and checkpoints want all of it: it is read through the newest checkpoint, and
 proved object by object (`manifest_chain`). A checkpoint says nothing that the objects do not say: a damaged one is
-passed over, with a line in the log, and the objects are read instead. Whoever looks for damage asks slot by slot.
-What is settled is what manifest objects say. Knows no journal; Spark's planning reads the same.
+passed over, with a line in the log, and the objects are read instead. A search for damage goes slot by slot. What is
+settled is what manifest objects say. Knows no journal; Spark's planning reads the same.
 """
 
 from __future__ import annotations

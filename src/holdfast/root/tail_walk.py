@@ -1,7 +1,7 @@
 """Commit batches as a restore reads them: each entry once, in order, proved, up to the first hole.
 
 Entries that are already in segments are skipped. Two batches may hold the same entry, because a restart cuts batches
-anew; then they must agree. If the entry before another one in its partition is nowhere, the later one was never
+differently; then they must agree. If the entry before another one in its partition is nowhere, the later one was never
 acknowledged: everything from its commit on is cut off, so that a restore brings back whole commits, and a prefix of the
 log.
 

@@ -1,4 +1,4 @@
-"""What sealing, retention and reconciliation count: plain integers on the way, one frozen snapshot when asked."""
+"""What sealing, retention and reconciliation count: plain integers while counting, one frozen snapshot on request."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The alarm of a store that fails: raised at once, louder with age, told again and again, cleared by success.
+"""The alarm of a store that fails: raised at once, louder with age, repeated, cleared by success.
 
-`keep-trying` may go on for days, so somebody must hear of it, and go on hearing of it, without a line per attempt.
-The state is there for `stats()` from the first moment; the log gets a line at once and then after pauses of 1, 2, 4 …
-minutes, at most an hour; a cause that is new is told at once. An alarm that comes and goes is told once a minute at
-most, with its recovery. Nothing here retries, waits or looks at a clock; times are seconds of one monotonic clock.
-Messages are those of our own errors and hold no secrets.
+`keep-trying` may go on for days, so it must be reported, repeatedly, without a line per attempt. The state is there for
+`stats()` from the first moment; the log gets a line at once and then after pauses of 1, 2, 4 … minutes, at most an
+hour; a new cause is reported at once. An alarm that comes and goes is reported once a minute at most, with its
+recovery. Nothing here retries, waits or looks at a clock; times are seconds of one monotonic clock. Messages are those
+of our own errors and hold no secrets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What happens when an object cannot be brought to the store in as many attempts as the settings allow.
+"""The policy for an object that cannot be brought to the store within the configured number of attempts.
 
-Nothing is ever given up: the records are durable in the local log, and an outage of the store is no reason to lose
-them or to stop the application. So by default the shipper goes on trying, with an alarm that grows and stays visible
-until the object is there (`keep-trying`). Those who would rather stop taking records than run without a second copy
-choose `fail-appends`: appends are refused until the store is back. `abort` ends the process, as the seed has it.
+No data is ever given up: the records are durable in the local log, and an outage of the store is no reason to lose them
+or to stop the application. By default the shipper keeps trying, with an alarm that escalates and stays visible until
+the object is there (`keep-trying`). Users who would rather refuse records than run without a second copy choose
+`fail-appends`: appends are refused until the store is back. `abort` ends the process.
 """
 
 from __future__ import annotations

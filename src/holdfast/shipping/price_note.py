@@ -1,7 +1,7 @@
 """What the last owner ships with, written down in the log's directory: what `holdfast status` prices.
 
-Who looks at a log has settings of his own, and they say nothing about what its owner spends. So whoever opens a log
-with a store leaves the three settings that its bill depends on in the file `SHIPPING`, beside the database. It is a
+Who looks at a log has settings of his own, and they say nothing about what its owner spends. So a process that opens a
+log with a store leaves the three settings that its bill depends on in the file `SHIPPING`, beside the database. It is a
 note, not a part of the log: nothing is decided by it, it is not missed where it cannot be written, and what stands
 there is believed only as far as it is settings.
 """

@@ -1,10 +1,10 @@
-"""One stretch of shipping under one claim: from the first look at the store until told to stop, fenced, or forgotten.
+"""One stretch of shipping under one claim: from the first look at the store until it is stopped, fenced, or forgotten.
 
     introduce → wait for something to ship → what is there, and what is not any more → claim → put back what is missing
     → lanes and chores, side by side, until told to stop
 
-A rebuild goes the same way, but looks at everything, goes on where the store has forgotten this log, and gives up what
-is nowhere any more if it is told to. Nothing is written before that is known. Belongs to the shipper's thread.
+A rebuild follows the same steps, but checks everything, continues where the store has forgotten this log, and gives up
+what is lost if that is allowed. Nothing is written before that is known. Belongs to the shipper's thread.
 """
 
 from __future__ import annotations

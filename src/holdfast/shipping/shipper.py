@@ -5,10 +5,10 @@
     → write the marks down
 
 A log opens, appends and closes while its store is away: nothing here is in the way of the journal, which is pulled from
-and never asked to wait. What ends shipping for good is told once, loudly, and stays visible (`stats().shipping.ended`):
-another process has taken over (appends are refused from then on, also when the log is opened again), or the root holds
-what this log cannot have written. A store that has forgotten this log is not the end: shipping waits, with an alarm,
-until it is back or is rebuilt from what is here (`forgotten`).
+and never made to wait. What ends shipping for good is logged once, as critical, and stays visible
+(`stats().shipping.ended`): another process has taken over (appends are refused from then on, also when the log is
+opened again), or the root holds what this log cannot have written. A store that has forgotten this log is not the end:
+shipping waits, with an alarm, until it is back or is rebuilt from what is here (`forgotten`).
 """
 
 from __future__ import annotations

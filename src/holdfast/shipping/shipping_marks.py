@@ -1,9 +1,9 @@
 """How far the log is on its store: published at once, written down with the next group of the journal.
 
-The live marks stand in the partitions, for everybody to read; whoever waits is woken once for all that moved together.
-The stored ones may lag: after a crash the shipper finds out from the store what it had already, and sends the rest
-again, the same bytes under the same names. They fall only where the store has lost what it had acknowledged. Belongs to
-the shipper's thread.
+The live marks stand in the partitions, for everybody to read; waiters are woken once for all that moved together. The
+stored ones may lag: after a crash the shipper finds out from the store what it had already, and sends the rest again,
+the same bytes under the same names. They fall only where the store has lost what it had acknowledged. Belongs to the
+shipper's thread.
 """
 
 from __future__ import annotations

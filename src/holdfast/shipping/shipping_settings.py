@@ -1,7 +1,7 @@
 """What can be set about shipping, with defaults, profiles and bounds in one place.
 
-A profile is a name for values that fit together; it is nothing but those values, and whatever is set beside it wins.
-It is applied where settings are read (`with_profile`), since a finished value cannot tell a default from a choice.
+A profile is a name for values that fit together; it is nothing but those values, and whatever is set beside it wins. It
+is applied where settings are read (`with_profile`), since a finished value cannot distinguish a default from a choice.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     look at the newest batch → is this one part of it already? → apply what is left of it
     → topic's document, if it must grow → create `_sink/<next>.json` → apply
 
-The object carries the marks of all writers for ever, so a batch that is committed again, by a driver that was started
-anew or by one that was thought dead, is recognised. If the number is taken, it was taken by this very commit, whose
-reply was lost (same nonce), or by another writer: then everything is looked at again, and where the other one has taken
-offsets of ours, the files are written anew (`moved_files`).
+The object carries the marks of all writers for ever, so a batch that is committed again, by a driver that was restarted
+or by one that was thought dead, is recognised. If the number is taken, it was taken by this very commit, whose reply
+was lost (same nonce), or by another writer: then everything is checked again, and where the other one has taken offsets
+of ours, the files are rewritten (`moved_files`).
 
 Failure: before the object was tried, nothing is part of the topic, and the files of the batch are removed. If the store
 does not say whether it was created, that is OutcomeUnknown, and nothing is removed: the same commit can be repeated if

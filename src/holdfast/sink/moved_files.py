@@ -1,4 +1,4 @@
-"""Files of a task written anew, because another writer has taken their offsets meanwhile.
+"""Files of a task rewritten because another writer has taken their offsets meanwhile.
 
 Correct and slow: every row is read back, proved, and written again with its new offset, on the machine that commits.
 It happens only where two writers append to one topic at the same time.

@@ -1,4 +1,4 @@
-"""Retention of topics that sinks write. Nobody owns them for long, so somebody calls it now and then.
+"""Retention of topics that sinks write. They have no lasting owner, so it is called now and then.
 
 A topic's policy stands in its document. What it says is retired by `expired` objects, as a log's is: whole segments,
 the oldest of each partition first, never the newest one. `delete_after` later a call removes their files, later while

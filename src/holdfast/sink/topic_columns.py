@@ -2,8 +2,8 @@
 
 Columns that are named as a raw topic's are raw records, if the payload is text or bytes; all others are rows. Every
 column may be null, also inside: DataFrames change their mind about that from one plan to the next. Columns are matched
-by name, in any order; those that are missing are null, new ones are added. Anything else is Invalid, and this is asked
-before anything is written. Pure.
+by name, in any order; those that are missing are null, new ones are added. Anything else is Invalid, and this is
+checked before anything is written. Pure.
 """
 
 from __future__ import annotations

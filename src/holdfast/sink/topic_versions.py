@@ -1,7 +1,7 @@
 """The documents of a sink's topic: made before the batch that needs them, a new version where it has grown.
 
-Whoever is second finds the version taken, reads it and looks again whether anything is missing. A topic that belongs to
-a log is refused.
+The second writer finds the version taken, reads it and checks again whether anything is missing. A topic that belongs
+to a log is refused.
 """
 
 from __future__ import annotations

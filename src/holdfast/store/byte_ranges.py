@@ -1,6 +1,6 @@
-"""Parts of objects: which can be asked for, and what must come back.
+"""Parts of objects: which can be requested, and what must come back.
 
-Objects never change, and whoever asks for a part knows from a manifest how long the object is. So an answer that is too
+Objects never change, and a reader of a part knows from a manifest how long the object is. So an answer that is too
 short is no surprise of timing but damage.
 """
 

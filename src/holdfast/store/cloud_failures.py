@@ -1,9 +1,9 @@
 """What went wrong at a cloud's store, read out of obstore's exceptions: pure, a text in and an error of ours out.
 
-obstore has few exceptions, and most failures are one `GenericError` whose text must tell: the status and the code that
-the server answered with, or what the network did. Two of its judgements are not ours: it calls a 409 *already exists*,
-which on S3 means that nobody has won yet, and a missing bucket a missing object. Headers are not told, so neither is
-`Retry-After`. What codes and statuses mean stands in `failures`.
+obstore has few exceptions, and most failures are one `GenericError`, to be classified by its text: the status and the
+code that the server answered with, or what the network did. Two of its judgements are not ours: it calls a 409 *already
+exists*, which on S3 means that nobody has won yet, and a missing bucket a missing object. Headers are not exposed, so
+neither is `Retry-After`. What codes and statuses mean stands in `failures`.
 
 The text is only read, never repeated: it holds the server's words, which may quote what it was sent.
 """

@@ -5,9 +5,9 @@ identity), `profile:NAME`, `env:PREFIX` (PREFIX_ACCESS_KEY_ID, PREFIX_SECRET_ACC
 `file:PATH` (JSON or lines `name = value`; read again when the file changes). Nothing is looked up before the first
 `get`, which may ask the network and so blocks; `cached` never does. Both may be called from any thread.
 
-What was found is kept for a while: botocore hands out nothing that expires within ten minutes, so it is asked again
-only every minute. A file that cannot be read while it is being replaced leaves the older credentials in force until
-the store refuses them. No secret reaches a repr, an error or a pickle: a source is pickled as its reference.
+What was found is kept for a while: botocore hands out nothing that expires within ten minutes, so it is queried again
+only every minute. A file that cannot be read while it is being replaced leaves the older credentials in force until the
+store refuses them. No secret reaches a repr, an error or a pickle: a source is pickled as its reference.
 """
 
 from __future__ import annotations

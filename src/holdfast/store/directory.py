@@ -17,9 +17,9 @@ the next process that creates something in their folder, when they are older tha
 processes, and over a network if its file system has hard links and syncs directories. Files and folders can be read by
 their owner only.
 
-What lies below the root may be anybody's. The root itself may be a link; nothing below it is followed, and nothing but
-a regular file is an object: links, pipes, devices and sockets are not listed, and `Corrupt` where they are asked for.
-Sizes are looked at before anything is read, and a folder with more names than any log has is refused.
+Files below the root are untrusted. The root itself may be a link; nothing below it is followed, and nothing but a
+regular file is an object: links, pipes, devices and sockets are not listed, and `Corrupt` where they are requested.
+Sizes are checked before anything is read, and a folder with more names than any log has is refused.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
     topics/<topic>/<partition>/_checkpoints/<20 digits>.parquet  all manifest objects up to this one, in one
     topics/<topic>/<partition>/_expired/<20 digits>.json    segments below this number are retired
     topics/<topic>/<partition>/_rewrites/<20 digits>.json   these files took the place of those segments
-    topics/<topic>/<partition>/_intents/<20 digits>-<16 hex digits>.json  somebody is about to write that rewrite
+    topics/<topic>/<partition>/_intents/<20 digits>-<16 hex digits>.json  a rewrite that is about to be written
     leases/<reader>/<20 digits>.json                        what a reader still needs
 
 Folders that hold no data begin with `_`: `topics/<topic>/` may also be the root of a table of another kind, whose

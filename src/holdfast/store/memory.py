@@ -1,6 +1,6 @@
 """A store in this process's memory, for tests and trials: the semantics of the others, and nothing survives.
 
-Stores with a name are shared within the process: whoever opens `memory://orders` again finds what was put there.
+Stores with a name are shared within the process: opening `memory://orders` again finds what was put there.
 """
 
 from __future__ import annotations

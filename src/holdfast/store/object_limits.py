@@ -1,8 +1,8 @@
-"""How large an object may be that is read whole: by its kind, which its key tells.
+"""How large an object may be that is read whole: by its kind, which follows from its key.
 
-Whoever may write to a store may put gigabytes where a line of JSON should be. So every store compares an object's size
-with these before it reads a byte of it. They leave room: what we write of a kind is far smaller, but for commit batches
-and topics, which are as large as a user's largest batch and schemas.
+A writer to a store may put gigabytes where a line of JSON should be. So every store compares an object's size with
+these before it reads a byte of it. They leave room: what we write of a kind is far smaller, but for commit batches and
+topics, which are as large as a user's largest batch and schemas.
 """
 
 from __future__ import annotations

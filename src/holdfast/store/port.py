@@ -1,9 +1,8 @@
 """What holdfast asks of an object store: a few verbs, and two ways in which they fail.
 
 Objects are created once and never changed, so `create` is the only way to write: it fails with `AlreadyExists` where
-the key is taken, and whoever gets that answer reads back and compares, because it may be the caller's own object,
-whose reply was lost. When `create` returns, the object is as durable as the store makes anything. No verb retries a
-`create`.
+the key is taken, and the caller then reads back and compares, because it may be the caller's own object, whose reply
+was lost. When `create` returns, the object is as durable as the store makes anything. No verb retries a `create`.
 
 Failures have two kinds, because the caller acts differently: `StoreUnavailable` may pass (of a `create` the outcome is
 unknown then), `StoreRefused` will not pass by itself (no such bucket, not allowed, not supported). Both carry a `cause`

@@ -1,8 +1,8 @@
-"""Creating an object by somebody who can wait a little: several attempts, and a look at what is there already.
+"""Creating an object for a caller that can wait a little: several attempts, and a comparison with an existing object.
 
-`create` itself is never repeated by a store, because the outcome of a failed one is unknown. Whoever repeats it must be
-able to tell his own object from another's, under a key that was tried before: by what stands there (`there`), or
-because name or content are the caller's alone, so that finding it there is as good as having created it.
+`create` itself is never repeated by a store, because the outcome of a failed one is unknown. A caller that repeats it
+must be able to recognize its own object, under a key that was tried before: by what stands there (`there`), or because
+name or content are the caller's alone, so that finding it there is as good as having created it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Opening a store by its URL: the only place that knows which kinds there are.
 
-Nothing is asked of the store yet, so a log opens while its store is away; what does not depend on it (a URL that means
+No request is sent yet, so a log opens while its store is unreachable; what does not depend on it (a URL that means
 nothing, settings that contradict each other) is refused here. Each client is loaded only for what needs it: our own for
 S3 and its kin, obstore for other clouds. No root is spoken to by two.
 """

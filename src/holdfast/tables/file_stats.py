@@ -2,11 +2,11 @@
 
 Engines skip files by them, so a wrong bound loses rows for their users, and a missing one only costs time. They come
 from what Parquet's writer gathered in row groups; for floating columns it gathers nothing (`parquet.footer_bounds`), so
-`FloatBounds` does. Left out are bounds that cannot be told exactly in JSON, or that
-engines understand differently: columns with NaN (greatest for one engine, nothing for another), infinite values, years
-that have no four digits, decimals of more digits than a double holds, booleans, bytes, and all that is nested. Zero is
--0.0 as a lower bound and 0.0 as an upper one, since some engines put one before the other. Long texts are cut, and the
-greatest one gets the highest letter behind the cut, so that it is a bound still.
+`FloatBounds` does. Left out are bounds that cannot be written exactly in JSON, or that engines understand differently:
+columns with NaN (greatest for one engine, nothing for another), infinite values, years that have no four digits,
+decimals of more digits than a double holds, booleans, bytes, and all that is nested. Zero is -0.0 as a lower bound and
+0.0 as an upper one, since some engines put one before the other. Long texts are cut, and the greatest one gets the
+highest letter behind the cut, so that it is a bound still.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reading the log of a table: finding the newest checkpoint that can be used, and going on from there.
 
-Everything in the log may be anybody's: sizes are looked at before reading, types while decoding, and what comes of it
-is held against digests (`table_replay`). A hint is only a place to begin; a checkpoint that is not ours, or damaged, is
-passed over, as long as the commits before it are there. Who cleans meanwhile removes what was just listed; then the log
-is looked at again.
+Everything in the log is untrusted: sizes are checked before reading, types while decoding, and what comes of it is held
+against digests (`table_replay`). A hint is only a place to begin; a checkpoint that is not ours, or damaged, is passed
+over, as long as the commits before it are there. Who cleans meanwhile removes what was just listed; then the log is
+read again.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ run 7 or of an older one that no kept version names will never be named: its att
 repeated. Files of later runs are left alone, however old they are: a run may be writing them. What else lies in the
 table's folder was not made by us, and stays.
 
-What kept versions name is the files of the newest, and those that left the table since the oldest: commits tell, or,
-where those are many, the newest checkpoint, so that cleaning costs what is new and not what is kept. Of deleted keys
-in that case all stay that are newer than the oldest kept version.
+What kept versions name is the files of the newest, and those that left the table since the oldest: commits show them,
+or, where those are many, the newest checkpoint, so that cleaning costs what is new and not what is kept. Of deleted
+keys in that case all stay that are newer than the oldest kept version.
 
 Removing is safe at any moment, and by several at once.
 """

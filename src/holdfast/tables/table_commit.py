@@ -1,8 +1,8 @@
 """One commit of a pipeline's table: what it says, as bytes, and back. Pure; docs/formats/0009-tables.md.
 
-A commit is one object, so rows and positions become visible together or not at all. Its first line tells the run that
+A commit is one object, so rows and positions become visible together or not at all. Its first line names the run that
 wrote it, and what the table is after it (`TableState`): how many files and rows, and a digest of the whole list of
-files, which can be kept up file by file. Whoever puts a table together from a checkpoint and commits compares it, so
+files, which can be kept up file by file. A reader that assembles a table from a checkpoint and commits compares it, so
 what was damaged or is missing anywhere on the way is found. At the end of the line stands a digest of the commit's own
 bytes (`check`), and before it that of our commit before. None of them is a signature: they find damage, not a forger.
 """

@@ -6,7 +6,7 @@ spells their keys. What is inside a table's log is spelled in `store.layout`.
                                                                 into folders that begin with `_`
     <table>/_delta_log/                                         the Delta log
 
-A file's name tells the run that wrote it, so that the files of runs that never committed can be found (`cleaning`).
+A file's name contains the run that wrote it, so that the files of runs that never committed can be found (`cleaning`).
 """
 
 from __future__ import annotations

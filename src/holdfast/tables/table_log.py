@@ -4,11 +4,11 @@
 
 A commit is one object with the rows' files and the position of the inputs, so a run that dies leaves the table as it
 was before or as it is after. Two runs at once want the same version; one gets it, the other begins again. Reading costs
-what is new since the last checkpoint. Only we write here: a commit of somebody else that changes anything is found, by
-every read and every commit, and refused (`ForeignCommit`); notes, as a VACUUM leaves them, are passed over.
+what is new since the last checkpoint. Only we write here: a foreign commit that changes anything is found, by every
+read and every commit, and refused (`ForeignCommit`); notes, as a VACUUM leaves them, are passed over.
 
-Everything in the log may be anybody's: sizes are looked at before reading, types while decoding, and what comes of it
-is held against digests (`table_commit`). Holds no state: any number of threads and processes may use the same table.
+Everything in the log is untrusted: sizes are checked before reading, types while decoding, and what comes of it is held
+against digests (`table_commit`). Holds no state: any number of threads and processes may use the same table.
 """
 
 from __future__ import annotations

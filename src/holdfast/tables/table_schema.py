@@ -3,7 +3,7 @@
 `normal` makes of any columns those that files hold. Encodings become plain (dictionaries their values, large and view
 types ordinary ones, seconds microseconds), everything is nullable, metadata is left out. What Delta has no word for is
 Invalid, with the column's name and the remedy: a cast in the table's function. `from_delta` gives back equal columns,
-of a text that may be anybody's.
+of untrusted text.
 
 A table grows by columns, in no other way: rows that are there have nulls in them. Pure.
 """

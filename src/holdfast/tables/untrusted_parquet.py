@@ -1,9 +1,9 @@
-"""Parquet files of tables, read without trust: the store may hold anybody's bytes.
+"""Parquet files of tables, read without trust: the bytes on the store are untrusted.
 
 Arrow ends the process over a footer that does not fit together, and a few bytes of Parquet can stand for gigabytes. So
-a footer is taken apart in Python and written anew (`holdfast.parquet`), one row group at a time, the pages of a row
-group are weighed before they are unpacked, and their checksums are compared while they are. What our writer would not
-have written is Corrupt. Memory: one row group as it is stored, and some rows of it decoded.
+a footer is parsed in Python and rewritten (`holdfast.parquet`), one row group at a time, the pages of a row group are
+weighed before they are unpacked, and their checksums are compared while they are. What our writer would not have
+written is Corrupt. Memory: one row group as it is stored, and some rows of it decoded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a running log tells its operators: metrics, spans, and the trace that a record belongs to.
+"""What a running log reports to its operators: metrics, spans, and the trace that a record belongs to.
 
 Metrics are defined once, in OpenTelemetry's form (`metric_list`); Prometheus' names derive from that. Nothing is
-measured for their sake: values are read from `log.stats()` and the marks when somebody collects. Spans and trace
-context are for programs that have set up OpenTelemetry (the extra `otel`); for all others there is nothing on the way.
+measured for their sake: values are read from `log.stats()` and the marks at collection. Spans and trace context are for
+programs that have set up OpenTelemetry (the extra `otel`); for all others there is nothing on the way.
 
     body, content_type = holdfast.telemetry.render()                  # all logs that are open in this process
     with holdfast.telemetry.continued(record, "handle order"): …      # a consumer goes on with the trace of an append

@@ -1,7 +1,7 @@
-"""Something that goes wrong again and again: told at once, then less and less often, and once more when it is over.
+"""Something that goes wrong again and again: logged at once, then less and less often, and once more when it is over.
 
-A disk that is full fails every group and every seal, thousands of times. Somebody must hear of it, and go on hearing of
-it, without a line for each. Nothing here looks at a clock; times are seconds of one monotonic clock.
+A disk that is full fails every group and every seal, thousands of times. It must be reported, repeatedly, without a
+line for each. Nothing here looks at a clock; times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who has something to tell in this process, and what that is now: points of all open logs, each once.
+"""The sources of metrics in this process, and their current values: points of all open logs, each once.
 
-A log is watched while it lives and is open; nothing here keeps it alive. Whoever else has metrics of its own (a server)
-defines them in `metric_list` and is watched in the same way. Two handles that tell the same point are joined: no point
-is told twice.
+A log is watched while it lives and is open; nothing here keeps it alive. Another source with metrics of its own (a
+server) defines them in `metric_list` and is watched in the same way. Two handles that report the same point are merged:
+no point is reported twice.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ SECTIONS = (
                lambda journal: journal.queue_records),
         _gauge("holdfast.queue.bytes", "By", "Their bytes.", lambda journal: journal.queue_bytes),
         _gauge("durable.journal.writer.queue_depth", "{record}",
-               "The same as holdfast.queue.records, under a name that dashboards of journals know.",
+               "The same as holdfast.queue.records, under a second name.",
                lambda journal: journal.queue_records),
     )),
     MetricSection("Limits", _writing, (
@@ -250,7 +250,7 @@ SECTIONS = (
                  lambda segments: segments.reconcile_passes_total),
         _gauge("holdfast.reconcile.findings", "{finding}", "Findings of the last complete pass.",
                lambda segments: _by(segments.reconcile_findings, FINDINGS), FINDING),
-        _gauge("holdfast.disk.free", "By", "Free space on the log's disk when it was looked at last.",
+        _gauge("holdfast.disk.free", "By", "Free space on the log's disk when it was last checked.",
                lambda segments: segments.free_bytes),
     )),
     MetricSection("Shipping", lambda seen: seen.stats.shipping if _owned(seen) else None, (

@@ -1,9 +1,9 @@
 """The same metrics as instruments of OpenTelemetry, where a program has loaded it; else nothing at all.
 
-Levels and totals are observed when a reader collects: all logs of the process are looked at once for all instruments.
+Levels and totals are observed when a reader collects: all logs of the process are sampled once for all instruments.
 Durations are recorded where they are measured, per group commit, seal or object: OpenTelemetry has no histograms that
 are observed. A recording costs as much as an append or two, so of thousands a second about a hundred are recorded,
-every so many of them: quantiles hold, and how many there were is told by counters.
+every so many of them: quantiles hold, and counters say how many there were.
 
 Instruments are made once; until a MeterProvider is set up they are OpenTelemetry's own proxies, which do nothing.
 """

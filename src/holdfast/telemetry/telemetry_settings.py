@@ -1,4 +1,4 @@
-"""`[telemetry]`: how much of a log is told one by one, and which appends get a span."""
+"""`[telemetry]`: how much of a log is reported one by one, and which appends get a span."""
 
 from __future__ import annotations
 

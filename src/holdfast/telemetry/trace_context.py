@@ -1,8 +1,8 @@
 """The trace that a record belongs to, in its headers: `traceparent` and `tracestate`, as W3C's Trace Context has them.
 
-They are written at append by whoever is in a recorded span (`log/telemetry/append_spans`), and never in the place of
-headers that the caller gave. Whoever reads the record goes on with the trace, here or in Spark. What is read was
-written by others: a header that is not of W3C's form is no trace.
+They are written by appends within a recorded span (`log/telemetry/append_spans`), and never in the place of headers
+that the caller gave. A reader of the record continues the trace, here or in Spark. What is read was written by others:
+a header that is not of W3C's form is no trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fault: one planned failure of the disk, and the face it wears for whoever runs into it.
+"""The fault: one planned failure of the disk, and how it appears to the code that runs into it.
 
 A `Fault` is a value. It says which step fails (the n-th that it matches, counted from when it was armed),
 how, and whether the disk stays broken afterwards. It counts nothing and breaks nothing itself: `StepGate`

@@ -22,9 +22,9 @@ disk may be found afterwards:
             copy = state.materialise(tmp_path / next(names))      # outside the root
             assert promised <= records_in(copy), state.describe()
 
-Enter the disk before anything below the root is opened, and leave it after everything is closed. What is
-there on entry counts as durable. It belongs to the whole process: one at a time, or nested, not
-side by side in threads. Nothing below the root is really synced while it is active.
+Enter the disk before anything below the root is opened, and leave it after everything is closed. What exists on entry
+counts as durable. It belongs to the whole process: one at a time, or nested, not side by side in threads. Nothing below
+the root is really synced while it is active.
 
 Limits, all of them apsw's or SQLite's:
 

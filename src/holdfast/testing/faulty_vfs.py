@@ -4,8 +4,8 @@ It derives from the VFS that was the default before it, so locks, shared memory 
 listed here go straight to the real one; WAL and several connections work as ever. Files elsewhere, and
 temporary files without a name, are opened by the real VFS and never seen again.
 
-A step happens in this order: the gate is asked; if the step is to fail nothing is done (a short write does
-half) and the error is raised; else the real file is changed, and then the recording is told.
+A step happens in this order: the gate is consulted; if the step is to fail nothing is done (a short write does half)
+and the error is raised; else the real file is changed, and then the change is recorded.
 
 Two deliberate departures from a plain shim:
 

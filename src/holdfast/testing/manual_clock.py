@@ -1,4 +1,4 @@
-"""A clock that only moves when it is told to, and randomness that repeats."""
+"""A clock that moves only by hand, and repeatable randomness."""
 
 from __future__ import annotations
 

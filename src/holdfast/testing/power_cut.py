@@ -14,7 +14,7 @@ What is *not* legal, and never produced: a sector that holds a later write but n
 same sector (a page cache holds one version of it), damage to bytes nobody wrote, and loss of anything synced.
 Names are free: no order among creations, deletions and renames is assumed, and none against content.
 
-Nothing is computed before it is asked for. A state's cost is that of the files it changes.
+Everything is computed on demand. A state's cost is that of the files it changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recording: what is certainly durable below the root, and what was done since.
 
-The shims tell it what happened, after it happened; it never touches the files itself, except to read once
-what was there before anybody told it. It owns three things:
+The shims report each change, after it happened; it never touches the files itself, except to read the initial contents
+once. It owns three things:
 
 * `names`, the names as the running program sees them;
 * the durable picture: names and contents that survive whatever happens. Contents are bytearrays that a

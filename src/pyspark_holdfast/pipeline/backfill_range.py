@@ -1,6 +1,6 @@
 """Which rows a backfill is about: a range of offsets, of times or of runs, held against what a table's runs have read.
 
-The commits of a table tell what each run read: from the positions of the run before it to its own. A range is turned
+The commits of a table record what each run read: from the positions of the run before it to its own. A range is turned
 into runs, for tables whose rows belong to runs (append), or into offsets and runs of inputs, for the others. Pure, but
 for times: which offsets they mean is looked up in manifests.
 """

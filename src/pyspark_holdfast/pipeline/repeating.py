@@ -1,8 +1,8 @@
-"""Runs again and again, until somebody says stop; and how a signal says it.
+"""Runs again and again, until it is stopped; and how a signal says it.
 
-The first SIGTERM or SIGINT lets the table that is being written come to its commit, and ends then. The second one
-ends at once: what was not committed is as if it had never begun. After a run with a failure the next one waits, longer
-each time, up to five minutes: a store that is away is not helped by being asked each second.
+The first SIGTERM or SIGINT lets the table that is being written come to its commit, and ends then. The second one ends
+at once: what was not committed is as if it had never begun. After a run with a failure the next one waits, longer each
+time, up to five minutes: an unreachable store is not helped by a request each second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one run of a pipeline did, as values: what is printed, written as JSON, plotted and told to others."""
+"""What one run of a pipeline did, as values: what is printed, written as JSON, plotted and sent to others."""
 
 from __future__ import annotations
 

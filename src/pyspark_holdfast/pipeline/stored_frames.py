@@ -1,4 +1,4 @@
-"""Rows that a table has, as frames: read by tasks through our own store, for where a table is cut anew."""
+"""Rows that a table has, as frames: read by tasks through our own store, for where a table is partitioned again."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ files of it, and commits: files and new positions in one object, which only one 
 run is visible, and after it everything is. A run that finds that another one was faster throws its files away and
 begins again from the other's positions. A run that is killed leaves files that no commit names; they are removed later.
 
-If nothing is new, nothing is written and Spark is not asked.
+If nothing is new, nothing is written and Spark is not used.
 """
 
 from __future__ import annotations

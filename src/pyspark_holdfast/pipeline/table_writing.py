@@ -5,9 +5,9 @@ attempts that Spark counted come back, so a speculative or repeated task leaves 
 is a function of its rows: a run that is repeated gives the same table.
 
 Keyed tables are cut into buckets by a hash of the key, windowed ones by the day (UTC) of the window's start. Only
-buckets that have new rows are looked at, and of those only files that hold a changed key are written anew. The hash is
-Spark's (`xxhash64`), so stored rows stay where they are as long as the number of buckets does; another number rewrites
-the table.
+buckets that have new rows are read, and of those only files that hold a changed key are rewritten. The hash is Spark's
+(`xxhash64`), so stored rows stay where they are as long as the number of buckets does; another number rewrites the
+table.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ while it is that of the same log: then looking again costs one request per parti
 
 A table begins with the first record that is left of a topic. From then on nothing is passed over: if retention has
 removed what the table has not read, reading it fails (unless `failOnDataLoss` says otherwise). While rows are read, a
-lease tells retention which segments are needed, where the root has leases.
+lease shows retention which segments are needed, where the root has leases.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def test_it_is_due_after_the_interval_and_not_at_its_end(dialect):
 
 @both
 def test_after_the_last_attempt_it_is_given_up_and_not_called_sent(dialect):
-    """The original tells both in the same words."""
+    """The reference implementation tells both in the same words."""
     alice = Machine(dialect=dialect)
     alice.send("m1")
     for _ in range(7):

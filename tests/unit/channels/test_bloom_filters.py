@@ -209,7 +209,7 @@ def test_only_filters_of_nim_sds_grow():
         assert (len(filled(dialect, 100, 0.01, map(str, range(121))).to_bytes()) > before) is grown
 
 
-def test_the_default_filter_has_the_size_of_the_originals():
+def test_the_default_filter_has_the_size_of_the_reference_implementations():
     """18 768 and 18 752 bytes."""
     assert [len(dialect.new_filter(10_000, 0.001).to_bytes()) for dialect in (NIM, RFC)] == [18_768, 18_752]
 

@@ -62,7 +62,7 @@ def test_nobody_waits_for_what_has_left_history(dialect):
 
 @both
 def test_what_a_message_releases_is_told_after_it(dialect):
-    """The original tells dependents first."""
+    """The reference implementation tells dependents first."""
     alice = Machine(dialect=dialect)
     for number in range(5, 1, -1):
         alice.receive(message(f"m{number}", f"m{number - 1}", lamport=number))
@@ -146,7 +146,7 @@ def test_any_arrival_gives_a_causal_order(dialect, seed):
 
 @both
 def test_a_waiting_message_that_comes_again_waits_for_no_more_than_before(dialect):
-    """The original overwrites what it waits for, and undoes what was marked as met."""
+    """The reference implementation overwrites what it waits for, and undoes what was marked as met."""
     alice = Machine(dialect=dialect)
     waiting = message("b3", "b1", "b2")
     alice.receive(waiting)
@@ -192,7 +192,7 @@ def test_a_waiting_message_is_not_replaced_by_another_with_its_id(dialect, forge
 
 @both
 def test_what_was_marked_as_met_holds_for_later_messages(dialect):
-    """The original forgets it at once."""
+    """The reference implementation forgets it at once."""
     alice = Machine(dialect=dialect)
     alice.mark("x")
     assert alice.receive(message("b1", "x")).missing == ()
@@ -310,7 +310,7 @@ def test_a_late_joiner_catches_up(dialect):
 
 @both
 def test_a_self_dependency_does_not_wait_for_itself(dialect):
-    """The original keeps it for ever."""
+    """The reference implementation keeps it for ever."""
     alice = Machine(dialect=dialect)
     assert alice.receive(message("b1", "b1")).missing == ()
     assert alice.ready == ["b1"]

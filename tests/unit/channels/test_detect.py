@@ -99,7 +99,7 @@ def test_dialects_have_names():
     assert "rfc" in caught.value.hint
 
 
-def test_dialects_differ_as_the_originals_do():
+def test_dialects_differ_as_the_reference_implementations_do():
     """Clock, order, acknowledgement, windows."""
 
     def traits(each):

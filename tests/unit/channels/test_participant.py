@@ -253,7 +253,7 @@ def test_removing_forgets_everything():
 
 
 def test_reset_forgets_all_channels_and_tries_each():
-    """The original stops at the first that fails."""
+    """The reference implementation stops at the first that fails."""
     store = MemoryPersistence()
     channels = opened("a", "b", "c", persistence=store)
     for channel_id in channels.channels():
@@ -584,7 +584,7 @@ def threads():
 
 
 def test_starting_the_periodic_tasks_twice_starts_them_once():
-    """The original starts duplicates."""
+    """The reference implementation starts duplicates."""
     channels = Channels("alice")
     channels.start_periodic_tasks()
     channels.start_periodic_tasks()
@@ -598,7 +598,7 @@ def test_starting_the_periodic_tasks_twice_starts_them_once():
 
 
 def test_a_short_interval_is_kept_and_is_no_busy_loop():
-    """The original cuts a tenth of a second to none at all. The sync names its channel and carries its bytes."""
+    """The reference implementation cuts a tenth of a second to 0. The sync names its channel and carries its bytes."""
     channels = Channels("alice", settings=ChannelSettings(sync_interval_ms=100))
     channels.ensure_channel("room")
     channels.wrap_outgoing_message(b"content", "room", "m1")
@@ -709,7 +709,7 @@ def test_a_sweep_goes_on_when_a_channel_is_removed_meanwhile():
 
 
 def test_closing_keeps_what_is_not_kept():
-    """The original throws the queue away."""
+    """The reference implementation throws the queue away."""
     store = MemoryPersistence({"commit"})
     channels = opened("room", persistence=store)
     channels.wrap_outgoing_message(b"content", "room", "m1")

@@ -62,7 +62,7 @@ def test_what_comes_and_goes_in_one_step_only_goes():
 
 
 def test_only_what_was_taken_is_forgotten_when_it_is_kept():
-    """The original clears the whole queue, and loses what came meanwhile."""
+    """The reference implementation clears the whole queue, and loses what came meanwhile."""
     pending = PendingHistory(10)
     history = history_of("a", "b")
     pending.add(["a"], [], [])

@@ -503,7 +503,7 @@ def test_history_has_the_same_order_after_a_restart(dialect):
 
 @both
 def test_a_message_that_waited_over_a_restart_is_delivered_with_its_content_and_is_in_the_filter(dialect):
-    """The original has neither: applications park contents themselves, and nobody gets an acknowledgement."""
+    """The reference implementation has neither: applications park contents, and there are no acknowledgements."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1", content=b"parked", lamport=2))
     alice.restart()

@@ -104,7 +104,7 @@ def test_the_most_overdue_go_first_and_no_more_than_three(dialect):
 
 @both
 def test_a_request_is_repeated_until_the_message_is_here(dialect):
-    """The original removes it when it is sent; if that message is lost nobody ever asks again."""
+    """The reference implementation removes it when it is sent; if that message is lost nobody ever asks again."""
     alice = Machine(dialect=dialect, repair_t_min_ms=1_000, repair_t_max_ms=1_000)
     alice.receive(message("b2", "b1"))
     asked = 0
@@ -132,7 +132,7 @@ def test_a_request_heard_from_others_is_put_off_and_not_forgotten(dialect):
 
 @both
 def test_a_request_past_its_time_stays_while_somebody_waits(dialect):
-    """The original drops it, and the message waits for ever."""
+    """The reference implementation drops it, and the message waits for ever."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1"))
     alice.pass_ms(10 * T_MAX[dialect])
@@ -299,7 +299,7 @@ def test_what_cannot_be_answered_is_ignored(dialect, asked):
 
 @both
 def test_a_repeated_request_does_not_put_the_answer_off(dialect):
-    """The original begins anew each time, so that many requests are never answered."""
+    """The reference implementation begins anew each time, so that many requests are never answered."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b1"))
     alice.receive(message("q0", requests=[entry("b1", "bob")]))
@@ -398,7 +398,7 @@ def test_what_ran_out_during_a_pause_does_not_all_happen_at_once(dialect):
 
 @both
 def test_a_request_that_ran_out_during_a_pause_is_made_all_the_same(dialect):
-    """The original drops it without asking."""
+    """The reference implementation drops it without asking."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1"))
     alice.pass_ms(10 * T_MAX[dialect])

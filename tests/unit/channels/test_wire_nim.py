@@ -158,7 +158,7 @@ def test_times_of_63_bits_are_carried(lamport):
 
 
 @pytest.mark.parametrize("lamport", [2**63, 2**64 - 1])
-def test_times_that_end_the_original_are_refused(lamport):
+def test_times_that_crash_the_reference_implementation_are_refused(lamport):
     """Received: one is enough to crash nim-sds."""
     with pytest.raises(Invalid, match="Lamport"):
         NIM.decode(b"\x0a\x01m\x10" + varint(lamport) + b"\x22\x01c")

@@ -179,7 +179,7 @@ def test_times_out_of_range_are_not_sent(lamport):
 @pytest.mark.parametrize("number", [1, 2, 3, 10, 11, 12, 13, 20])
 @pytest.mark.parametrize("wire_type", [0, 1, 2, 5])
 def test_a_known_field_of_another_type_is_refused(number, wire_type):
-    """The original would read something else into it."""
+    """The reference implementation would read something else into it."""
     right = 0 if number == 10 else 2
     value = {0: b"\x00", 1: bytes(8), 2: b"\x00", 5: bytes(4)}[wire_type]
     tag = number << 3 | wire_type

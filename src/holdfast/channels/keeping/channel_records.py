@@ -1,11 +1,11 @@
 """What happens in channels, as records of a topic, and messages made of such records again.
 
 A record of a message that was sent or delivered has all of it: content, sender, Lamport time, and the causes that it
-names. So a message that has left history can still be given to whoever asks for it, for as long as the topic has its
-record. It is found by the record's time, which is remembered with the message's id: no index is kept, and none can be
-damaged. Reading holds no lock of a channel, and looks at so many records and no more.
+names. So a message that has left history can still be sent on request, for as long as the topic has its record. It is
+found by the record's time, which is remembered with the message's id: no index is kept, and none can be damaged.
+Reading holds no lock of a channel, and looks at so many records and no more.
 
-What retention has removed is not found, and nothing is said about it: somebody else may have it.
+What retention has removed is not found, and nothing is said about it: another participant may have it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every commit writes the snapshot, so an id more costs nothing but its bytes; 32 
 once and removed whole, when all of them are forgotten. So nothing is rewritten, however many there are.
 
 A block is due until a commit with it is known to be stored: the ids in it left the snapshot with that commit. What a
-failed commit was to keep is said again by whoever committed; what is here already is not put a second time.
+failed commit was to keep is repeated by the next commit; what is here already is not put a second time.
 """
 
 from __future__ import annotations

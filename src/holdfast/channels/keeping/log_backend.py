@@ -8,7 +8,7 @@ the journal gathers the commits of all channels, and of everybody else, into gro
 writer has not begun with are one unit; what they come to is worked out and encoded once, by the writer (`_made`).
 
 Spaces live in the journal's database alone. What is shipped is the topic; a log that is restored or rebuilt elsewhere
-has the topic's records and starts its channels anew.
+has the topic's records and starts its channels over.
 """
 
 from __future__ import annotations

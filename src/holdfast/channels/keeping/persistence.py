@@ -1,8 +1,8 @@
 """The port through which channels are kept, and its two backends that need no disk.
 
-A backend gets values, not bytes; encoding is its own business (`storage` has one). A method returns
-when what it was told is durable, and raises when it is not: `Unavailable` or `Corrupt`, with the cause. Any other
-exception is taken for `Unavailable` and logged once, where it came through.
+A backend gets values, not bytes; encoding is its own business (`storage` has one). A method returns when its changes
+are durable, and raises when it is not: `Unavailable` or `Corrupt`, with the cause. Any other exception is taken for
+`Unavailable` and logged once, where it came through.
 
 `commit` is what holdfast uses: the snapshot and the change of history, both or neither. A backend that cannot do that
 inherits it from `Persistence`: history first, then the snapshot, so that a crash in between leaves a message in both

@@ -7,7 +7,7 @@ waits, which ids count as met, the dialect, how much the filter holds, and the n
 beyond history. Messages are stored in nim's wire format, whatever format their channel speaks.
 
 A version that is not known is refused, and so is a snapshot in which anything does not decode: half a state is worse
-than none. Whoever has snapshots of another version can teach `decode_meta` to read them (`migrations`).
+than none. An application with snapshots of another version can teach `decode_meta` to read them (`migrations`).
 """
 
 from __future__ import annotations

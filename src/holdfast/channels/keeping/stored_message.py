@@ -1,6 +1,6 @@
 """The bytes of a message that was just sent or received, so that nothing is encoded a second time to be kept.
 
-What is stored of a message, and what its record tells of its causes, are cut out of its wire form. That is possible
+What is stored of a message, and what its record says about its causes, are slices of its wire form. That is possible
 where this is nim's and has every field once, in order, and nothing besides; else there is no such value, and the
 message is encoded. It belongs to one step and goes with its commit: a message that is kept later is encoded then.
 """

@@ -1,9 +1,9 @@
 """What keeps strangers from making a channel work for them: counters, and limits on what we answer.
 
 Requests for repair are cheap to send and dear to answer: sixteen kilobytes may name a thousand messages. So answers
-have a budget in bytes, which fills with time, and a message that was answered is not answered again for a while,
-whoever asks. Where the budget does not cover all that is due, small answers go first: whoever asks for the largest ones
-does not keep others waiting. What is not answered waits, and is forgotten after the longest wait that answers have.
+have a budget in bytes, which fills with time, and a message that was answered is not answered again for a while. Where
+the budget does not cover all that is due, small answers go first: requests for the largest ones do not delay others.
+What is not answered waits, and is forgotten after the longest wait that answers have.
 
 Nothing of this is kept: after a restart the budget is full and the counters are zero.
 """

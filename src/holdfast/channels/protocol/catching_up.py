@@ -1,17 +1,18 @@
 """Catching up: how a participant that is far behind gets on, and how others help.
 
 Who was away finds out with the first message that it hears: it names what is not here, all of it. Asking patiently, for
-three at a time, each naming ten more, would take hours. So whoever is *behind* asks promptly and for hundreds at once,
-in a sync message made for that, and asks again soon, then ever more rarely, until nothing is waited for.
+three at a time, each naming ten more, would take hours. So a participant that is *behind* asks promptly and for
+hundreds at once, in a sync message made for that, and asks again soon, then ever more rarely, until nothing is waited
+for.
 
-Who hears such a request answers promptly, too, and *helps*: the filter that came with it tells what the other one has,
-so a sync message names what it lacks, oldest first, hundreds at once. One round of help spares fifty of asking.
-What others helped with is asked for, and answered, in order, the oldest first: each has all that it needs before it,
-and need not wait. So however much was missed, and however small the buffers are, it gets less with each round. Only so
-many are asked for ahead as could wait here, and a few more; half of the room to wait is theirs, and of all requests.
+Who hears such a request answers promptly, too, and *helps*: the filter that came with it shows what the other one has,
+so a sync message names what it lacks, oldest first, hundreds at once. One round of help spares fifty of asking. What
+others helped with is requested, and answered, in order, the oldest first: each has all that it needs before it, and
+need not wait. So however much was missed, and however small the buffers are, it gets less with each round. Only so many
+are requested ahead as could wait here, and a few more; half of the room to wait is theirs, and of all requests.
 
 All of this is ordinary SDS: requests and names, more and sooner. Times are spread by participant, within a second or
-two; whoever hears another one ask for the same, or help with the same, waits.
+two; a participant that hears another one ask for the same, or help with the same, waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loose ends: messages of history that no other message of history names.
 
-A message names the newest ones only. Of those sent at the same time some may be named by none, and whoever missed one
-of them would never learn of it; from the loose ends, all of history is found. Kept up to date with each message that
-comes and goes, so that every message that is sent can name them.
+A message names the newest ones only. Of those sent at the same time some may be named by none, and a participant that
+missed one of them would never learn of it; from the loose ends, all of history is found. Kept up to date with each
+message that comes and goes, so that every message that is sent can name them.
 """
 
 from __future__ import annotations

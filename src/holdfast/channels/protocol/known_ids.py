@@ -4,7 +4,7 @@ An id is remembered with the time of the record that `_channels` has of its mess
 for it from the log when history has let it go, and to name it to those who lack it. The bound is in ids
 (`channels.remembered_max`); each takes about 300 bytes of memory. Beyond it the oldest go, a sixteenth at a time.
 
-Of an id that is longer than those of honest members only a hash is remembered. It is BLAKE2b: whoever could find two
+Of an id that is longer than those of honest members only a hash is remembered. It is BLAKE2b: an attacker who finds two
 ids with one hash could keep a message from being delivered.
 """
 

@@ -7,7 +7,7 @@ With the allowance A (`channels.lamport_jump_max_ms`, a day):
 - A message is taken if its time is at most A ahead.
 - What is heard moves our clock to A/2 ahead at most.
 - What we send is at most 3A/4 ahead. So all whose clocks are less than A/4 (six hours) behind ours take it, whatever
-  anybody sent us and however busy the channel is.
+  was sent to us and however busy the channel is.
 
 Times of `nim` are seconds, and each message moves every clock by one: a channel with more than one message a second
 runs ahead of the wall until it is held there. From then on messages have equal times. That costs nothing: the order is

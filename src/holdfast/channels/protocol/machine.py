@@ -1,12 +1,12 @@
 """The protocol as a pure state machine: a step takes a state, an input and the time, and gives effects.
 
-There is no clock here, no disk, no thread and no chance. A step first refuses what it must refuse and raises then,
-with the state as it was; after that it cannot fail. The state is moved through: a step changes it in place and whoever
-called goes on with it (copying a thousand messages per message would be pure, too, and useless). What a step gives back
-is everything that the world should learn of it: events in causal order, how history changed, whether there is anything
-to keep.
+There is no clock here, no disk, no thread and no chance. A step first refuses what it must refuse and raises then, with
+the state as it was; after that it cannot fail. The state is moved through: a step changes it in place and the caller
+continues with it (copying a thousand messages per message would be pure, too, and useless). What a step gives back is
+everything that the world should learn of it: events in causal order, how history changed, whether there is anything to
+keep.
 
-Rules that differ from the originals, on purpose (docs/decisions/0009 has all of them):
+Rules that differ from the reference implementations, on purpose (docs/decisions/0009 has all of them):
 
 - `ready` comes in causal order, dependents after what they depend on, and among equals by (Lamport time, id).
 - What was delivered, or sent, is known for good, far beyond history, and is not delivered again; what has left history
@@ -14,8 +14,8 @@ Rules that differ from the originals, on purpose (docs/decisions/0009 has all of
 - A message of ours that comes back and that we do not know any more is put into history, not delivered to ourselves.
 - Who is far behind asks at once, and for many; others help, and name what its filter lacks.
 - A buffered message that is received again keeps what it waits for; only what came meanwhile is taken off.
-- A request for repair stays until the message is here: each time that it is sent, or heard from others, it waits anew.
-  One that only a sync message gave rise to goes after a few times.
+- A request for repair stays until the message is here: each time that it is sent, or heard from others, its wait starts
+  over. One that only a sync message gave rise to goes after a few times.
 - A message names the messages that no other one names before the newest, so that everything is named by something.
 - A filter that says yes to everything acknowledges nothing. Lamport times are bounded by the wall clock (`lamport`).
 - Messages are kept without the filter that came with them; what is sent again has today's filter, or none.

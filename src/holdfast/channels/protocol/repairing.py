@@ -1,7 +1,8 @@
 """Repair (SDS-R): asking for messages that are missing, and answering those who ask.
 
 Requests and responses wait for times that participants and messages determine, so that of many who could speak only one
-or a few do; whoever hears another one speak keeps silent. Requests go out with other messages, a few at a time.
+or a few do; a participant that hears another one answer keeps silent. Requests go out with other messages, a few at a
+time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A network in one process, as bad as you like: for tests and demonstrations.
 
-Whatever a member sends, every other member may get: late, twice, out of order, or not at all. Chance comes from a
-seed, and time passes only when it is told to, in whatever unit the delays are given: there are no threads and no clock,
-and the same calls give the same deliveries. Members may come and go, and be split into groups that do not hear each
-other: a packet is lost if its sender and its receiver are apart when it is sent, or when it would arrive.
+Whatever a member sends, every other member may get: late, twice, out of order, or not at all. Chance comes from a seed,
+and time passes only by `deliver`, in whatever unit the delays are given: there are no threads and no clock, and the
+same calls give the same deliveries. Members may come and go, and be split into groups that do not hear each other: a
+packet is lost if its sender and its receiver are apart when it is sent, or when it would arrive.
 
-Not thread safe. A receive function may send, join and leave; what it raises goes to whoever lets time pass, and the
-packet counts as delivered.
+Not thread safe. A receive function may send, join and leave; what it raises reaches the caller that lets time pass, and
+the packet counts as delivered.
 """
 
 from __future__ import annotations

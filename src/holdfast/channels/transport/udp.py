@@ -6,11 +6,11 @@ content fit (a fifth of the filter is kept free, since filters grow), and more i
 
 What holds. A message is sent after it is kept, and what came in is acknowledged by later messages after it is kept: so
 `kill -9` at either end loses nothing that was acknowledged, and what was not is sent again after the restart. In a
-log's topic (`_channels`) each delivery is recorded exactly once. The callback `message_ready` is told after that, in
-this transport's thread: a process that dies in between is not told again, and one that goes on while its disk refuses
-may be told again after a restart. Who must see everything exactly once reads the topic.
+log's topic (`_channels`) each delivery is recorded exactly once. The callback `message_ready` is called after that, in
+this transport's thread: a process that dies in between is not called again, and one that continues while its disk
+refuses may be called again after a restart. Who must see everything exactly once reads the topic.
 
-Datagrams from addresses that are no peers' are dropped and counted. That is order, not security: whoever can send
+Datagrams from addresses that are no peers' are dropped and counted. That is order, not security: anyone who can send
 from a peer's address can say anything, unless the channel has a key (`keys` of `Channels`): then every datagram is
 encrypted and authenticated.
 """

@@ -7,8 +7,8 @@ gives the parameters; `@waku/sds` writes them with the highest byte first and no
 a filter it receives to be its own. Bits are kept as they are sent: `to_bytes` copies them once.
 
 A rolling filter remembers its ids, so that it can forget: beyond 6/5 of its capacity it keeps the newest 4/5 and is
-filled anew. In nim-sds the new one is larger, sized for 6/5; for `@waku/sds` it must stay as it is, since the size
-is nowhere said.
+refilled. In nim-sds the new one is larger, sized for 6/5; for `@waku/sds` it must stay as it is, since the size is
+nowhere said.
 
 A received filter that is malformed gives None. So does one with more than 3/4 of its bits set, or so full for its few
 hashes that it says yes to more than 15 of 100 strangers: an honest filter is about half full at most, and one of ones

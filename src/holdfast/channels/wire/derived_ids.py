@@ -2,11 +2,12 @@
 
     id    16 hex digits of chance · 40 hex digits of SHA-256 over that, channel, sender, Lamport time, content, causes
 
-Without this the first message with an id counts: whoever hears one and is faster with another one under its id, or with
-the same one and causes that nobody has, keeps it from being delivered. With it (`channels.derived_ids`) what was sent
-is the only message that its id fits, in all that decides about its delivery; the filter and the requests for repair
-that go with it differ from time to time and are not covered. Everybody in the channel must do it: messages under other
-ids are refused. It does not say who the sender is: a stranger may send messages of his own, in anybody's name.
+Without this the first message with an id counts: an attacker who hears one and is faster with another one under its id,
+or with the same one and causes that nobody has, keeps it from being delivered. With it (`channels.derived_ids`) what
+was sent is the only message that its id fits, in all that decides about its delivery; the filter and the requests for
+repair that go with it differ from time to time and are not covered. Everybody in the channel must do it: messages under
+other ids are refused. It does not say who the sender is: a stranger may send messages of his own, in any participant's
+name.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Which of the two wire formats some bytes are in, and the dialect of that name.
 
-The formats agree on nothing but protobuf, and field 2 tells them apart: in nim-sds it is the Lamport time, a number
-that is always there; in LIP-109 it is the message's id, which is text. A message of nim-sds without it is none, and
-the decoder of LIP-109 refuses it. So no bytes are a message in both formats, whatever they hold: there is no
-ambiguity, not even for hostile ones.
+The formats agree on nothing but protobuf, and field 2 distinguishes them: in nim-sds it is the Lamport time, a number
+that is always there; in LIP-109 it is the message's id, which is text. A message of nim-sds without it is none, and the
+decoder of LIP-109 refuses it. So no bytes are a message in both formats, whatever they hold: there is no ambiguity, not
+even for hostile ones.
 
-Only the shape is looked at. What is named here may still be refused by the decoder: for a limit, for damage behind the
-field that told, or for an id that is missing. The reverse does not happen: what one of the decoders accepts is named.
+Only the shape is checked. What is named here may still be refused by the decoder: for a limit, for damage after the
+deciding field, or for an id that is missing. The reverse does not happen: what one of the decoders accepts is named.
 """
 
 from __future__ import annotations

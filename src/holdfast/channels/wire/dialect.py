@@ -95,7 +95,7 @@ class Dialect(Protocol):
         """The same, and what it is kept by, if that can be cut out of them."""
 
     def decode(self, data: bytes) -> SdsMessage:
-        """The message in these bytes; Invalid when there is none. Accepts what the original accepts, at least."""
+        """The message in these bytes; Invalid when there is none. Whatever the reference implementation accepts."""
 
     def read(self, data: bytes) -> tuple[SdsMessage, StoredMessage | None]:
         """The same, and what it is kept by, if that can be cut out of them."""

@@ -2,16 +2,16 @@
 
     packet    0x00 0x01 · route (8 bytes) · AES-256-GCM blob of the message's bytes (`holdfast.crypto.cipher`)
 
-Keys are derived from the shared key and the channel's id, so a packet can be read only in its own channel. Every
-packet has a key of its own, from fresh randomness: clones of a process and restored machines use none twice. The route
-tells whose packet it is, without naming the channel: it is derived like the keys, and the same in every packet of a
-channel under one key. So an onlooker sees that packets belong together, when, and how long they are, and nothing else.
+Keys are derived from the shared key and the channel's id, so a packet can be read only in its own channel. Every packet
+has a key of its own, from fresh randomness: clones of a process and restored machines use none twice. The route shows
+whose packet it is, without naming the channel: it is derived like the keys, and the same in every packet of a channel
+under one key. So an onlooker sees that packets belong together, when, and how long they are, and nothing else.
 
 The first byte is one that no message of either wire format begins with. Every kind of message goes this way: encryption
 is a dialect around the channel's own (`EncryptedDialect`), and what a channel sends is what its dialect encodes.
 
-What it does not do: it proves that a sender has the key, not which of its holders that is; and a packet that is sent
-again by somebody who heard it is read again: to the protocol it is a duplicate.
+What it does not do: it proves that a sender has the key, not which of its holders that is; and a packet that is
+replayed by an eavesdropper is read again: to the protocol it is a duplicate.
 """
 
 from __future__ import annotations

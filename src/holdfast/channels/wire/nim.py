@@ -158,7 +158,7 @@ def _sendable(lamport: int | None) -> int:
 
 
 def _hash(*parts: str) -> int:
-    """Joined without a separator, as the original does."""
+    """Joined without a separator, as the reference implementation does."""
     return magnitude(farmhash64(b"".join(map(raw, parts))))
 
 

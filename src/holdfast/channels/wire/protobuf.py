@@ -3,9 +3,9 @@
 Nothing here knows what a field means. `fields` names each by its tag (number × 8 + wire type) and says where its bytes
 are; who asks for a value slices it. So nothing is copied that is not kept, and no memory is taken for what is skipped.
 
-What is read comes from anybody. Walking is linear in the input and ends with the last byte or with Invalid: for a field
-that is cut off or has the number 0, a group, an unknown wire type, a varint of more than 64 bits. Varints that
-are longer than they need be are read, as every implementation does.
+The input is untrusted. Walking is linear in the input and ends with the last byte or with Invalid: for a field that is
+cut off or has the number 0, a group, an unknown wire type, a varint of more than 64 bits. Varints that are longer than
+they need be are read, as every implementation does.
 """
 
 from __future__ import annotations

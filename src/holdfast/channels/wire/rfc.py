@@ -7,9 +7,9 @@
 What is empty or None is not written. Reading takes everything for optional, but a message with neither content nor
 Lamport time is none. Without a Lamport time it is ephemeral, without content it is a sync message.
 
-The original does not look at wire types, reads groups and field number 0, takes a Lamport time that is cut off for a
+The reference implementation ignores wire types, reads groups and field number 0, takes a truncated Lamport time for a
 smaller one and reads an entry beyond its end: here these are refused. Everything else that it accepts is accepted.
-Since a field 2 that is a number is among what is refused, no message of nim-sds is ever taken for one of this format.
+A numeric field 2 is refused as well, so no message of nim-sds is ever taken for one of this format.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _lamport_field(message: SdsMessage) -> bytes:
 
 
 def _hash(*parts: str) -> int:
-    """The first eight bytes of SHA-256; joined without a separator, as the original does."""
+    """The first eight bytes of SHA-256; joined without a separator, as the reference implementation does."""
     return int.from_bytes(sha256(javascript_bytes(*parts)).digest()[:8], "big")
 
 

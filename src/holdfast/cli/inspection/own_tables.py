@@ -1,6 +1,6 @@
 """The tables that topics of a log's own directory are published as, for `status DIR` and `inspect`; read, not changed.
 
-A log that ships to a store has its tables there, and the store is not asked: `holdfast status URL` shows them.
+A log that ships to a store has its tables there, and the store is not contacted: `holdfast status URL` shows them.
 """
 
 from __future__ import annotations

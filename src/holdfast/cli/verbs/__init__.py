@@ -1,1 +1,1 @@
-"""One file per verb of the command line. `program` imports a verb when it is asked for."""
+"""One file per verb of the command line. `program` imports a verb when it is used."""

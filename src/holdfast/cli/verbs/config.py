@@ -1,7 +1,7 @@
 """`holdfast config show`: every setting in force and where it comes from, and what shipping with them costs.
 
-Nothing is opened and no store is asked. Settings hold references to secrets, never secrets. Each section
-refuses a value that is one before anything is printed, and a keyring in place of a reference is refused here.
+Nothing is opened and no store is contacted. Settings hold references to secrets, never secrets. Each section refuses a
+value that is one before anything is printed, and a keyring in place of a reference is refused here.
 """
 
 from __future__ import annotations

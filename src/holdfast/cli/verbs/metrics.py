@@ -1,7 +1,7 @@
 """`holdfast metrics`: the metrics of a log as another process sees them, as text for Prometheus or as JSON.
 
 The log is opened to be read, beside its owner or without one, and nothing of it is changed: marks, lags, segments,
-tails and consumers. What only the owner counts (commits, latencies, its queue) is told by the owner itself, with
+tails and consumers. What only the owner counts (commits, latencies, its queue) is reported by the owner itself, with
 `holdfast.telemetry.render` or OpenTelemetry.
 """
 

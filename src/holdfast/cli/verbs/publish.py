@@ -1,7 +1,7 @@
 """`holdfast publish` and `holdfast unpublish`: topics as tables that other engines read in place.
 
 Writes the table's own log beside the segments, and no data. Can be run at any time, also while a log ships to the root.
-Exit code 1 where a topic that was named cannot be published, or where somebody else has written to a table.
+Exit code 1 where a topic that was named cannot be published, or where another writer has written to a table.
 """
 
 from __future__ import annotations

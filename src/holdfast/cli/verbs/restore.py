@@ -1,7 +1,7 @@
 """`holdfast restore`: bring a log back from its store into a new directory, and take it over.
 
 Taking over shuts out the old owner, wherever it still runs, so this asks first; `--copy` leaves the store and its owner
-alone. Everything is proved before anybody is shut out. The report says what could not be proved, and by which retention
+alone. Everything is proved before any owner is fenced. The report says what could not be proved, and by which retention
 policies this log will delete. After an interruption, the same command continues where it stopped.
 """
 

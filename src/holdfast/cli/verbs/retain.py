@@ -1,7 +1,7 @@
 """`holdfast retain`: apply retention now, say what it would remove, or give a topic its own policy.
 
 `--dry-run` only looks, so it works while a service owns the log. Otherwise the log must be free. A policy is stored in
-the log and holds for whoever owns it next; it replaces what the settings say about that topic.
+the log and holds for later owners; it replaces what the settings say about that topic.
 
 Of a store, the topics that sinks write are meant: the log's own are retired there by its owner. Nobody has to stop.
 """

@@ -1,7 +1,7 @@
 """`holdfast spark pipeline run|status|backfill FILE`: tables kept up with the topics of a root, from a Python file.
 
 What is done, and what is shown of it, is `pyspark_holdfast.pipeline.command.command_line`, which `spark-submit FILE`
-uses as well; here are the options, and where it is printed. Mistakes in the file or in the options are told before
+uses as well; here are the options, and where it is printed. Mistakes in the file or in the options are reported before
 Spark starts.
 """
 

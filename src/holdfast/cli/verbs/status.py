@@ -1,6 +1,6 @@
 """`holdfast status`: who owns a log, how far each partition has got, and whether it is damaged.
 
-The numbers are one consistent look at the control rows; the store is not asked. The checks are those of opening the
+The numbers are one consistent look at the control rows; the store is not contacted. The checks are those of opening the
 log: stamps, heads, tails, the ends of its files of groups, and that segments' files are there. Entries further back are
 proved when they are read (`holdfast inspect --entries all` proves them all). Without the key of an encrypted log the
 same numbers are shown, and the report says that nothing was verified.

@@ -1,10 +1,9 @@
 """Entries: what an execution's journal consists of, and a row per execution. Values and their bytes, no I/O.
 
 The kinds of entries are a closed set; one that this version does not know is refused (`UnsupportedEntryKind`), never
-skipped, because whoever replays without it would run an effect again. Entries are stored in *blocks*: what one commit
-brought, in order. A block says which execution it belongs to and which number its first entry has, so that blocks of
-another execution, and gaps between blocks, are found. (That nothing was edited, lost or put back is the space's
-business.)
+skipped, because a replay without it would run an effect again. Entries are stored in *blocks*: what one commit brought,
+in order. A block says which execution it belongs to and which number its first entry has, so that blocks of another
+execution, and gaps between blocks, are found. (That nothing was edited, lost or put back is the space's business.)
 
 All of it is MessagePack. Structs are arrays with a number in front; fields may be added at the end.
 """

@@ -1,11 +1,11 @@
 """Names of executions and of what happens in them: ids, paths of steps, fingerprints.
 
 An execution's id is a UUID: fresh ones carry the time (version 7); one that is derived from a domain and a payload
-(version 8) is the same wherever it is derived, so that whoever comes second finds the first one's work.
+(version 8) is the same wherever it is derived, so that a second caller finds the first one's work.
 
 A step is named by its *path*: its name, with `#2` behind it the second time, below the path of the scope it runs in. A
 path does not depend on how many other steps there are. Its *key* is a fingerprint over execution, path and what the
-step does; it decides whether what was recorded is what is asked for, and is what an effect can be deduplicated by.
+step does; it decides whether a record matches the program, and an effect can be deduplicated by it.
 """
 
 from __future__ import annotations

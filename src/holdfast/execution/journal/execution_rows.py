@@ -1,7 +1,7 @@
 """The rows of all executions in memory: as they were handed over, and as they were before if a commit failed.
 
 A changed row counts for everybody in this process at once, so that two who decide about one execution see each other's
-decision. If its commit fails, the row falls back to what it was before. Whoever acts on a row towards the outside
+decision. If its commit fails, the row falls back to what it was before. A caller that acts on a row towards the outside
 waits for `settled` first.
 """
 

@@ -1,9 +1,8 @@
-"""Executions as a log keeps them: a row each in the space `executions`, a journal each in a space of its own.
+"""Executions as a log stores them: a row each in the space `executions`, a journal each in a space of its own.
 
 The journal of an execution is its blocks, one item each, numbered by their first entry. The space proves them: an item
-that was edited, lost, added, swapped or put back, and a space that is gone or older than it should be, is found when
-the execution is opened, before anything runs (the original's signed high-water mark, of entries of all kinds). Bodies
-are encrypted like everything in the log.
+that was edited, lost, added, swapped or rolled back, and a space that is missing or out of date, is found when the
+execution is opened, before anything runs. Bodies are encrypted like everything in the log.
 
 Everything of one execution goes through one causal scope, in order. What is handed over before the writer comes to it
 becomes one block: a step costs a place in a list, not a row. Each change is also a record of the topic `_executions`,

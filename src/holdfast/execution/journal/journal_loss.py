@@ -1,9 +1,9 @@
 """What happens when an execution's journal cannot be written: `fail`, or `continue-undurable`.
 
-`fail` is the default: whoever hands an entry over, or waits for it, gets the error, and the program ends where it is;
-what is durable is gone on with later. Who chose `continue-undurable` goes on without a journal: from the first loss on
-nothing more is recorded of this run, a warning says so, and it is counted. A later run begins behind what is durable,
-and repeats the rest, guarded effects as well.
+`fail` is the default: the caller that hands an entry over, or waits for it, gets the error, and the program ends where
+it is; what is durable is resumed later. Who chose `continue-undurable` goes on without a journal: from the first loss
+on nothing more is recorded of this run, a warning says so, and it is counted. A later run begins behind what is
+durable, and repeats the rest, guarded effects as well.
 """
 
 from __future__ import annotations

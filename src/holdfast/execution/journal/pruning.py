@@ -3,7 +3,7 @@
 How long is a matter of status (`keep_completed_ms`, `keep_failed_ms`); how many there are and how large their journals
 are together is bounded (`executions_max`, `journal_bytes_max`): at a bound the oldest that have ended go first, and
 where none has, whatever is new is refused. An execution goes whole, in one commit with its row, so that an id that is
-used again begins a fresh execution. One that somebody runs, opens or changes is never touched. Nobody who runs a
+used again begins a fresh execution. One that is being run, opened or changed is never touched. Nobody who runs a
 program waits for any of this, but for a small piece of it at a bound. Whether something is over is no matter of the
 wall clock alone (`trusted_time`): what is gone would run again.
 """

@@ -2,7 +2,7 @@
 
 The topic has all that the spaces had, in the same commits: blocks, folded stretches, rows, values kept by reference,
 and what was pruned. What it no longer has (it was not shipped, or has expired) is not made up: an execution whose
-journal has a gap keeps its row and what is left, and is refused when somebody wants to go on with it.
+journal has a gap keeps its row and what is left, and cannot be resumed.
 
 While it goes on, a mark stands in the index: if the process dies, all of it is done again, with the same outcome.
 """

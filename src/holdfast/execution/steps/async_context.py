@@ -1,9 +1,9 @@
 """The context of a program that awaits: `async with log.execution("import") as ctx`.
 
-A step takes its place in the program when it is asked for, before anything is awaited: `ctx.step(…)` gives a coroutine
+A step takes its place in the program when it is called, before anything is awaited: `ctx.step(…)` gives a coroutine
 that can be awaited now, later, or beside others. Functions that are no coroutine functions run in a thread.
 
-Cancelling whoever awaits a step leaves nothing of it, or the intent of a guarded one: it never harms the journal.
+Cancelling the awaiter of a step leaves nothing of it, or the intent of a guarded one: it never harms the journal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 What runs beside others must not share its names with them: which of two steps of one name comes first would depend on
 who was quicker. So each branch of `gather` and `first` has a scope of its own, by its number: whatever it asks its
-context for stands there. Steps that are given directly have their places already, in the order in which they were
-asked for.
+context for stands there. Steps that are passed directly have their places already, in the order of their calls.
 """
 
 from __future__ import annotations

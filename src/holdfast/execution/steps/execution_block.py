@@ -5,7 +5,7 @@ It returns from its beginning when the execution is durable, and from its end wh
     normally                         completed
     with an exception                failed; the step that raised it is tried again when the execution is opened again
     canceled                         canceled, for good
-    suspended, diverged              as it is: whoever opens it next, with the right program, goes on; where no worker
+    suspended, diverged              as it is: the next run with the right program continues; where no worker
                                      runs it, being suspended ends in Closed: the log is being closed
     cancelled task, Ctrl-C, exit     as it is
     the journal failed               as it is

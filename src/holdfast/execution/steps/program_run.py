@@ -1,7 +1,7 @@
 """One run of a program on its execution: what its contexts, those of scopes included, share.
 
 It asks for steps in the order of the program, decides by what was recorded, and hands over what happens. It waits for
-nothing: whoever drives it (`Context`, `AsyncContext`) does that in its own way.
+nothing: its driver (`Context`, `AsyncContext`) does that in its own way.
 
 What happens when the journal cannot be written is the live execution's business (`journal_loss.py`).
 """

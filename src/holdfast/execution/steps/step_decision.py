@@ -1,4 +1,4 @@
-"""What becomes of a step that is asked for: pure.
+"""What becomes of a step that is called: pure.
 
     nothing recorded               run it
     a result with the same key     replay it
@@ -7,8 +7,8 @@
     an intent with another key     diverged
     failed attempts                go on with the next one, not before its time
 
-A guarded result that was committed under the very key that is asked for counts wherever it stands: it is never run
-again, whatever else was recorded at its path.
+A guarded result that was committed under the very key of the call counts wherever it stands: it is never run again,
+whatever else was recorded at its path.
 """
 
 from __future__ import annotations

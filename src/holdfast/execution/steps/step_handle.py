@@ -1,4 +1,4 @@
-"""One call of a step: where it stands, what it is asked to do, how it is going.
+"""One call of a step: its place, its work, its state.
 
 It is what `ctx.current` gives inside a step's function: `key` is the same on every run and for every attempt, so the
 other side of an effect can recognise a repeat by it; `attempt` counts from 1; `last_heartbeat` is what an earlier

@@ -1,7 +1,7 @@
 """What may be said about a step: how its effect behaves, how often it is tried, how long it may take.
 
-Everything is checked when the step is asked for, before its place in the program counts: a step that could not be
-resolved after a crash is refused on the first run, not after the crash.
+Everything is checked when the step is called, before its place in the program counts: a step that could not be resolved
+after a crash is refused on the first run, not after the crash.
 
     idempotent             running it again does no harm           its result is buffered
     at_least_once          it may happen again after a crash       its result is buffered

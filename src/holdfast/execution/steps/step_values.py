@@ -1,10 +1,10 @@
 """Values of steps as bytes: what goes into a journal, and what a program gets.
 
 Values are MessagePack by msgspec, never pickle: what can be stored is data (scalars, lists, dictionaries, dates,
-dataclasses, msgspec Structs, attrs classes, pydantic models), and whoever reads it runs no code of the writer's. A
-value comes back as the type that the step's function says it returns, or as `returns=` says; without either as plain
-data: lists for tuples, text for UUIDs. A program gets the same value on its first run as on every later one, because on
-the first run, too, it gets what the stored bytes come to.
+dataclasses, msgspec Structs, attrs classes, pydantic models), and reading it runs no code of the writer's. A value
+comes back as the type that the step's function says it returns, or as `returns=` says; without either as plain data:
+lists for tuples, text for UUIDs. A program gets the same value on its first run as on every later one, because on the
+first run, too, it gets what the stored bytes come to.
 
 A *fingerprint* is the bytes of what a step is called with, in one order whatever the order of keys was. Arguments that
 are no data (a connection, a client) count by their type alone.

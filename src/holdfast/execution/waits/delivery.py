@@ -1,7 +1,7 @@
 """What comes to executions from outside: promises are settled, signals are sent. Durable when a call returns.
 
-It does not matter whether the execution runs at the moment, was left by its program, or was never begun. Whoever waits
-there is woken. The same call twice does what one does.
+It does not matter whether the execution runs at the moment, was left by its program, or was never begun. Waiters there
+are woken. The same call twice does what one does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An entry that must be durable before a program goes on: handed over once, whoever asks for it first."""
+"""An entry that must be durable before a program goes on: handed over once, to the first caller."""
 
 from __future__ import annotations
 

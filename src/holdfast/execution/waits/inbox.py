@@ -3,8 +3,7 @@
 What a message asks for is done by `work/requests.py`, which returns when it is durable. Then the message's id and its
 answer are put into the space `execution-inbox`; then the answer becomes a file; then the message is removed. A crash in
 between repeats what was not finished: a message whose id is in the space is answered again and not applied again. A
-crash between what was done and that note has it asked for a second time, so requests say what ids things get: twice is
-once.
+crash between the work and that note has it requested a second time, so requests say what ids things get: twice is once.
 
 The space remembers the latest `KEPT` messages, and up to which time it has forgotten others; a message that is older
 than that, or older than a day, is refused, so that nobody can have one applied again by putting a copy of it back.

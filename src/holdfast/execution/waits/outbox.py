@@ -1,6 +1,6 @@
 """The other side of the inbox: a process that does not own the log leaves a message and waits for its answer.
 
-The message is durable before anybody waits: if this process dies, or gives up, the owner applies it all the same, and
+The message is durable before the wait begins: if this process dies, or gives up, the owner applies it all the same, and
 if the owner dies, the next one does. An answer counts only if it proves itself like a message (`inbox_message.py`).
 """
 

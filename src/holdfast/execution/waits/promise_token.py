@@ -1,8 +1,8 @@
 """Tokens of promises: who has one may settle that promise, once. Pure.
 
-A token is text: execution, promise and 32 random bytes. The journal has only its hash, which binds all three, so
-whoever reads the log cannot settle anything, and a token of one promise is none of another. Ids are no secret and give
-no right. Hashes are compared in constant time.
+A token is text: execution, promise and 32 random bytes. The journal has only its hash, which binds all three, so a
+reader of the log cannot settle anything, and a token of one promise does not fit another. Ids are no secret and give no
+right. Hashes are compared in constant time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Promises: a program waits for a value that somebody outside gives, once, by a token.
+"""Promises: a program waits for a value from outside, settled once, by a token.
 
 A promise is durable before its token is given out. The token is known to the program that made it, in the run that made
-it, and to whoever it was given to; the log has its hash alone. A program that was resumed may have died before it gave
-the token away, so it can have another one (`token()`): all tokens of a promise are good, and the first who uses one
-settles it. Who settles it is durable before they hear that it is settled.
+it, and to those who got it from there; the log has its hash alone. A program that was resumed may have died before it
+gave the token away, so it can have another one (`token()`): all tokens of a promise are good, and the first who uses
+one settles it. Who settles it is durable before they hear that it is settled.
 
 A wait with a time-out that is over is over for every later run as well, even if the value comes afterwards: its time is
 kept like a timer's, below the promise's path.

@@ -1,6 +1,6 @@
 """Timers: an execution sleeps until a time that is stored, and sleeps on to that same time when it is resumed.
 
-The time is durable before anybody sleeps. One that passed while no process had the log fires at once. A sleep of so
+The time is durable before the sleep begins. One that passed while no process had the log fires at once. A sleep of so
 many seconds ends when the wall clock says so, and after that many seconds at the latest, whatever was done to the
 clock; a sleep until a time ends when the wall clock gets there. Who fires twice, after a crash, fires the same.
 """

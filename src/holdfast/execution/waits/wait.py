@@ -1,12 +1,12 @@
 """Waiting, for threads and event loops alike: one object that `result()` blocks on and that coroutines await.
 
 A wait looks whether what it waits for is there, sleeps until something arrives or its time is up, and looks again. What
-it finds is recorded by whoever made it (`look`), so that a later run finds the same. Nobody polls: an execution's
-signal wakes it, and so does the clock. The wall clock may jump, and one that is set by hand does nothing else:
-`Waiters.tick` looks at it now and then, and wakes whose time has come.
+it finds is recorded by its creator (`look`), so that a later run finds the same. Nobody polls: an execution's signal
+wakes it, and so does the clock. The wall clock may jump, and one that is set by hand does nothing else: `Waiters.tick`
+looks at it now and then, and wakes whose time has come.
 
-A program that is asked to stop is woken and leaves (`LiveExecution.check`). A coroutine that is cancelled leaves, too;
-what it had recorded by then (a timer that is armed) is found again.
+A program that should stop is woken and leaves (`LiveExecution.check`). A coroutine that is cancelled leaves, too; what
+it had recorded by then (a timer that is armed) is found again.
 """
 
 from __future__ import annotations

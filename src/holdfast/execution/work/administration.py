@@ -2,12 +2,12 @@
 
 Every verb returns when its change is durable. Who changes an execution that nobody runs holds it meanwhile, so that
 nobody begins to run it; one that is being run can only be canceled: its program stops before its next step, and the
-first end counts, whoever brings it.
+first end counts, from whatever source.
 
-A *fork* is a new execution that begins with a copy of another one's past. A *rewind* forgets what came after a step,
-in the same execution. Both stop before a path: what was mentioned first before that path is kept, with all that came of
-it, and so is what came from outside (signals, settled promises). Guarded effects behind it would happen again, which is
-refused unless it is asked for.
+A *fork* is a new execution that begins with a copy of another one's past. A *rewind* forgets what came after a step, in
+the same execution. Both stop before a path: what was mentioned first before that path is kept, with all that came of
+it, and so is what came from outside (signals, settled promises). Guarded effects after it would happen again, which is
+refused unless requested.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Executions as people look at them: a line each, or all that was recorded of one. Pure: rows and entries in,
 values out.
 
-Nothing here shows what a program was called with, what its steps gave, or what their errors said, unless it is asked to
-`reveal` that. Paths, kinds, effects, times and fingerprints are always shown.
+Nothing here shows a program's arguments, the results of its steps, or the text of their errors, except with `reveal`.
+Paths, kinds, effects, times and fingerprints are always shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`log.executions`: the executions of a log, looked at, begun, waited for, and changed by hand.
+"""`log.executions`: the executions of a log, listed, begun, awaited, and changed by hand.
 
 Looking works on any log, also on one that another process owns (`read_only=True`), and shows what is durable. Changes
 are durable when they return. Payloads are shown only to those who ask for them (`reveal=True`).

@@ -1,7 +1,7 @@
 """Executions that wait to be run, in the order in which workers take them. In memory: rows are the truth.
 
-Of those whose time has come, the one with the highest priority goes first, and among equals the one that was asked for
-first. What is taken out here may have been canceled or taken meanwhile: whoever takes it looks at its row again.
+Of those whose time has come, the one with the highest priority goes first, and among equals the oldest. What is taken
+out here may have been canceled or taken meanwhile: the worker that takes it reads its row again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A worker: it takes queued executions and runs a function for each, so many at a time, until it is told to stop.
+"""A worker: it takes queued executions and runs a function for each, so many at a time, until it is stopped.
 
 One event loop does it all. Coroutine functions run on it; others in a thread each. At its start it goes on with all
 executions of its queues that a process left without an end: nobody else can be running them, for this process owns the
-log. Then it takes what is queued: the highest priority first, then what was asked for first.
+log. Then it takes what is queued: the highest priority first, then the oldest.
 
 How a run ends, and what becomes of the execution:
 

@@ -1,7 +1,7 @@
 """What the writer says when commits do not go as they should: once per burst, and again when it is over.
 
-A full disk fails every group, and a tail that is too long is so after every commit: somebody must hear of it, without a
-line for each. Nothing that an application's handler raises may end the writer, so nothing is raised here.
+A full disk fails every group, and a tail that is too long is so after every commit: it must be reported, without a line
+for each. Nothing that an application's handler raises may end the writer, so nothing is raised here.
 """
 
 from __future__ import annotations

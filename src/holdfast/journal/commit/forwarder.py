@@ -11,7 +11,7 @@ waking a thread costs more than the work. Groups are finished in the order in wh
 ended for good refuses all that is left.
 
 A signal (Ctrl-C) may strike a turn of the main thread's loop anywhere. The next turn notices, gives up the connection
-and begins anew with what is on its way: the owner knows each group by its number, so none is written twice.
+and starts over with what is on its way: the owner knows each group by its number, so none is written twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The files of groups of one log, as whoever reads them sees them: by their numbers.
+"""The group files of one log, as readers see them: by their numbers.
 
 They lie in `groups/` beside the database, each named by its number in 20 digits. Reading needs no lock. A body is
-fetched, then its file is asked whether it is still the one that was meant. If not, the entry was sealed and trimmed
-meanwhile, and whoever asked finds its records in a segment.
+fetched, then its file is checked for being still the one that was meant. If not, the entry was sealed and trimmed
+meanwhile, and the reader finds its records in a segment.
 """
 
 from __future__ import annotations

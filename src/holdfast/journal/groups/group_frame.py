@@ -7,15 +7,16 @@
     a gap       up to the next sector, so that no durable frame shares one with a later write; whatever was there stays
 
 The digest covers everything before it and the control part; each body is covered by its entry's own digest. So a frame
-that was torn by a power cut is told from a whole one, and nothing is hashed twice. The salt is random and known to
-nobody who only appends: a payload cannot pass for a frame.
+that was torn by a power cut is distinguished from a whole one, and nothing is hashed twice. The salt is random and
+known to nobody who only appends: a payload cannot pass for a frame.
 
 The proof is a keyed hash of the digest, and the control part names what the frame follows: the proof of the frame
 before it, and the stamp of the database's own row where that has the group before it. So frames prove that they are
 true and in their order, from a row of the database on, and no row of a group needs a stamp of its own: what the log's
 row and the heads become follows from the entries (docs/formats/0013-group-file.md). In a log without keys the proof is
-the digest: it finds accidents. Whether a proof is right is asked elsewhere (`proved_groups`): whoever has no key finds
-whole frames all the same. The digest cannot cover the proof; its checksum tells a torn one from a wrong one.
+the digest: it finds accidents. Whether a proof is right is checked elsewhere (`proved_groups`): a reader without keys
+finds whole frames all the same. The digest cannot cover the proof; its checksum distinguishes a torn one from a wrong
+one.
 
 Pure: bytes in, values out.
 """

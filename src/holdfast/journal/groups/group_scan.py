@@ -3,14 +3,14 @@
 The log's own row says in which file the next group may be, and where at the earliest. From there on whole frames are
 taken, each one number higher than the one before; frames of groups that the database has are passed over. Where a file
 ends, the next one goes on. The first place without a whole frame of the next number is the end: a power cut may have
-torn what was being written there, and nobody was told that it is durable.
+torn what was being written there, and none of it was acknowledged as durable.
 
 A group is written only after the one before it was synced. So a whole frame *behind* such a place proves that something
 durable was damaged: that is `Corrupt`, not an end.
 
 A group that is whole need not be durable: its sync may be under way, or its owner was killed before it. Where the owner
-says how many groups are durable, no others are taken, and there is nothing to sync. Where nobody says it, whoever finds
-a group syncs its file first.
+says how many groups are durable, no others are taken, and there is nothing to sync. Where that is unknown, the finder
+of a group syncs its file first.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ used. Where the next one is not ready, or a frame is too large for any, `has_pla
 the database: nobody ever waits for a file. The first one is small, and each next one four times as large as the one
 before it, up to a limit: a log that is opened for a few records costs next to nothing.
 
-A file is free once the last entry whose body lies in it was trimmed, durably. Then it is used anew under another
-number, if it was begun by this very owner; one of an earlier owner is removed, for that owner may still be alive
-somewhere, about to write into it.
+A file is free once the last entry whose body lies in it was trimmed, durably. Then it is reused under another number,
+if it was begun by this very owner; one of an earlier owner is removed, for that owner may still be alive somewhere,
+about to write into it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One file of groups: preallocated, written from its beginning to its end, then used anew under another number.
+"""One file of groups: preallocated, written from its beginning to its end, then reused under another number.
 
     sector 0    what it is: magic, version, number, the log's id, salt, digest
-    sector 1    empty; or 16 bytes, by whoever takes the log over: the owner that wrote here must stop
+    sector 1    empty; or 16 bytes, by the process that takes the log over: the owner that wrote here must stop
     the rest    frames (`group_frame`), each beginning at a sector's edge
 
 All of it was written once, with zeros, before the first frame: so a commit changes no metadata of the file system, and

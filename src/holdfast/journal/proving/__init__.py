@@ -1,1 +1,1 @@
-"""What is stored, proved before anybody relies on it: when a log is opened, read by others, or looked at."""
+"""Stored state, proved before it is relied on: when a log is opened, read by others, or inspected."""

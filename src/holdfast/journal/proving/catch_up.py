@@ -1,11 +1,11 @@
-"""What the owner of a log has committed since, taken up by a handle of another process: as little as was asked for.
+"""What the owner of a log has committed since, taken up by a handle of another process: as little as was requested.
 
-Opening a log proves every control row. Doing that again after each of the owner's commits would make every read cost
-as much as the log has topics and spaces. So a handle that does not own looks at the log's own row first: if it is as
-it was, nothing has changed. Else it reads the rows of the partitions that somebody asks about, what was added to the
-catalog, and where the log is shipped to; whatever differs from what is known is proved by its stamp. A row that is not
-proved, or anything else that does not fit, falls back to recovering the whole: what is to be said about damage is said
-there. Spaces are not kept here at all: they are read, and proved, when somebody asks for one.
+Opening a log proves every control row. Doing that again after each of the owner's commits would make every read cost as
+much as the log has topics and spaces. So a handle that does not own looks at the log's own row first: if it is as it
+was, nothing has changed. Else it reads the rows of the requested partitions, what was added to the catalog, and where
+the log is shipped to; whatever differs from what is known is proved by its stamp. A row that is not proved, or anything
+else that does not fit, falls back to recovering the whole: what is to be said about damage is said there. Spaces are
+not kept here at all: they are read, and proved, on demand.
 
 Marks of a partition never go back here, whichever of two threads looked first.
 """

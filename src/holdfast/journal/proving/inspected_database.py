@@ -1,6 +1,6 @@
 """A log's database as the command line sees it: read only, whatever its state, with or without a key.
 
-Everything that `holdfast.cli` wants to know of a database it asks here. What cannot be read is told and passed over. A
+Everything that `holdfast.cli` wants to know of a database it asks here. What cannot be read is reported and skipped. A
 database of another program, or of another version of holdfast, is refused.
 
 Control rows come out of one read transaction, so that they agree with each other while an owner writes on. Segments and

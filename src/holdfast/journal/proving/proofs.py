@@ -1,9 +1,9 @@
 """The keys of a log: which of its key epochs can be trusted to prove anything.
 
 A key that opens none of the newest key epochs is a wrong key and is refused. Once one opens, an epoch that does not is
-damage, unless the keyring simply lacks its key. Whoever opens the log is refused then; whoever inspects it goes on, and
-what that epoch stamped stays unchecked. The log's id, which all keys depend on, is stored twice, in FORMAT and in the
-log's own row; the copy that proves itself is used.
+damage, unless the keyring simply lacks its key. Opening the log is then refused; an inspection continues, and what that
+epoch stamped stays unchecked. The log's id, which all keys depend on, is stored twice, in FORMAT and in the log's own
+row; the copy that proves itself is used.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Groups that are in files alone, proved: they follow the database's own row, and each other, and nobody made them up.
 
 Each frame of a file names what it follows, and has a proof over all that it says (`group_frame`). The first one behind
-the database's own row names that row's stamp, each other one the proof of the frame before it. So whoever has the keys
-knows that these groups are those that an owner wrote behind this very row, in this order, none left out. That row, and
+the database's own row names that row's stamp, each other one the proof of the frame before it. So a holder of the keys
+knows that these groups are those that an owner wrote after this very row, in this order, none left out. That row, and
 the heads in the database that they go on from, are proved by their stamps, as ever.
 
-What the log's row and the heads are after such groups follows from their entries: whoever examines the log gets them as
-the owner will store them, stamps and sum included. The sum goes on from the stored one, so what does not fit the heads
-in the database before does not fit the sum after, either.
+What the log's row and the heads are after such groups follows from their entries: an examination gets them as the owner
+will store them, stamps and sum included. The sum goes on from the stored one, so what does not fit the heads in the
+database before does not fit the sum after, either.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 SQLite has already undone what was not committed. What is left to prove is that nobody else changed it: `examination`
 gives a verdict on every control row, and this module turns the rows into the live state of topics and partitions. Only
-the last entry of each partition is looked at; readers prove every entry that they read.
+the last entry of each partition is checked; readers prove every entry that they read.
 
-An owner is refused at the first problem, and nothing is touched. A reader is told all of them, and may read what is
-left.
+An owner is refused at the first problem, and nothing is touched. A reader gets all of them, and may read what is left.
 
 Taking ownership is one transaction: groups that are in files alone, a new epoch, a new key epoch with a fresh salt, the
 log's row. It is durable before the writer encrypts or acknowledges anything.

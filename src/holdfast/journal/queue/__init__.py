@@ -1,1 +1,1 @@
-"""What waits for a commit: records in groups, the promises of whoever brought them, and how much may wait."""
+"""What waits for a commit: records in groups, the tickets of those who brought them, and how much may wait."""

@@ -1,4 +1,6 @@
-"""Offered records that were refused: counted, and told once per burst, when it begins and when there is room again."""
+"""Offered records that were refused: counted, and logged once per burst, when it begins and when there is room
+again.
+"""
 
 from __future__ import annotations
 

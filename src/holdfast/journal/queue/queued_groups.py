@@ -1,8 +1,8 @@
-"""Groups in line: the side of whoever takes them, a writer or a forwarder. Callers bring records on the other, `Queue`.
+"""Groups in line: the side that takes them, a writer or a forwarder. Callers bring records on the other, `Queue`.
 
-A writer sleeps here, in `take`; a forwarder has its own way to sleep, is told by its `wake` that there may be a group,
-and asks by `poll`. Either sleeps in one of two ways: *idle* (anything wakes it) and *lingering* (only buffered records
-are there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
+A writer sleeps here, in `take`; a forwarder has its own way to sleep, is woken by its `wake` when there may be a group,
+and checks by `poll`. Either sleeps in one of two ways: *idle* (anything wakes it) and *lingering* (only buffered
+records are there; an acknowledged one, a full group or closing wakes it, else the flush interval does).
 """
 
 from __future__ import annotations

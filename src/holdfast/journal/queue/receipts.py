@@ -1,4 +1,4 @@
-"""The receipts of a batch: one per record, in the order in which they were given, made when they are looked at."""
+"""The receipts of a batch: one per record, in the order in which they were given, made on access."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tickets: the promise of an append, as a place in a group.
 
-A ticket is two words of memory and no Future: in Python the waiting costs more than the disk. It serves
-threads (`ticket.result()`) and coroutines (`await ticket`) alike. Cancelling whoever waits never cancels the
-append. A wait that runs out of time is `OutcomeUnknown`, not failure: the ticket can be asked again.
+A ticket is two words of memory and no Future: in Python the waiting costs more than the disk. It serves threads
+(`ticket.result()`) and coroutines (`await ticket`) alike. Cancelling a waiter never cancels the append. A wait that
+runs out of time is `OutcomeUnknown`, not failure: the ticket can be awaited again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of what a session sent, as values: kept in the log, and sent to whoever asks again.
+"""What became of what a session sent, as values: kept in the log, and sent again on a repeat.
 
 An outcome says where each run of records went, or why it was refused; it has all that a caller's receipts are made of.
 An error is kept as its kind, its message, its hint and its plain fields, and comes back as the same class. No payload,

@@ -2,8 +2,8 @@
 
 A *member* (a client process of a shared log) numbers what it sends 1, 2, 3 … and says with each how far it has received
 answers: its `floor`. Answers from there on are kept. A number may be missing only below the floor: then its sender was
-told that it was refused. A *producer* (`log.producer(name)`) has no floor: its newest answers are kept, so many, and
-no number may ever be missing.
+informed of the refusal. A *producer* (`log.producer(name)`) has no floor: its newest answers are kept, so many, and no
+number may ever be missing.
 
     below the floor         forgotten: nobody knows whether it was written, so it never is
     answered                the same answer again
@@ -12,7 +12,7 @@ no number may ever be missing.
     beyond the expected     a gap: Invalid, which says what is expected
     between, not answered   it was refused while later ones were written, and stays refused
 
-Pure: it is told what was put, stored and refused. Guarded by the queue's lock.
+Pure: it learns what was put, stored and refused. Guarded by the queue's lock.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The table is what the database has, in memory; the writer changes it after each commit that has sessions in it. Each
 session weighs as much as the keyed hash of its row; the log's own row says what all weights add up to, so that no row
-can be changed, lost, added or put back alone. A weight is never stored: whoever has no key cannot make one.
+can be changed, lost, added or put back alone. A weight is never stored: it cannot be made without a key.
 
 A session that is new when there are as many as there may be takes the place of the one that was used longest ago, if
 that has been idle for a while; else it is refused. One that expired leaves with the next group that has sessions in it.

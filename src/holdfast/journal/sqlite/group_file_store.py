@@ -5,11 +5,11 @@ with every group that goes through the database itself, so that it never knows a
 then readers see them as `late` rows.
 
 Folding need not be durable. After a power cut the database may be as it was some groups ago; its own row says where the
-files have the rest, and a file is not used anew before the trimming of its last entry is durable.
+files have the rest, and a file is not reused before the trimming of its last entry is durable.
 
-Taking over goes in this order, with the database locked throughout: stop whoever still writes (`fence`), look what it
-left, commit. Whoever wrote looks for the fence after each sync, and before it begins a file asks the locked database
-whether it is still the owner. So a group that it acknowledged is always found.
+Taking over goes in this order, with the database locked throughout: stop an old writer (`fence`), check what it left,
+commit. A writer checks for the fence after each sync, and before it begins a file it checks in the locked database that
+it is still the owner. So a group that it acknowledged is always found.
 """
 
 from __future__ import annotations

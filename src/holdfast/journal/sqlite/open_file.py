@@ -1,4 +1,4 @@
-"""Opening a database file: by its owner, by somebody who only reads, or anew, to be filled in one go."""
+"""Opening a database file: by its owner, by a reader, or newly created, to be filled in one go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to the database for whoever only reads: nothing in its directory is changed, or need be writable.
+"""Access to the database for readers: nothing in its directory is changed, or need be writable.
 
 SQLite reads a write-ahead log through the shared-memory file beside it, and makes one where there is none. A reader
 makes nothing, so there are three ways, chosen by what is there:

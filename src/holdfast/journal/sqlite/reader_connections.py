@@ -1,9 +1,9 @@
 """The connections of one backend: its own, and those that readers borrow for one short transaction each.
 
 Of an owner, its own is the writer's, and never changes. A handle that only reads follows the files: where they were
-replaced, or an owner came or left, it chooses the way to them again and opens all connections anew. Before its process
-forks it has none, for SQLite knows in each process which locks it has, and a child that inherited that would believe to
-have them, too.
+replaced, or an owner came or left, it chooses the access again and reopens all connections. Before its process forks it
+has none, for SQLite knows in each process which locks it has, and a child that inherited that would believe to have
+them, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rows as they come back from the database: nothing about them is taken for granted.
 
-A damaged file can hold any value in any column: other types, text that is not UTF-8, blobs of a gigabyte.
-So values that are too long are not even fetched, types are checked before anything is computed with them,
-and what does not fit is `Corrupt`, never a TypeError somewhere later. Stamps and digests are checked by
-whoever has the keys (`proofs`, `entry_reader`).
+A damaged file can hold any value in any column: other types, text that is not UTF-8, blobs of a gigabyte. So values
+that are too long are not even fetched, types are checked before anything is computed with them, and what does not fit
+is `Corrupt`, never a TypeError somewhere later. Stamps and digests are checked by holders of the keys (`proofs`,
+`entry_reader`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How far the journal has committed, for the shipper, which takes entries in the order of commits.
 
-The writer publishes after every commit that brought entries. It notifies once as much has come as the shipper asked
-for, so that a busy log does not wake it for each commit. Numbers are read without a lock: each is one reference, and
-the last sequence number is written last.
+The writer publishes after every commit that brought entries. It notifies once as much has come as the shipper
+requested, so that a busy log does not wake it for each commit. Numbers are read without a lock: each is one reference,
+and the last sequence number is written last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operations: what a unit asks the journal to change beside records. Values; the writer carries them out.
 
-An operation is filled in by whoever stages it (`topic_registry`, `manifest_changes`, `space_changes`) with the rows it
-comes to; `change` says what it does to the log's own counters.
+An operation is filled in by the stage (`topic_registry`, `manifest_changes`, `space_changes`) with the rows it comes
+to; `change` says what it does to the log's own counters.
 """
 
 from __future__ import annotations

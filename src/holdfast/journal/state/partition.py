@@ -1,8 +1,8 @@
 """A partition's live state: where its next record goes, how far it is sealed, what waits to be sealed.
 
-Only the writer thread changes it, and only after the commit that stored it; everybody may read. `durable` and
-`link` are the head; `sealed` is one immutable row, replaced as a whole, so whoever reads it sees numbers that
-belong together, without a lock. The tail is what is durable and not sealed yet.
+Only the writer thread changes it, and only after the commit that stored it; everybody may read. `durable` and `link`
+are the head; `sealed` is one immutable row, replaced as a whole, so readers see numbers that belong together, without a
+lock. The tail is what is durable and not sealed yet.
 """
 
 from __future__ import annotations

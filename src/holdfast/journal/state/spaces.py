@@ -8,8 +8,8 @@ entries, bound to their place; names, keys and numbers are not hidden. Spaces li
 they are not shipped, and a log that was rebuilt or restored has none.
 
 An item weighs as much as a stamp over its header and body, made under the key epoch that encrypted it; a space's sum is
-that of its items' weights modulo 2²⁵⁶. Nobody without the key can tell what an item weighs, so nobody can choose among
-older ones until the sum fits.
+that of its items' weights modulo 2²⁵⁶. Without the key the weight of an item is unknown, so an attacker cannot choose
+among older ones until the sum fits.
 
 `Spaces` is what the writer knows of what is committed: all rows, and the weights of the items of spaces that it has
 met, so that replacing an item needs no look at the old one. Changed only after a commit (`space_changes`).

@@ -1,10 +1,10 @@
 """One number over all heads, watermarks, policies and spaces, so that the log's own row vouches for every one of them.
 
-Such a row is stamped by itself; somebody who can write the file could put a single partition's older head back
-and cut its entries to fit, or a topic's older policy, and have its records expire. The sum over all of them, kept
-in the log's row and changed with every commit, does not fit then. Each row weighs as much as the keyed hash of its
-stamp; sums are modulo 2²⁵⁶, so a change costs one hash however many partitions there are. A row that is gone has no
-stamp (`GONE`) and weighs nothing.
+Such a row is stamped by itself; an attacker who can write the file could put a single partition's older head back and
+cut its entries to fit, or a topic's older policy, and have its records expire. The sum over all of them, kept in the
+log's row and changed with every commit, does not fit then. Each row weighs as much as the keyed hash of its stamp; sums
+are modulo 2²⁵⁶, so a change costs one hash however many partitions there are. A row that is gone has no stamp (`GONE`)
+and weighs nothing.
 """
 
 from __future__ import annotations

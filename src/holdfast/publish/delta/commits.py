@@ -1,9 +1,9 @@
 """The log of a topic's Delta table: finding its newest commit, and adding one.
 
-A commit is created once, under the next version; where that is taken, somebody else committed. What counts is the
-newest commit that changed anything. If we wrote it, it says where to go on. If somebody else did, the table has another
-writer: that is `ForeignCommit`, and nothing is written. A VACUUM notes in the log that it was here; such a commit
-changes nothing and is passed over. Everything in the log may be anybody's, so sizes, types and values are checked.
+A commit is created once, under the next version; where that is taken, another writer committed. What counts is the
+newest commit that changed anything. If we wrote it, it says where to go on. In that case the table has another writer:
+that is `ForeignCommit`, and nothing is written. A VACUUM notes in the log that it was here; such a commit changes
+nothing and is passed over. Everything in the log is untrusted, so sizes, types and values are checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The objects of a Delta table's log: finding them, and adding to them. What stands in them is the caller's business.
 
-A commit is created once, under the next version; where that is taken, somebody else committed. A checkpoint only says
-again what commits say, and the hint at it only that it is there: both may be missing, and everything may be anybody's.
+A commit is created once, under the next version; where that is taken, another writer committed. A checkpoint only says
+again what commits say, and the hint at it only that it is there: both may be missing, and everything is untrusted.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     data (PAR1, row groups) ‖ hash ‖ Thrift footer ‖ its length ‖ PAR1        (docs/formats/0006-store.md)
 
 One row per object, by slot, from slot 0 without a gap; the columns are the fields of both kinds of objects. It says
-nothing that the objects do not say: it may be missing, and anybody can make it again. Any Parquet tool reads it; none
+nothing that the objects do not say: it may be missing, and any process can recreate it. Any Parquet tool reads it; none
 looks between the data and the footer, where the hash over everything else stands. (Two versions of Arrow write the same
 rows in different bytes: compare checkpoints by what they decode to.)
 

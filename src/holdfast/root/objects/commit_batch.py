@@ -1,12 +1,12 @@
 """A commit batch: journal entries of all partitions, in the order of their commits, as one object.
 
 One row per entry, laid out as `row_stream` does it (docs/formats/0006-store.md). Besides the entries a batch says up to
-where commits had been acknowledged as shipped when it was cut (`acked`), so that whoever finds a hole can tell damage
-from what was on its way; and the idempotency keys of its records, as hashes, with digests of what they stand for, all
-of it encrypted in a log with keys.
+where commits had been acknowledged as shipped when it was cut (`acked`), so that a reader that finds a hole can
+distinguish damage from what was in flight; and the idempotency keys of its records, as hashes, with digests of what
+they stand for, all of it encrypted in a log with keys.
 
 Entries that were sealed and trimmed before they could be shipped are in no batch. Where some are missing, the batch
-names the segments that hold them (`segments`), as their manifest objects will: whoever has the batch has those, too,
+names the segments that hold them (`segments`), as their manifest objects will: a reader of the batch has those, too,
 and no part of a commit is on the store without the others.
 
 Encoding is a pure function of the batch: equal batches are equal bytes, in every process. Decoding trusts nothing; what

@@ -1,12 +1,12 @@
-"""How far a log was settled, in its own words: one object for all partitions, compared with what is there.
+"""How far a log was settled, in its own words: one object for all partitions, compared with what exists.
 
 Manifest objects say what is settled. Where the newest of them are lost, what is left looks like a root that never got
-further. So whoever writes them also says how far they have come, after the store has acknowledged them. A frontier is
-read before the manifests: it never claims more than they had then, and they are never removed. So whatever is missing
-behind it is lost.
+further. So their writer also records how far they have come, after the store has acknowledged them. A frontier is read
+before the manifests: it never claims more than they had then, and they are never removed. So whatever is missing behind
+it is lost.
 
 The frontier of the highest epoch counts, and of that the highest number. A takeover writes one of its own, which may
-say less: then somebody has accepted a loss. The topics of sinks are in none. Reads only.
+say less: then a loss was accepted. The topics of sinks are in none. Reads only.
 """
 
 from __future__ import annotations

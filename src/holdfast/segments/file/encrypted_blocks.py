@@ -3,7 +3,7 @@
 One Parquet row is one block of records: its place and time range in the clear, for pruning, and the records as one
 encrypted blob. The blob is an Arrow record-batch message with zstd buffers and without a schema; the footer has that.
 The associated data name the block's place in its log, so a block decrypts nowhere else, and the columns in the clear
-are part of it: whoever changes them is found when the block is decrypted.
+are part of it: a change to them is found when the block is decrypted.
 """
 
 from __future__ import annotations

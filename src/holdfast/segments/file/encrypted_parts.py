@@ -2,9 +2,10 @@
 
 The file of one segment is one part; a bundle has several, each with the key, the number and the footer that it had in a
 file of its own. A part's footer is believed once its mac matches under its own key, and a block decrypts only in the
-place that it had: what somebody without keys writes into a bundle, or leaves out of it, is found by whoever has them.
+place that it had: what an attacker without keys writes into a bundle, or leaves out of it, is found by a reader that
+has them.
 
-`is_vouched` says that somebody who has keys vouches for all bytes of the file: a manifest that is proved, or, for the
+`is_vouched` says that a holder of the keys vouches for all bytes of the file: a manifest that is proved, or, for the
 file of one segment, its mac, which covers the hashes of its blocks. The mac of a part covers those of a file that is
 gone. So where nobody else vouches for a bundle, its parts are proved before a row group is passed over, and the times
 beside a block, which are proved by decrypting it, are no reason to pass it over.

@@ -1,8 +1,8 @@
 """Reading a segment file's footer and holding it against what is known of the file, before anything else is believed.
 
 What is known comes from a manifest: size and hash of the footer are compared before it is parsed, and what it says
-afterwards. Arrow parses it only if the manifest is `trusted`; anybody else's is taken apart by our own walk
-(`unproven_footer`). Raises Damaged, BadFooter, UnknownVersion or BadStructure; readers say where.
+afterwards. Arrow parses it only if the manifest is `trusted`; any other is parsed by our own walk (`unproven_footer`).
+Raises Damaged, BadFooter, UnknownVersion or BadStructure; readers say where.
 """
 
 from __future__ import annotations

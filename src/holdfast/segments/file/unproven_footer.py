@@ -1,9 +1,9 @@
 """The footer and the pages of a segment file that nobody vouches for: admitted piece by piece, or refused.
 
 A manifest vouches for a file only if the manifest itself is proved: a log's own database is, an object on a store that
-anybody may have written is not. So the structure is walked here (`holdfast.parquet`), where a surprise is an exception,
-and Arrow gets a footer that was written anew. Before a row group is decoded, the headers of its pages are looked at,
-and it is decoded in steps that stay below a limit.
+others may write to is not. So the structure is walked here (`holdfast.parquet`), where a surprise is an exception, and
+Arrow gets a rewritten footer. Before a row group is decoded, the headers of its pages are checked, and it is decoded in
+steps that stay below a limit.
 
 What is not as our writer writes it is BadStructure; what is larger than the limit is TooLarge. No files here.
 """

@@ -2,7 +2,7 @@
 
 Of an encrypted segment nothing about its keys may be seen: neither fingerprints nor the smallest and the largest key.
 So the index is encrypted like a block, under a key of its own and bound to its segment, and decrypts nowhere else. Its
-size would tell how many keys there are; it is filled up to a power of two, which tells less than the sizes of the
+size would reveal how many keys there are; it is filled up to a power of two, which reveals less than the sizes of the
 blocks do.
 """
 

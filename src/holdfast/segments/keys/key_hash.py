@@ -4,8 +4,8 @@ The two give the same numbers; the format is the sum, modulo 2⁶⁴, of the mix
 endian, the last one filled up with zeros) and of its length. It is made of Arrow's own steps, so that a column of keys
 is hashed without a loop in Python and without Python's lock: sealing does that for every record.
 
-It is no cryptographic hash. Whoever chooses the keys can make two of them collide; then a lookup of the one also looks
-at rows of the other, which costs time and changes no answer.
+It is no cryptographic hash. An attacker who chooses the keys can make two of them collide; then a lookup of the one
+also looks at rows of the other, which costs time and changes no answer.
 """
 
 from __future__ import annotations

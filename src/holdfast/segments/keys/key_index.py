@@ -2,7 +2,7 @@
 
 An entry stands for one key in one *unit* of consecutive rows: a fingerprint of the key and the unit's number. Entries
 are sorted by fingerprint, so one search answers for the whole segment. A fingerprint has as many bits as give a wrong
-"maybe" for one key in two thousand; the rows are looked at in any case, so a wrong "maybe" costs time and nothing else.
+"maybe" for one key in two thousand; the rows are checked in any case, so a wrong "maybe" costs time and nothing else.
 The smallest and the largest key stand beside it and answer first.
 
 Why not a Bloom filter: docs/decisions/0021-keys.md. The bytes: docs/formats/0004-segment.md, "Keys".

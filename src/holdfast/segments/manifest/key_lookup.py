@@ -5,7 +5,7 @@ kept: what a segment holds never changes, not even when compaction puts a longer
 where it is full, the newest segments are kept, because what is looked for is mostly new.
 
 A segment without an index (an older file, or one with too many keys) is all of it a "maybe". So is one whose file is
-gone: whoever reads it learns why. Nothing is decided by an index that was not proved.
+gone: a reader learns why. Nothing is decided by an index that was not proved.
 """
 
 from __future__ import annotations

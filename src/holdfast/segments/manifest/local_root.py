@@ -7,7 +7,7 @@ is closed. Used by the roller's thread, also to write what a crash left unwritte
 ships to another store publishes only there. What it published here before is withdrawn, so that nobody takes it for all
 there is.
 
-Documents of a log with keys are signed. Where `log.json` is damaged or somebody else's, everything is published again;
+Documents of a log with keys are signed. Where `log.json` is damaged or another log's, everything is published again;
 `log.json`, by which readers choose, comes last. Nothing is written or removed once the log's directory is elsewhere:
 another log may have its place.
 """

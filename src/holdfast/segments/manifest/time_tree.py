@@ -11,9 +11,9 @@ binary trees in post-order: a row joins the two newest trees when they are of on
           0   1   3   4   7
 
 A row has two children or none, so sealing reads at most two rows, and each step of a search at most two more. Where
-times grow, a match that stands alone costs O(log n) rows: at 1 000 000 rows 44 at most, measured. (A Fenwick tree,
-with up to log n children to a row, takes 197 there.) Where old and new times are mixed, ranges are wide and tell
-less: a window that falls between the times of neighbours can cost every row.
+times grow, a match that stands alone costs O(log n) rows: at 1 000 000 rows 44 at most, measured. (A Fenwick tree, with
+up to log n children to a row, takes 197 there.) Where old and new times are mixed, ranges are wide and exclude less: a
+window that falls between the times of neighbours can cost every row.
 
 A row is made from rows before it and never changes, so the tree is as durable as the manifest and needs no repair.
 Removing a segment's file leaves its row; the ranges above it are then wider than needed, never too narrow.

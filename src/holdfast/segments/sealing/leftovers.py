@@ -6,7 +6,7 @@ its records are still in the journal's tail. If it holds records that the journa
 is the older one (an old copy was put back, perhaps): opening stops, because going on would give offsets away a second
 time. Anything else is left alone for `reconcile` to report.
 
-Only names are looked at; a file is opened only if it should not be there.
+Only names are checked; a file is opened only if it should not be there.
 """
 
 from __future__ import annotations

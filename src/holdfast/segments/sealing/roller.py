@@ -1,12 +1,12 @@
 """The roller: one thread that moves records from the journal's tail into segments.
 
 It sleeps until a tail has reached its size (the writer signals it) or its age (a timer, so idle partitions are sealed
-too), or until somebody asks (`seal`). After each seal it trims the journal in small slices, so that no commit has to
+too), or until it is requested (`seal`). After each seal it trims the journal in small slices, so that no commit has to
 wait long. Between seals it does the log's chores (retention, the disk guard), each when it is due.
 
-A seal that fails does no harm: the records stay in the journal, just as durable. It is logged, counted, and tried
-again after a pause that grows to a minute; whoever waits in `seal` gets the error. The roller never blocks an
-append: all it shares with the writer are commit units in the reserved lane.
+A seal that fails does no harm: the records stay in the journal, just as durable. It is logged, counted, and tried again
+after a pause that grows to a minute; callers that wait in `seal` get the error. The roller never blocks an append: all
+it shares with the writer are commit units in the reserved lane.
 """
 
 from __future__ import annotations

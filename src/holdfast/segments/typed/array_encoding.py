@@ -1,9 +1,9 @@
 """Arrays in another encoding, under another label, and the nulls in them.
 
 `recoded` brings the same values into the layout of another type; `labelled` puts names, nullability, extensions and
-metadata on arrays that have the layout already. Neither changes a value, and both copy only what must be laid out
-anew. They trust that the types fit (`conform` and `restore` have compared them) and that the arrays were validated.
-A value that the other type cannot hold is Arrow's own exception, whose text may quote it: callers raise their own.
+metadata on arrays that have the layout already. Neither changes a value, and both copy only what needs a new layout.
+They trust that the types fit (`conform` and `restore` have compared them) and that the arrays were validated. A value
+that the other type cannot hold is Arrow's own exception, whose text may quote it: callers raise their own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Rows that a user appends, as batches of exactly what is stored.
 
 Takes in Arrow data of any library and, through `python_rows`, dicts. Columns are matched by name and compared by type
-before a value is looked at; nothing is cast, only encodings may differ. All of it is checked before the first batch is
-given out, so what is refused leaves nothing behind: Invalid, with the column and where possible the row, never with
-a value. Pure but for reading what was given, once.
+before a value is read; nothing is cast, only encodings may differ. All of it is checked before the first batch is given
+out, so what is refused leaves nothing behind: Invalid, with the column and where possible the row, never with a value.
+Pure but for reading what was given, once.
 
-Data of other libraries comes through pointers and is trusted in nothing. Arrow ends the process when it makes an
-array of a map with a null key, so no column is looked at in a batch that has not been validated as a whole:
-validation reads the bare buffers.
+Data of other libraries comes through pointers and is trusted in nothing. Arrow ends the process when it makes an array
+of a map with a null key, so no column is touched in a batch that has not been validated as a whole: validation reads
+the bare buffers.
 """
 
 from __future__ import annotations

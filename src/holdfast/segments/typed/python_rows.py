@@ -1,8 +1,8 @@
 """Rows of Python, dicts by column name, as a batch in the stored form of their topic.
 
-Arrow would take more than it can keep: it rounds, cuts off and reinterprets without a word. So every value is looked
-at before Arrow reads it, by its class and where need be by itself, and what would not come back equal is Invalid with
-its column and row. Pure; values never appear in messages. `conform` cuts what was given into lists of rows.
+Arrow would take more than it can keep: it rounds, cuts off and reinterprets without a word. So every value is checked
+before Arrow reads it, by its class and where need be by itself, and what would not come back equal is Invalid with its
+column and row. Pure; values never appear in messages. `conform` cuts what was given into lists of rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that are appended one by one: checked and copied in the caller's thread, encoded together when they are stored.
 
-Making Arrow data of a single row costs a hundred times what its part of a batch costs. So a row of plain values is
-only looked at here, column by column, and kept as a tuple; what a group gathers becomes one batch (`encode`). Plain are
+Making Arrow data of a single row costs a hundred times what its part of a batch costs. So a row of plain values is only
+checked here, column by column, and kept as a tuple; what a group gathers becomes one batch (`encode`). Plain are
 Python's own types, exactly: what Arrow reads of them is known, and the same whatever stands beside them. Everything
 else (NumPy's scalars, subclasses, what would be refused) is None: `conform` takes it alone, or says what is wrong.
 

@@ -1,9 +1,9 @@
-"""How large arrays are that somebody sent: what their values take once each is laid out by itself.
+"""The stated size of received arrays: what their values take once each is laid out by itself.
 
 A few bytes of Arrow can stand for gigabytes: views and buffers that lie over one another, lists of elements that take
-no room, and types that repeat a value by saying how often. None of it is invalid. So whoever takes in bytes of others
-asks first: `repeats` for types that are not to be taken at all, `stated_size` for the rest, which needs no memory
-itself. Pure; the arrays have been validated.
+no room, and types that repeat a value by saying how often. None of it is invalid. So a receiver of foreign bytes checks
+first: `repeats` for types that are not to be taken at all, `stated_size` for the rest, which needs no memory itself.
+Pure; the arrays have been validated.
 """
 
 from __future__ import annotations

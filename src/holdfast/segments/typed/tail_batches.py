@@ -1,8 +1,8 @@
 """Journal entries as Arrow batches: what the roller writes into segments, and what Arrow reads of the tail get.
 
-Raw entries are gathered column by column as they lie in their frames (lengths with lengths, payloads with
-payloads) and become Arrow arrays in one step per batch, so that a thousand entries of one record cost hardly more
-than one entry of a thousand. Only headers are looked at record by record, and only where there are some.
+Raw entries are gathered column by column as they lie in their frames (lengths with lengths, payloads with payloads) and
+become Arrow arrays in one step per batch, so that a thousand entries of one record cost hardly more than one entry of a
+thousand. Only headers are read record by record, and only where there are some.
 """
 
 from __future__ import annotations

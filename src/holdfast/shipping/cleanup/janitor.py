@@ -1,7 +1,7 @@
 """Removes from the store what is no longer needed, and puts many manifest objects into one checkpoint.
 
 A commit batch goes when everything in it is settled. First its idempotency keys are put into an object of their own
-(`key_cover`); then a floor says that it may go: without one, nobody could tell a batch that was removed from one that
+(`key_cover`); then a floor says that it may go: without one, a removed batch could not be distinguished from one that
 never arrived. Batches behind a loss that a takeover accepted are evidence, and stay. Batches behind any other hole were
 never acknowledged, or were sent again.
 
@@ -10,7 +10,7 @@ files are removed, unless a reader's lease still needs them. So do files in whos
 (`rewrite_cleanup`). Manifest objects and claims stay for ever; a writer that
 was overtaken finds them however late it wakes up.
 
-Nothing is removed before the fence has been asked. Failures are counted and tried again at the next sweep.
+Nothing is removed before the fence was checked. Failures are counted and tried again at the next sweep.
 """
 
 from __future__ import annotations

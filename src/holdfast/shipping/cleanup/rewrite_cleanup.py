@@ -1,9 +1,9 @@
 """What compaction of the store has left behind, removed by the owner: replaced files, and what compactors gave up.
 
-Whoever compacts removes that, too; but somebody may compact once and never again. So the owner looks about once an hour
-in which it settled something: two requests for each partition that was settled. `root.rewrite_sweep` says what may go,
-and when: `delete_after_ms` behind the rewrite, unless a reader's lease needs the segments. Nothing is removed before
-the fence has been asked.
+A compaction removes that, too; but it may run once and never again. So the owner looks about once an hour in which it
+settled something: two requests for each partition that was settled. `root.rewrite_sweep` says what may go, and when:
+`delete_after_ms` behind the rewrite, unless a reader's lease needs the segments. Nothing is removed before the fence
+was checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long a failed request waits before it is sent again: exponential, with full jitter, capped.
 
-Full jitter: anything between nothing and the ceiling, so that many who failed together do not come back together.
-What the store asked for (`Retry-After`) is the least that is waited, up to five minutes: a header must not be able to
-stop shipping for a day.
+Full jitter: anything between nothing and the ceiling, so that many who failed together do not come back together. The
+store's `Retry-After` is the least that is waited, up to five minutes: a header must not be able to stop shipping for a
+day.
 """
 
 from __future__ import annotations

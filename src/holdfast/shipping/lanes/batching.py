@@ -1,4 +1,4 @@
-"""When a commit batch is sent: a decision over numbers, made anew each time something happened.
+"""When a commit batch is sent: a decision over numbers, taken again at each event.
 
     at max_in_flight_requests              wait for a reply: nothing else can help
     nothing pending                        wait for a commit, without a timer: idle is blocked
@@ -7,8 +7,8 @@
     pending, the timeout since the last    send
     pending, none of these                 wait for the timeout or a threshold, whichever is first
 
-Replies wake the loop by themselves, whatever it waits for. It owns no clock and no queue: time, what is pending and
-what is in flight are told. The timeout counts from the last send, so the first commit after a pause goes at once.
+Replies wake the loop by themselves, whatever it waits for. It owns no clock and no queue: time, pending work and work
+in flight are passed in. The timeout counts from the last send, so the first commit after a pause goes at once.
 """
 
 from __future__ import annotations

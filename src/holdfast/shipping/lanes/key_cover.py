@@ -3,7 +3,7 @@
 A commit batch brings the keys of its own entries. A segment does not: so before its manifest object is written, keys of
 its records that no batch has brought are put there as an object of keys; and before a floor lets batches go, the keys
 that only they hold. Each such object covers the commits behind the last one. Small ones are merged now and then, and
-those that the window of keys has passed are removed: what is there stays within the window, in few objects.
+those that the window of keys has passed are removed: the stored keys stay within the window, in few objects.
 
 An object that was begun is finished with the same bytes, however often it takes. Belongs to the shipper's loop.
 """

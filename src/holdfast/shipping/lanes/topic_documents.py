@@ -1,8 +1,8 @@
 """Documents about topics on the store: written before anything of the topic, and again when it has changed.
 
 The newest one counts. What stands there is looked up once per topic and compared; an unchanged topic writes nothing,
-also after a restart. An owner that was overtaken may still write one; whoever has taken over writes the next. A topic
-that a sink writes there is never described: that is TopicTaken, and shipping begins anew without it.
+also after a restart. An owner that was overtaken may still write one; the new owner writes the next. A topic that a
+sink writes there is never described: that is TopicTaken, and shipping starts over without it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each object is tried by itself: its backoff delays nobody else. After `max_retry_attempts` the failure is escalated and
 trying goes on; how that is felt outside is the user's policy (`escalation`). *Already exists* is a question: the object
 is read back, and the same bytes mean that it was us and the reply was lost. In a log with keys an object that no key of
-ours signed is nobody's: it is removed, unless somebody has taken over, and the true one is written in its place.
+ours signed is nobody's: it is removed, unless the log was taken over, and the true one is written in its place.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Ownership of a store's root: one owner at a time moves marks, and whoever was overtaken finds out before it does.
+"""Ownership of a store's root: one owner at a time moves marks, and an overtaken owner finds out before it does.
 
 Before its first object the shipper claims the next number under `epochs/` (create-only, dense, never removed). Before
 any mark moves it asks whether the number after its own exists; an answer covers all requests that were finished before
 the question was asked, so one question serves everything that waits for it. A claim that comes later than the question
-lists what is there *after* it was made, and so sees all that was acknowledged before.
+lists what exists *after* it was made, and so sees all that was acknowledged before.
 
 A store that was emptied gives the same answer as one that is whole. So now and then, together with that question, the
 owner asks for its own claim, too. If it is gone, or another one stands in its place, the store has forgotten this log
 (`StoreForgot`), and nothing counts there. A number that was used is never used again, not even on a store that has
-forgotten it; and since a missing claim would let in whoever was overtaken by it, holes are filled.
+forgotten it; and since a missing claim would let in the owner that it overtook, holes are filled.
 
 *Already exists* with other bytes is decided here too: overtaken, or (nobody has a higher number) two logs on one root.
 """

@@ -1,4 +1,5 @@
-"""Topics of this log whose names somebody else has on the store: a sink writes them there, and this log must not.
+"""Topics of this log whose names belong to another writer on the store: a sink writes them there, and this log must
+not.
 
 A log finds that out when it creates the topic, if the store answers then; otherwise the shipper does, before the first
 object of the topic is written. From then on the topic takes no records and none of it is shipped: what was appended

@@ -9,7 +9,7 @@ any order reads the same, so segments come first. At the end only starts are fil
 objects end, and the segment lane ships the rest as usual, into the same slots as before.
 
 Files are put back if they are here. What retention removed here, so that only the store had it, is lost: it is
-reported, and nothing is changed until somebody insists. Reads only; `store_refill` writes.
+reported, and nothing is changed until that is requested. Reads only; `store_refill` writes.
 
 A segment that compaction has put into a long file is there if that file is. A log that was restored from a compacted
 store has such files itself, and their rewrites: where the store has lost those, they are put back as well. A long file

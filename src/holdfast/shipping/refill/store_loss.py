@@ -1,4 +1,4 @@
-"""A store that does not have what it acknowledged: emptied, made anew, put back from an old copy, or another log's now.
+"""A store that does not have what it acknowledged: emptied, recreated, put back from an old copy, or another log's now.
 
 That may pass by itself (a directory was not mounted), so shipping goes on as soon as the store is what it was. Until
 then nothing is acknowledged there and nothing is written to it, and appends go on here. To bring the store back from

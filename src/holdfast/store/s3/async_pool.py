@@ -1,11 +1,12 @@
 """A pool of warm connections on one event loop: sockets, TLS, and whether each of them still lives.
 
-The pool owns every socket that it opened, in use or not, and keeps `target` of them open. Whoever acquires one gives
-it back with `release`, whatever happened to it; what is not fit for another request is closed there and replaced.
+The pool owns every socket that it opened, in use or not, and keeps `target` of them open. Each one acquired is returned
+with `release`, whatever happened to it; what is not fit for another request is closed there and replaced.
 
 * A connection that the peer closed while it was idle is taken out when the loop hears of it; and since the news may
-  still lie in the kernel, each is looked at once more before it is handed out.
-* One that was idle for `heartbeat` seconds is asked something cheap (`ask`), and replaced when nothing comes back.
+  still lie in the kernel, each is checked once more before it is handed out.
+* One that was idle for `heartbeat` seconds is checked with a cheap request (`ask`), and replaced when nothing comes
+  back.
 * While the endpoint refuses, one attempt at a time is made, with growing pauses, however many connections are missing.
   The same goes for a peer that accepts and hangs up at once: after any failure a new connection must answer `ask`
   before it counts.

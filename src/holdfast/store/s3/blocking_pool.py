@@ -4,7 +4,7 @@ What the sockets of a loop are to shipping, these are to readers, restore and re
 both. Their methods are coroutines that never wait for a loop, so `run_now` runs one to its end where it is called.
 
 At most `CONNECTIONS_MAX` are in use at a time; who comes when all are in use waits. The one used last is used next, is
-looked at before it is handed out, and is closed when it rested for long. Nothing beats and nothing polls: there is no
+checked before it is handed out, and is closed when it was idle for long. Nothing beats and nothing polls: there is no
 thread here. After a fork the child's pool is another one (`abandon`): sockets are never shared between processes.
 """
 

@@ -5,7 +5,7 @@ What an answer teaches is kept (`endpoint`); a request that taught something fai
 so that only one place counts attempts.
 
 Objects travel with their sha256, which the store checks before it keeps them, and which is checked here when they are
-read whole. Replies to HEAD have no body: when one does not explain itself, the same is asked once more as a GET of one
+read whole. Replies to HEAD have no body: when one does not explain itself, the request is repeated as a GET of one
 byte. The pool may belong to a loop (`async_pool`) or to threads (`blocking_pool`); these verbs serve both.
 """
 

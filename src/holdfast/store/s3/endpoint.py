@@ -5,7 +5,7 @@ store's clock and ours (skew), credentials that are no longer good. Who taught s
 cause `redirect` or `clock_skew`: the request was not done, and may be sent again at once.
 
 Shared by all connections of one root, whether they belong to a loop or to threads, so that each thing is learned, and
-told, once. What a request goes by is one value, exchanged whole.
+logged, once. What a request goes by is one value, exchanged whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One HTTP/1.1 exchange over one connection: a request out, its answer in, and an honest word about what went wrong.
 
 Nothing is ever sent twice: a connection that turns out to be dead, be it before the first byte of an answer, leaves the
-outcome of a PUT unknown, and whoever asked must know. A connection may be used again only after a whole exchange.
+outcome of a PUT unknown, and the caller must know. A connection may be used again only after a whole exchange.
 
 Answers as S3 nearly always gives them (a head that is beyond doubt, and a body of known length) are read here, the body
 straight into the bytes that are handed on; everything else goes through h11, which knows the protocol. Heads, bodies

@@ -1,10 +1,10 @@
 """Where an answer sends us, and whether we go: never to a stranger.
 
-A request carries a signature, perhaps a session token, and the data. Whoever can put an answer into the store's mouth
-could have all of it sent to a server of his own. So a redirect is followed only within what was configured: the same
-scheme, the same port, and as host the configured one, with or without the bucket in front, or, where the configured one
-is AWS's, another of S3's own names there. The paths are ours, whatever a `Location` says. Everything else is refused by
-name, and the next request goes where it was configured to go.
+A request carries a signature, perhaps a session token, and the data. An attacker who can forge a response could have
+all of it sent to a server of his own. So a redirect is followed only within what was configured: the same scheme, the
+same port, and as host the configured one, with or without the bucket in front, or, where the configured one is AWS's,
+another of S3's own names there. The paths are ours, whatever a `Location` says. Everything else is refused by name, and
+the next request goes where it was configured to go.
 """
 
 from __future__ import annotations

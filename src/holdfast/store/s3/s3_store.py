@@ -1,10 +1,10 @@
 """A root on S3, and on everything that speaks like it, for threads: the port's verbs over connections of our own.
 
-Reads and removals are repeated as often as the settings say, with growing pauses; a `create` is one request. Where an
-answer taught how to ask (another region, the store's time), the same is asked again at once: it was not done.
+Reads and removals are repeated as often as the settings say, with growing pauses; a `create` is one request. Where a
+response showed how to send the request (another region, the store's time), it is repeated at once: it was not done.
 
-Opening asks nothing of the store. Used from any number of threads; after a fork the child connects anew and lets go of
-the parent's sockets. Neither this object nor its errors hold a secret.
+Opening asks nothing of the store. Used from any number of threads; after a fork the child reconnects and lets go of the
+parent's sockets. Neither this object nor its errors hold a secret.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Signature version 4 for S3: a pure function from a request, credentials and a time to headers.
 
 It is our own because botocore's signer reads the clock itself, so that a clock that is wrong could not be corrected,
-and because it costs several times as much; in the tests botocore is the oracle. The payload's hash is an argument:
-whoever ships an object knows it already.
+and because it costs several times as much; in the tests botocore is the oracle. The payload's hash is an argument: the
+shipper of an object knows it already.
 
 What is signed cannot be dropped on the way: a proxy that strips `If-None-Match` breaks the signature, not the log.
 """

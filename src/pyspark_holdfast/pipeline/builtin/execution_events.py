@@ -2,7 +2,7 @@
 
 What is in a block is known to `holdfast.execution.journal.entries`, and decoded by Spark's tasks with it. Nothing is
 left out: a record that does not decode, as one of a newer holdfast, is a row that says so (`_problem`). Payloads stay
-behind, only their sizes are told; so do texts of errors, which may name what a payload held: their types are told.
+behind, only their sizes are shown; so do texts of errors, which may name what a payload held: their types are shown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A Python file with a pipeline in it: loaded as a module, and what it has found.
 
 A `Pipeline` in the file is taken as it is; of several, the one that is named. Without one, all tables of the file make
-one, at the places that are given. What goes wrong in the file is told with its line, and without our own stack: it is
-the user's code. Its folder can be imported from, as if Python ran the file. Functions of the file travel to Spark's
-workers as code, not by name: no worker can import it.
+one, at the places that are given. Errors in the file are reported with their line, and without our own stack: it is the
+user's code. Its folder can be imported from, as if Python ran the file. Functions of the file travel to Spark's workers
+as code, not by name: no worker can import it.
 """
 
 from __future__ import annotations

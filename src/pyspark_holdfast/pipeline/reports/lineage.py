@@ -2,8 +2,8 @@
 
 For each table that a run worked on: START, then COMPLETE or FAIL, with a run id of its own, and the pipeline's run as
 its parent, which has its two events as well. A table with nothing new has no events, and neither has one that was
-skipped. Events are made from the report when a run has ended, so a run that was killed has none; the one after it tells
-all offsets from the last commit on.
+skipped. Events are made from the report when a run has ended, so a run that was killed has none; the one after it
+reports all offsets from the last commit on.
 
 Datasets are named by where they are, as the specification names them: `s3://bucket` and the path in it, `file` and a
 path. A topic is `<root>/topics/<name>`, a table its folder. No name has a user, a password or a query in it.

@@ -1,7 +1,7 @@
 """Plots over runs, as SVG that stands in the page. Pure: numbers in, text out.
 
 One column per run; where there are more runs than columns, neighbours share one. Colours are the page's (`page_style`),
-so plots are light and dark with it. Each plot says in words what it shows, for who cannot see it, and each column tells
+so plots are light and dark with it. Each plot says in words what it shows, for who cannot see it, and each column shows
 its numbers under the pointer.
 """
 

@@ -1,6 +1,6 @@
 """Numbers, times and text as the page shows them. Pure; everything that came from outside leaves here escaped.
 
-A page must hold nothing that a browser would act on: names, descriptions and errors may be anybody's words.
+A page must hold nothing that a browser would act on: names, descriptions and errors are untrusted text.
 """
 
 from __future__ import annotations

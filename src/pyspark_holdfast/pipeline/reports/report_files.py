@@ -1,7 +1,7 @@
 """A reports folder: one file per run, the page, lineage. A directory, or a prefix of a store.
 
     runs/<time>-<id>.json    a `RunReport`: created once, never changed; the oldest go (`report_history.superfluous`)
-    index.html               the page, made anew after each run
+    index.html               the page, rewritten after each run
     lineage.jsonl            OpenLineage events, one per line, appended; the file before it is lineage.1.jsonl
     history.json             what the page needs of all runs, so that not all of them are read again
 
@@ -9,9 +9,9 @@ On a store, which has no appending, events of a run are `lineage/<time>-<id>.jso
 again: for a moment there is none.
 
 Several runs may end at the same time, of one pipeline or of several. Each creates a file of its own; page and history
-are made from what lies there, so whoever comes last shows all, and what a race left out of the history the next run
-finds in the listing. History and page can be removed at any time. What is read back is checked: size, shape and name;
-a file that is no report is passed over. When `keep` returns, the report is durable; page and lineage are as well in a
+are made from what lies there, so the last writer shows all, and what a race left out of the history the next run finds
+in the listing. History and page can be removed at any time. What is read back is checked: size, shape and name; a file
+that is no report is passed over. When `keep` returns, the report is durable; page and lineage are as well in a
 directory, but after a power cut the last lines of lineage may be missing or cut.
 """
 
