@@ -37,7 +37,7 @@ from tests.remote.served import ServedLog
 pytestmark = pytest.mark.disk
 
 THREADS, LOOPS = 4, 2
-SIZES = [pytest.param(100, id="small"), pytest.param(2_000, id="large", marks=pytest.mark.soak)]
+SIZES = [pytest.param(400, id="small"), pytest.param(2_000, id="large", marks=pytest.mark.soak)]
 _CUT_S = 0.02
 _HANGS_S = 120
 SETTINGS = {"journal": {"ack_timeout_ms": 60_000}, "segments": {"seal_on_close": False}}
@@ -272,7 +272,7 @@ def test_the_client_of_a_server(tmp_path: Path, count: int) -> None:
         CuttingProxy(server.upstream) as proxy,
         server.connect(proxy.url, settings={"journal": {"ack_timeout_ms": 60_000}}) as log,
     ):
-        topic, appended = log.topic("t"), Appended(count // 4 * 2)
+        topic, appended = log.topic("t"), Appended(count // 16 * 2)
         all_at_once(*appended.to(topic), lambda turn: proxy.cut_all())
         appended.check(topic)
 
