@@ -53,7 +53,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a body may take to arrive."""
 
     bodies_bytes_max: int = 128 * 2**20
-    """All bodies that are in memory at a time."""
+    """All bodies that are in memory at a time; and as much of large answers that clients have not taken."""
 
     connections_max: int = 1_000
     """Open connections; more are closed at once."""
@@ -113,7 +113,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             problems.append("server.tls_certificate and server.tls_key go together")
         if self.token_share > 1:
             problems.append(f"server.token_share is a part of all places, at most 1, got {self.token_share}")
-        if self.body_bytes_max > self.bodies_bytes_max:
-            problems.append("server.bodies_bytes_max must hold at least one largest body")
+        if max(self.body_bytes_max, self.page_bytes_max) > self.bodies_bytes_max:
+            problems.append("server.bodies_bytes_max must hold at least one largest body, or page")
         if problems:
             raise Invalid("; ".join(problems), hint="correct these settings; all problems found are listed")

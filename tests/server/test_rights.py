@@ -409,7 +409,7 @@ def _is_full(place: Place, token: str) -> bool:
 def test_one_tokens_bodies_leave_room_for_others(tmp_path: Path) -> None:
     """Lengths that are announced, and never sent."""
     path = "/v1/topics/orders/records"
-    for place in _placed(tmp_path, body_bytes_max=1_000, bodies_bytes_max=4_000):
+    for place in _placed(tmp_path, body_bytes_max=1_000, bodies_bytes_max=4_000, page_bytes_max=4_000):
         for silent in (place.client("shop") for _ in range(4)):
             silent.connection.putrequest("POST", path)
             for name, value in (("authorization", f"Bearer {silent.token}"), ("content-length", "1000")):
@@ -482,6 +482,30 @@ def test_one_tokens_large_reads_leave_threads_for_others(place: Place, monkeypat
             may_end.set()
         assert [one.result()[0] for one in asked] == [200] * 16
     assert sum(under_way) == 4
+
+
+def test_answers_that_nobody_takes_are_bounded(tmp_path: Path) -> None:
+    """Of each token: others get theirs meanwhile, and so does it once nobody is there for its own."""
+    for place in _placed(tmp_path, bodies_bytes_max=2**25):
+        place.log.topic("orders").append_batch([b"x" * 1_000_000] * 8)
+        head = (
+            f"GET /v1/topics/orders/records?bytes_max=16000000 HTTP/1.1\r\nauthorization: Bearer {place._tokens['web']}"
+        )
+        statuses, waiting = [], []
+        for _ in range(6):
+            waiting.append(socket.socket())
+            waiting[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            waiting[-1].connect(("127.0.0.1", place.server.address.port))
+            waiting[-1].sendall(head.encode() + b"\r\nhost: localhost\r\n\r\n")
+            statuses.append(waiting[-1].recv(12)[-3:])
+        assert statuses == [b"200"] * 2 + [b"429"] * 4
+        status, body = place.client("all").ask("GET", "/v1/topics/orders/records?bytes_max=16000000")
+        assert (status, body.count(b"x" * 1_000_000)) == (200, 8)
+        for client in waiting:
+            client.close()
+        while (found := place.client("web").ask("GET", "/v1/topics/orders/records?bytes_max=16000000"))[0] == 429:
+            pass
+        assert (found[0], len(found[1])) == (200, len(body))
 
 
 def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Every answer says that its type is meant, that it is not to be kept, and that no
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -25,6 +26,8 @@ _SAFE: Headers = [
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+
+_PART_BYTES = 256 * 1024
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
 encode = _encoder.encode
@@ -68,7 +71,11 @@ class Answer:
         if close:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        for at in range(0, len(self.body) - _PART_BYTES, _PART_BYTES):
+            await send({"type": "http.response.body", "body": self.body[at : at + _PART_BYTES], "more_body": True})
+            await asyncio.sleep(0)  # what is written in one turn goes out at its end; then the next one waits for room
+        sent = max(0, len(self.body) - 1) // _PART_BYTES * _PART_BYTES
+        await send({"type": "http.response.body", "body": self.body[sent:]})
 
 
 class Stream:

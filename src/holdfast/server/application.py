@@ -12,6 +12,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import MutableMapping
+from contextlib import suppress
 from itertools import count
 from typing import Any
 from urllib.parse import unquote
@@ -29,6 +30,7 @@ from holdfast.server.served import Served
 
 _log = logging.getLogger("holdfast.server")
 _LOGGED_FROM = 500
+_LARGE_BYTES = 64 * 1024
 
 
 class Application:
@@ -57,11 +59,7 @@ class Application:
                 answer = await self._answer(definition, request)
             finally:
                 request.release()
-            self._note(definition, request, 200 if isinstance(answer, Stream) else answer.status)
-            if isinstance(answer, Stream):
-                await self._stream(answer, request, send)
-            else:
-                await answer.send(send, number, close=request.has_body_left)
+            await self._send(answer, definition, request, send)
         except ClientGone:
             return
         except HoldfastError as error:
@@ -143,6 +141,26 @@ class Application:
             if definition.writes:
                 raise OutcomeUnknown(f"no end within {seconds:g} s") from None
             raise Unavailable(f"no end within {seconds:g} s", hint="ask for less, or again later") from None
+
+    async def _send(
+        self, answer: Answer | Stream, definition: RouteDefinition, request: ApiRequest, send: Send
+    ) -> None:
+        """Send an answer. A large one has a place until its client has taken it, or its time is over: else those who
+        take nothing would fill the memory.
+        """
+        settings = self._served.settings
+        if isinstance(answer, Stream):
+            self._note(definition, request, 200)
+            await self._stream(answer, request, send)
+        elif len(answer.body) <= _LARGE_BYTES or definition.about == "open":
+            self._note(definition, request, answer.status)
+            await answer.send(send, request.id, close=request.has_body_left)
+        else:
+            with self._served.answers.held(request.caller, min(len(answer.body), settings.page_bytes_max)):
+                self._note(definition, request, answer.status)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(settings.send_timeout_ms / 1000):
+                        await answer.send(send, request.id, close=request.has_body_left)
 
     async def _stream(self, answer: Stream, request: ApiRequest, send: Send) -> None:
         """Send until the stream ends or the client goes."""

@@ -55,13 +55,13 @@ class Places:
             del self._own[caller.id]
 
     @contextmanager
-    def held(self, caller: Caller) -> Iterator[None]:
-        """One of them, for as long as the block runs."""
-        self.take(caller)
+    def held(self, caller: Caller, count: int = 1) -> Iterator[None]:
+        """So many of them, for as long as the block runs."""
+        self.take(caller, count)
         try:
             yield
         finally:
-            self.give_back(caller)
+            self.give_back(caller, count)
 
 
 class TokenSessions:

@@ -48,6 +48,7 @@ class Served:
         self.clock = clock or SystemClock()
         share = settings.token_share
         self.bodies = Places(settings.bodies_bytes_max, "bytes of bodies", share, settings.body_bytes_max)
+        self.answers = Places(settings.bodies_bytes_max, "bytes of answers", share, settings.page_bytes_max)
         self.requests = Places(settings.requests_max, "requests", share)
         self.followers = Places(settings.followers_max, "followers", share)
         self.sessions = TokenSessions(parts_of(log).journal, self.clock, share)
