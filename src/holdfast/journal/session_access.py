@@ -113,7 +113,7 @@ class SessionAccess:
     def _produce_elsewhere(
         self, produced: ProducerNumber, item: ForwardedRows | ForwardedUnit, timeout: float
     ) -> ProducedUnit:
-        """In a process that does not own the log: whoever does knows what was written."""
+        """In a process that does not own the log: a caller that does knows what was written."""
         operations: list[Operation] = []
         if isinstance(item, ForwardedRows):
             run = Run.unplaced(item.partition)
@@ -176,7 +176,7 @@ class SessionAccess:
         return sorted(infos, key=lambda info: info.used_us)
 
     def _stored(self) -> list[SessionState]:
-        """For whoever only reads: sessions as they are now, proved."""
+        """For readers: sessions as they are now, proved."""
         with self._backend.tables() as tables:
             row = tables.control_rows(newest=1).log
             if row is None:

@@ -169,7 +169,7 @@ def _read(
     as_json: bool,
 ) -> None:
     place, asked = parse_options({"path": root, "topic": topic, **options})  # errors come before Spark starts
-    if master.startswith("local"):  # this machine reads: what is missing can be told at once
+    if master.startswith("local"):  # this machine reads: what is missing can be reported at once
         SettledRoot.open(place, asked).topics(asked)
     import pyspark_holdfast
 
