@@ -32,7 +32,7 @@ _LOCK_BYTES_MAX = 64
 def make_directory(path: Path, mode: int = 0o700, *, root: Path | None = None) -> None:
     """Create a directory and its missing parents, each made durable in the one above it.
 
-    With `root`, names from there on are synced even if they exist: whoever made them may have died before its sync.
+    With `root`, names from there on are synced even if they exist: their writer may have died before its sync.
     """
     doubtful = root is not None and path.is_relative_to(root)
     if not doubtful and path.is_dir():
@@ -161,9 +161,9 @@ def read_own_file(path: Path, bytes_max: int) -> bytes:
 def write_file(path: Path, content: bytes, mode: int = 0o600, *, token: str = "") -> None:
     """Create or replace a small file; after a crash it is the old one or the new one, whole.
 
-    It is written beside its place, into a file that is made for it with this mode: nothing that stands there already
-    is written to, whatever its mode and whoever put it there, nor what a link points to. A random `token` in the
-    temporary name lets several processes write one file at the same time.
+    It is written beside its place, into a file that is made for it with this mode: no existing file is written to,
+    whatever its mode and owner, nor what a link points to. A random `token` in the temporary name lets several
+    processes write one file at the same time.
     """
     temporary = path.with_name(f"{path.name}.{token}.tmp" if token else f"{path.name}.tmp")
     descriptor = _create_anew(temporary, mode)
@@ -258,8 +258,8 @@ def rename(source: Path, target: Path) -> None:
 def link(source: Path, target: Path) -> None:
     """Give a file whose content is durable a second name, durably; raises FileExistsError where the name is taken.
 
-    A name that is taken is made durable as well: whoever gave it may have died before its sync. And when the sync of
-    ours fails it is taken back, or it would pass for durable later, although nobody ever learned that it is.
+    A name that is taken is made durable as well: the process that linked it may have died before its sync. And when
+    our sync fails it is taken back, or it would pass for durable later, although nobody ever learned that it is.
     """
     try:
         syscalls.link(source, target)

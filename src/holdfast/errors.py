@@ -101,7 +101,7 @@ class Expired(NotFound):
 
 
 class Denied(HoldfastError):
-    """Whoever asks may not do that: no token, or one that does not allow it. Nothing was done."""
+    """The caller may not do that: no token, or one that does not allow it. Nothing was done."""
 
     default_hint = "give a token that allows it: holdfast token create DIR NAME --scope … --topic …"
 
@@ -245,7 +245,7 @@ class PromiseRejected(ExecutionError):
 
 
 class PromiseFailed(ExecutionError):
-    """Whoever had the promise's token rejected it; `reason` is what they said."""
+    """The holder of the promise's token rejected it; `reason` is what they said."""
 
     def __init__(self, message: str, *, reason: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -79,7 +79,7 @@ class Directory:
         return self._lock.is_ours()
 
     def is_shared(self) -> bool:
-        """Whether whoever owns it now, or did last, shares it with other processes."""
+        """Whether its current or last owner shares it with other processes."""
         return self._lock.note() == _SHARED
 
     def holder(self) -> int | None:

@@ -92,7 +92,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Connections that follow topics."""
 
     heartbeat_ms: float = 15_000
-    """How often a follower is told that the server is still there."""
+    """How often a follower gets a sign of life from the server."""
 
     members_max: int = 256
     """Members of consumers that live in the server."""

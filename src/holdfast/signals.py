@@ -29,7 +29,7 @@ import msgspec
 
 
 class Wake(Protocol):
-    """How whoever takes groups is told that there may be one."""
+    """How the taker of groups is notified that there may be one."""
 
     def release(self) -> None:
         """There may be one; a RuntimeError where that was said already does not matter."""
@@ -124,7 +124,7 @@ class Signal:
             call()
 
     def call(self, wake: Callable[[], object]) -> None:
-        """Have something called at the next signal, once, by whoever gives it: it must be short and never raise.
+        """Have something called at the next signal, once, by its sender: it must be short and never raise.
 
         For those who wait in a way of their own, for many things at once. Look again afterwards, as everybody does.
         """

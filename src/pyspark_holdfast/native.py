@@ -222,7 +222,7 @@ def native_scan(
     bounds: TimeBounds,
     schema: StructType,
 ) -> Scan:
-    """What Spark must be told to read these pieces by itself, or Unscannable."""
+    """The options for Spark to read these pieces by itself, or Unscannable."""
     check_open(found)
     address = parse_url(root.store.url)
     check_reach(spark, address)

@@ -30,7 +30,7 @@ class Callbacks:
         self._by_kind = {kind: callback for kind, callback in callbacks.items() if callback is not None}
 
     def tell(self, event: Event) -> None:
-        """Tell whoever wants to know."""
+        """Notify the callbacks."""
         broadcast = self.broadcast
         if broadcast is not None and isinstance(event, ResendDue | RepairReady | PeriodicSync):
             self._call(lambda due: broadcast(due.data), event)

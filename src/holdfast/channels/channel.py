@@ -83,7 +83,7 @@ class Flight:
         self.commit: Commit | None = None
         self.error: HoldfastError | None = None
         self.settled = True
-        """Its events may be told."""
+        """Its events may be delivered."""
 
 
 class Channel:
@@ -102,7 +102,7 @@ class Channel:
         self._flights: deque[Flight] = deque()
         """Steps whose commit is not settled, oldest first."""
         self._events: deque[Flight] = deque()
-        """Steps whose events were not told, oldest first."""
+        """Steps whose events were not delivered, oldest first."""
         self._telling = Lock()
         self._failing_since: int | None = None
         self._error: HoldfastError | None = None
@@ -361,7 +361,7 @@ class Channel:
         self.tell()
 
     def forget(self) -> None:
-        """It was removed: nothing of it will be kept any more; what happened before is still told."""
+        """It was removed: nothing of it will be kept any more; what happened before is still delivered."""
         self.removed = True
         self._pending.clear()
         for flight in self._flights:
@@ -371,7 +371,7 @@ class Channel:
     # -- telling ------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """Tell the application what is settled, in order; whoever tells already tells this, too."""
+        """Tell the application what is settled, in order; the thread that delivers already delivers this, too."""
         while self._events and (self._events[0].settled or self.removed):
             if not self._telling.acquire(blocking=False):
                 return

@@ -90,7 +90,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How fast that budget fills again."""
 
     repair_cooldown_ms: int = 0
-    """How long a message is not answered again, whoever asks; 0 = repair_t_min_ms, within 1 to 5 s."""
+    """How long a message is not answered again; 0 = repair_t_min_ms, within 1 to 5 s."""
 
     repair_taken_max: int = 256
     """Requests of one received message that are looked at."""

@@ -65,7 +65,7 @@ class Delivered:
         self._wake()
 
     def close(self) -> None:
-        """Nothing more is wanted; whoever waits for a message stops."""
+        """Nothing more is wanted; waiters for a message stop."""
         with once(self._lock):
             self._messages.clear()
             self._over = True
@@ -94,7 +94,7 @@ class Delivered:
         try:
             while True:
                 with once(self._lock):
-                    # Nothing is awaited after this: whoever is cancelled has taken nothing.
+                    # Nothing is awaited after this: a cancelled waiter has taken nothing.
                     if self._messages:
                         return self._messages.popleft()
                     if self._over:

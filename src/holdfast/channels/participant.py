@@ -250,7 +250,7 @@ class Channels:
         return _data(await self._operate_async(channel, given))
 
     def unwrap_received_message(self, data: bytes) -> Received:
-        """Take a message that came in; what it means to the application is told by callbacks and by the result.
+        """Take a message that came in; the application learns of it by callbacks and by the result.
 
         Raises Invalid when it is no message or an absurd one, NotFound when its channel is not ours (see
         `channels.accept_unknown_channels`); both are counted in `refused_total`.

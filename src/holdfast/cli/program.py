@@ -159,7 +159,7 @@ HOLDFAST_DEBUG=1 shows tracebacks, NO_COLOR=1 switches colours off."""
 @click.version_option(holdfast.__version__, "--version", message="holdfast %(version)s")
 @click.pass_context
 def program(ctx: click.Context) -> None:
-    """An embedded durable log: append, read, look at it, keep it in order, ship it."""
+    """An embedded durable log: append, read, inspect, maintain and ship it."""
     if ctx.invoked_subcommand is None:
         say_lines(ctx.get_help())
         ctx.exit(USAGE)

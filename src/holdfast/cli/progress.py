@@ -81,7 +81,7 @@ class ProgressLine:
 
     @property
     def is_shown(self) -> bool:
-        """Whether anybody sees it; if not, callers need not work out what to show."""
+        """Whether it is visible; if not, callers need not work out what to show."""
         return not self._rich.disable
 
     def show(self, words: str) -> None:

@@ -30,7 +30,7 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(encoded: bytes) -> bytes:
-    """JSON with an escape in place of everything that does not print: the same values for whoever parses it."""
+    """JSON with an escape in place of everything that does not print: the same values for programs."""
     text = encoded.decode("utf-8", "surrogatepass")
     if text.isprintable():
         return encoded

@@ -54,7 +54,7 @@ class RunResult(NamedTuple):
 
 
 class Workers(Protocol):
-    """Whoever rewrites runs and uploads what comes out: threads here, or executors of Spark."""
+    """Rewrites runs and uploads the results: threads here, or executors of Spark."""
 
     may_repeat: bool
     """Whether a file may be made more than once."""

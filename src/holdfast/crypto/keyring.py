@@ -177,7 +177,7 @@ class Keyring:
         return Keyring({key_id: self.key(key_id), **self._keys})
 
     def encode(self) -> bytes:
-        """The keys themselves, as a file has them: for whoever encrypts them, or writes that file."""
+        """The keys themselves, as a file has them: to be encrypted, or written to that file."""
         return "".join(f"{name}:{base64.b64encode(key).decode()}\n" for name, key in self._keys.items()).encode()
 
     @property

@@ -40,7 +40,7 @@ class Signature(NamedTuple):
 
 
 class Signer:
-    """Signs and proves objects for whoever has the keys; one for all logs of a keyring."""
+    """Signs and proves objects with the keys; one for all logs of a keyring."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

@@ -200,7 +200,7 @@ class Journal:
     def create_topic(
         self, name: str, partitions: int, first: int = 0, fingerprint: bytes = b"", definition: bytes = b""
     ) -> None:
-        """Declare a topic, durably; a race with another caller is settled by whoever came first.
+        """Declare a topic, durably; a race with another caller is settled by the first one.
 
         Its partitions begin at offset `first`; with a schema's definition it is a typed one.
         """
@@ -318,7 +318,7 @@ class Journal:
 
     @property
     def commits(self) -> CommitCounts:
-        """How far the writer is, for whoever takes entries in the order of commits."""
+        """How far the writer is, for readers of entries in the order of commits."""
         assert isinstance(self._writer, Writer)
         return self._writer.commits
 
@@ -341,7 +341,7 @@ class Journal:
         return {self.partitions[number]: end for number, end in ends.items() if number in self.partitions}
 
     def remembered_keys(self) -> RememberedKeys:
-        """The idempotency keys of this journal, for whoever ships them."""
+        """The idempotency keys of this journal, for shipping."""
         return RememberedKeys(self._backend, self._state.vault, self.partitions)
 
     def refresh(self, topic: str | None = None) -> None:

@@ -148,7 +148,7 @@ class SessionAccess:
         return sorted(infos, key=lambda info: info.used_us)
 
     def _stored(self) -> list[SessionState]:
-        """For whoever only reads: sessions as they are now, proved."""
+        """For readers: sessions as they are now, proved."""
         with self._backend.tables() as tables:
             row = tables.control_rows(newest=1).log
             if row is None:

@@ -104,7 +104,7 @@ def microseconds(moment: datetime | int) -> int:
     """A user's time as microseconds since 1970-01-01 UTC; a datetime without a zone is refused by callers.
 
     A number that is a day between 1990 and 2100 in seconds or milliseconds is Invalid. As microseconds it would be a
-    moment of January or February 1970: whoever means that gives a datetime.
+    moment of January or February 1970: use a datetime for that.
     """
     if isinstance(moment, datetime):
         return (moment - _EPOCH) // timedelta(microseconds=1)

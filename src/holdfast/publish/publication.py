@@ -116,7 +116,7 @@ class Publisher:
         return _Publication(self._root, log, topic, table).run(self._keep, is_owner=self._is_owner, dry_run=dry_run)
 
     def is_published(self, topic: str) -> bool:
-        """Whether a topic has a table here, whoever wrote it."""
+        """Whether a topic has a table here, from any writer."""
         return next(iter(self._root.list(layout.delta_folder(topic))), None) is not None
 
     def state(self, topic: str) -> TableReport | None:

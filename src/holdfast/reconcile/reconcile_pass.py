@@ -84,7 +84,7 @@ class Side(Protocol):
         """Whose files they are."""
 
     def check(self) -> None:
-        """Raise what keeps anybody from comparing."""
+        """Raise what prevents a comparison."""
 
     def why_not_repair(self) -> str | None:
         """Why nothing can be repaired at present; raises where this handle never repairs."""

@@ -65,7 +65,7 @@ class RewrittenFiles:
                 break
             sound.append(read)
         self._apply(sound)
-        # Also of those whose number somebody else took: whoever lost removes its files first, and then its intent.
+        # Also of those whose number somebody else took: the loser removes its files first, and then its intent.
         self._runs = [run for intent in intents for run in intent.runs]
         return self
 

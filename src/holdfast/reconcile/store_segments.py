@@ -71,7 +71,7 @@ class StoreSegments:
         return [(file, self._long_sizes.get(file.name)) for file in files if file.upto > self._retired]
 
     def in_flight(self) -> set[int]:
-        """Whatever lies above the mark: nothing there was promised to anybody yet."""
+        """Whatever lies above the mark: nothing there was promised yet."""
         return self._flying
 
     def rows(self, start: int, stop: int) -> list[SegmentRow]:

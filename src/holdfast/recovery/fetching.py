@@ -118,7 +118,7 @@ class SegmentFetching:
         self._keys = keys
         self._steps = steps
         self.requests = Semaphore(_AT_ONCE)
-        """Held by each request that is under way, for whoever fetches something else meanwhile."""
+        """Held by each request under way, for other fetches meanwhile."""
         self._stopped = Flag()
         self._here: set[str] = set()
         """Keys of segments that are here, proved."""

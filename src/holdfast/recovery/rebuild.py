@@ -287,7 +287,7 @@ class _Rebuild:
         return SegmentFound(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns)
 
     def _long_columns(self, vault: Vault, file: InEffect) -> object | None:
-        """The columns of a typed topic's long file; one that cannot be read is told of, and has none."""
+        """The columns of a typed topic's long file; one that cannot be read is reported, and has none."""
         segment = file.segment
         key, path = (segment.topic, segment.partition), self._directory.segments / segment.key
         try:

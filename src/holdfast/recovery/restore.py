@@ -402,7 +402,7 @@ class _Restore:
             raise absent(_LOST_HINT)
 
     def _require_acknowledged(self, seen: RootContents) -> None:
-        """Whatever somebody was told of is there; or whoever restores has said that he goes on without it."""
+        """Everything acknowledged is there; or the caller accepts the loss."""
         if seen.lost and not self._options.accept_loss:
             raise Corrupt(
                 f"commits that were acknowledged as shipped are missing from={seen.walked.reach + 1}"

@@ -65,7 +65,7 @@ class RestoreReport(msgspec.Struct, frozen=True):
     expired: int
     """Segments whose place in the chain is known and whose records were retired."""
     cut_batches: int
-    """Commit batches behind a hole; with `lost_commits` 0, nobody was ever told that they are on the store."""
+    """Commit batches behind a hole; with `lost_commits` 0, none were acknowledged as shipped."""
     cut_records: int
     """Records in those, and in other batches behind a hole inside of one."""
     acknowledged_seq: int = 0

@@ -64,7 +64,7 @@ class RootContents(NamedTuple):
     walked: TailContents
     beyond_records: int
     acknowledged: int
-    """The last commit that somebody was told of."""
+    """The last acknowledged commit."""
     named: tuple[SegmentDocument, ...] = ()
     """Segments that commit batches name: they count, whether their manifest objects are there or not."""
     frontier: FrontierDocument | None = None

@@ -61,7 +61,7 @@ class Alarm:
         return self._state
 
     def raise_(self, now: float, cause: Cause, message: str) -> None:
-        """An attempt failed; logs when that is due, and at once when it failed for a reason that was not told yet."""
+        """An attempt failed; logs when that is due, and at once when it failed for a new reason."""
         before = self._state
         if before is not None and cause not in self._causes:
             self._due_at = now

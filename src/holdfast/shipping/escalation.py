@@ -40,7 +40,7 @@ class Escalation:
         """Topics that cannot be shipped, and why: somebody has to do something, and the others go on."""
         self._alarm = Alarm()
         self._note = note
-        """Told when an alarm is raised, for a new cause, or cleared."""
+        """Called when an alarm is raised, for a new cause, or cleared."""
 
     @property
     def state(self) -> AlarmState | None:

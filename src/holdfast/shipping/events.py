@@ -80,7 +80,7 @@ class Subscription:
         return found
 
     def close(self) -> None:
-        """End it now; whoever waits for an event is woken. Events still held are dropped."""
+        """End it now; waiters for an event are woken. Events still held are dropped."""
         self._is_closed = True
         self._forget(self)
         self._buffer.clear()

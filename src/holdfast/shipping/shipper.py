@@ -97,7 +97,7 @@ class Shipper:
         self._shipping_state.why = self._why
         self._is_closed = False
         self._told = 0
-        """How many records are not on the store, by what was told at the end …"""
+        """How many records are not on the store, by what was reported at the end …"""
         self._ended_by: HoldfastError | None = None
         """… and what had ended shipping by then."""
         self._thread = Thread(target=self._work, name="holdfast-shipper", daemon=True)

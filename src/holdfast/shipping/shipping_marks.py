@@ -46,7 +46,7 @@ class ShippedMarks:
 
     @property
     def acknowledged_seq(self) -> int:
-        """Somebody was told that entries up to this one are on the store; also while it has lost some of them."""
+        """Entries up to this one were acknowledged as being on the store; also while it has lost some of them."""
         return max(self._acknowledged, self.shipped_seq)
 
     async def claimed(self, epoch: int) -> None:
@@ -153,7 +153,7 @@ def say(journal: Journal, **what: str | int) -> None:
 
 
 def fenced_by(journal: Journal) -> Closed | None:
-    """What a log that was taken over says to whoever appends; None for all others."""
+    """The error of appends to a log that was taken over; None for all others."""
     shipping = journal.shipping
     if shipping is None or not shipping.fenced:
         return None

@@ -134,7 +134,7 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long objects stay on the store after they expired there."""
 
     lease_delay_max_ms: float = 30 * _DAY_MS
-    """How much longer readers' leases can keep them; beyond that they go, whoever says that he needs them."""
+    """How much longer readers' leases can keep them; beyond that they go, even under a lease."""
 
     store_bytes_max: int = 0
     """Bytes of segments that each partition keeps on the store; 0 = all."""

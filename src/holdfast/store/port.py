@@ -89,12 +89,12 @@ class Body(NamedTuple):
     path: Path | None = None
     handed: Callable[[], None] | None = None
     """Called once the bytes were handed to what carries them, a connection or a thread: from any thread, with each
-    attempt. A hint for whoever watches; nothing depends on it.
+    attempt. A hint for watchers; nothing depends on it.
     """
 
     @classmethod
     def of(cls, data: bytes) -> Body:
-        """Bytes in memory. Whoever sends them hashes them: a loop must not stand still for that."""
+        """Bytes in memory. Their sender hashes them: a loop must not stand still for that."""
         return cls(len(data), b"", data)
 
     @classmethod

@@ -64,7 +64,7 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long one request may take as a whole."""
 
     read_bytes_max: int = 256 * 2**20
-    """What reading may take into memory at once of what anybody may have written there: one row group, decoded, or one
+    """What reading may take into memory at once of untrusted objects: one row group, decoded, or one
     commit batch. Raise it if segments were sealed with larger row groups.
     """
 

@@ -63,7 +63,7 @@ class TableCommitInfo(CommitInfo, frozen=True, rename="camel"):
     previous: str
     """The `check` of our commit before; empty in the first."""
     nonce: str
-    """No two commits are equal, whoever makes them."""
+    """No two commits are equal, from any writers."""
     check: str = ""
     """Made by `encode`."""
 

@@ -75,7 +75,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[DataFile, ...] = ()
     removed: tuple[DataFile, ...] = ()
     is_rewrite: bool = False
-    """The same rows in other files: whoever follows the table sees nothing new."""
+    """The same rows in other files: streams that follow the table see nothing new."""
     configuration: dict[str, str] = {}
     """What is new in the table's configuration."""
 
@@ -267,7 +267,7 @@ class TableLog:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _checkpoint(self, version: int) -> bool:
-        """Write a checkpoint; a failure is told and does no harm."""
+        """Write a checkpoint; a failure is logged and does no harm."""
         try:
             replay = self._reading.replay(version)
             kept = replay.kept(self._trusted_ms() - replay.retention_ms)

@@ -27,7 +27,7 @@ from holdfast.tables.untrusted_parquet import ParquetProfile, UntrustedFile
 
 RETENTION = "delta.deletedFileRetentionDuration"
 RETENTION_MS = 7 * 86_400_000
-"""How long files that left a table are told in checkpoints, where it does not say otherwise."""
+"""How long files that left a table are listed in checkpoints, by default."""
 _INTERVAL = re.compile(r"interval ([0-9]{1,12}) seconds\Z")
 _SNAPPY = 1
 _CHECKPOINT = ParquetProfile(lambda _: checkpoint_file.SETTINGS, _SNAPPY)
@@ -103,7 +103,7 @@ class TableReplay:
 
     @property
     def retention_ms(self) -> int:
-        """How long files that left the table are told in checkpoints."""
+        """How long files that left the table are listed in checkpoints."""
         said = "" if self.metadata is None else self.metadata.configuration.get(RETENTION, "")
         found = _INTERVAL.match(said)
         return int(found[1]) * 1000 if found else RETENTION_MS

@@ -32,7 +32,7 @@ class Burst:
         return True
 
     def over(self) -> int:
-        """All is well: how often it had happened. The next time is told at once, unless that is within a minute."""
+        """All is well: how often it had happened. The next time is logged at once, unless that is within a minute."""
         count, self.count = self.count, 0
         self._pause, self._due = _PAUSE_S, self._told_at + _PAUSE_S
         return count

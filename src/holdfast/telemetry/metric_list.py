@@ -66,7 +66,7 @@ class LogSample(NamedTuple):
     role: str
     stats: Stats
     marks: Mapping[str, tuple[Marks, ...]]
-    """By topic, the oldest first: which ones are told one by one does not change when another topic is created."""
+    """By topic, the oldest first: which ones are reported one by one does not change when another topic is created."""
     settings: Settings
 
 
@@ -117,7 +117,7 @@ def _writing(seen: LogSample) -> LogSample | None:
 
 
 def _looking(seen: LogSample) -> LogSample | None:
-    """Whoever sees the log as a whole: a client would have to ask its owner, which tells it itself."""
+    """Handles that see the log as a whole: a client would have to ask its owner, which tells it itself."""
     return None if seen.role == "client" else seen
 
 
@@ -335,7 +335,7 @@ SECTIONS = (
 )  # fmt: skip
 
 METRICS: tuple[Metric, ...] = tuple(metric for section in SECTIONS for metric, _ in section.metrics)
-"""All of them, in the order in which they are told."""
+"""All of them, in the order in which they are reported."""
 
 
 def points(seen: LogSample) -> Iterator[MetricPoint]:

@@ -22,7 +22,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 def render(logs: Iterable[LogIdentity] | None = None, *, accept: str = "") -> tuple[bytes, str]:
     """The metrics of these logs, or of all that are open in this process, and the content type of the text.
 
-    `accept` is the header of the same name of whoever asks.
+    `accept` is the client's header of the same name.
 
         body, content_type = holdfast.telemetry.render(accept=request.headers.get("accept", ""))
     """

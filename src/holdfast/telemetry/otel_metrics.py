@@ -41,7 +41,7 @@ class _Instruments:
         self._lock = RLock()
         self._seen: dict[Metric, list[MetricPoint]] = {}
         self._told: set[Metric] = set(METRICS)
-        """Metrics that were told of what was seen. A reader asks all instruments one after the other: as soon as one is
+        """Metrics reported from a sample. A reader asks all instruments one after the other: as soon as one is
         asked again, that is another round, and everything is looked at anew."""
         self._kept: list[Any] = []
         self.durations: dict[str, Histogram] = {}

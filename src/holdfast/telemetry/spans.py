@@ -128,7 +128,7 @@ def span(name: str, attributes: Attributes) -> Iterator[SpanRecorder]:
 
 @contextmanager
 def spanning(tracer: Tracer, name: str, attributes: Attributes) -> Iterator[Span]:
-    """A span around a block; what the block raises is told by its type alone."""
+    """A span around a block; what the block raises is reported by its type alone."""
     with tracer.start_as_current_span(
         name, attributes=dict(attributes), record_exception=False, set_status_on_exception=False
     ) as span:
@@ -157,7 +157,7 @@ def is_recorded() -> bool:
 
 
 def counted(name: str, topic: str, items: Iterable[Item], count: Callable[[Item], int]) -> Iterator[Item]:
-    """Items that are read, in a span from the first to the last; it is not the current one of whoever takes them."""
+    """Items that are read, in a span from the first to the last; it is not the current one of their taker."""
     found = tracer() if is_loaded() else None
     if found is None:
         yield from items

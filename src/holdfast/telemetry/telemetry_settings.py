@@ -19,7 +19,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True):
     trace_headers: bool = True
     """Whether the trace of an append that has a span, or that is offered within one, goes into the record's headers."""
     partitions_max: int = 100
-    """Partitions whose marks are told one by one; the others are added up."""
+    """Partitions whose marks are reported one by one; the others are added up."""
     consumers_max: int = 100
     """The same for consumers."""
 

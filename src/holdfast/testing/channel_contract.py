@@ -156,7 +156,7 @@ class PersistenceContract:
         self.expect(persistence, ChannelData(ChannelMeta(lamport=2, dialect="nim")))
 
     def test_two_messages_of_ours_may_have_one_id(self, persistence: Persistence) -> None:
-        """Whoever uses an id twice has two messages that wait for acknowledgement."""
+        """An id used twice makes two messages that wait for acknowledgement."""
         twice = [
             UnacknowledgedMessage(sample_message("same", content), number)
             for number, content in enumerate((b"1", b"2"))

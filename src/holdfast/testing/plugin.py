@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holdfast_clock() -> ManualClock:
-    """A clock that only moves when it is told to."""
+    """A clock that moves only by hand."""
     from holdfast.testing.manual_clock import ManualClock
 
     return ManualClock()

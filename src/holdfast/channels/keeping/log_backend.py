@@ -174,8 +174,8 @@ class LogPersistence(Persistence):
     def _parts(self, meta: ChannelMeta, update: HistoryUpdate, *, again: bool) -> list[CommitPart]:
         """What goes into one unit; after a long outage, or a huge cascade, into several: the last has the snapshot.
 
-        A crash in between leaves history ahead of the snapshot: such a message is in both, and what happened to it may
-        be told twice.
+        A crash in between leaves history ahead of the snapshot: such a message is in both, and its events may be
+        delivered twice.
         """
         most = self._part_bytes_max
         waiting = _waiting(meta) if again else ()
@@ -425,7 +425,7 @@ class _Places:
     """What is kept of one channel, by id; where a commit failed, what should be.
 
     Once a channel is loaded this is the writer's alone, who makes unit after unit; but for `loaded` and `newest`, which
-    belong to whoever commits.
+    belong to the committer.
     """
 
     def __init__(self, space: str) -> None:

@@ -47,7 +47,7 @@ class AnswerLimits:
         return self.clock_refused, self.forged, self.repairs, self.repair_bytes, self.withheld
 
     def refuse_time(self, channel_id: str) -> None:
-        """A message came from the future; if all do, it is our clock that is wrong, and somebody must be told."""
+        """A message came from the future; if all do, it is our clock that is wrong, and it must be reported."""
         self.clock_refused += 1
         self.clock_refused_in_a_row += 1
         if self.clock_refused_in_a_row in _WARNED_AT:

@@ -43,7 +43,7 @@ def receive(
         state.guard.forged += 1
         effects.received = _received(message, duplicate=True, own=own)
         return
-    # Whoever sent it again has answered for us, and nobody has to be asked.
+    # The one that sent it again has answered for us, and no request is needed.
     was_asked = message_id in state.asked and message_id in state.requests
     effects.changed = settle(state, message_id)
     if (

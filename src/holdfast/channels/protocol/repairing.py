@@ -194,7 +194,7 @@ def _answer_at(state: ChannelState, entry: HistoryEntry, due: int) -> bool:
 
 
 def _is_asked_by_one_behind(state: ChannelState, message: SdsMessage, now: int) -> bool:
-    """Whether whoever asks is far behind; then we prepare to help."""
+    """Whether the requester is far behind; then we prepare to help."""
     rules = state.rules
     if not rules.participant_id or message.sender_id == rules.participant_id:
         return False

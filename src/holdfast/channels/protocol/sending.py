@@ -187,8 +187,8 @@ def _entries(messages: Sequence[SdsMessage], hints: Mapping[str, bytes]) -> tupl
 def _loose_ends(state: ChannelState) -> tuple[HistoryEntry, ...]:
     """What a sync message names: messages that no other one names, in turns if they are many, and then the newest.
 
-    A message names the newest ones only. Of those sent at the same time some may be named by none, and whoever missed
-    one of them would never learn of it. From the loose ends, all of history is found.
+    A message names the newest ones only. Of those sent at the same time some may be named by none, and a participant
+    that missed one of them would never learn of it. From the loose ends, all of history is found.
     """
     most = state.rules.settings.causal_history_max
     loose = list(state.history.loose)

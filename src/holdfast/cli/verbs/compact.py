@@ -39,8 +39,10 @@ How the store is reached (endpoint, region, credentials) comes from the settings
     callback=parsed(parse_bytes),
     help="How large files should become, as 64MiB.  [default: 128MiB]",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
-@click.option("--measure", is_flag=True, help="Read some of the rows before and after, and tell how much faster it is.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option(
+    "--measure", is_flag=True, help="Read some of the rows before and after, and report how much faster it is."
+)
 @keyring_option
 @json_option
 def compact_command(

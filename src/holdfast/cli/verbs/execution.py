@@ -63,9 +63,7 @@ id_argument = click.argument("execution", metavar="ID")
 reveal_option = click.option(
     "--reveal", is_flag=True, help="Print payloads, too: arguments, results, errors. They may be secret."
 )
-repeat_option = click.option(
-    "--repeat-guarded", is_flag=True, help="Guarded effects behind that step may happen again."
-)
+repeat_option = click.option("--repeat-guarded", is_flag=True, help="Guarded effects after that step may happen again.")
 
 
 @click.group("execution", cls=Actions, epilog=EPILOG, no_args_is_help=False)
@@ -349,7 +347,7 @@ def settle_action(
     reference: str | None,
     as_json: bool,
 ) -> int:
-    """Record what became of a guarded effect at PATH that was begun, and whose outcome nobody knew."""
+    """Record what became of a guarded effect at PATH that was begun, and whose outcome was unknown."""
     if (value is msgspec.UNSET) == (error is None):
         raise click.UsageError("say what became of it: --value JSON or --error TEXT", ctx)
     chosen = str(given_id(execution))

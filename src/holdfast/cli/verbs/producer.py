@@ -25,7 +25,7 @@ EPILOG = """\b
 Examples:
   holdfast producer list data
   holdfast producer forget data device-7
-A producer that was forgotten begins anew: what it sends again is written again. forget needs the log to be free."""
+A producer that was forgotten starts over: what it sends again is written again. forget needs the log to be free."""
 
 
 class ProducerLine(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def list_command(directory: Path, reference: str | None, as_json: bool) -> int:
 @keyring_option
 @json_option
 def forget_command(directory: Path, producer: str, reference: str | None, as_json: bool) -> int:
-    """Let go of a producer: one of that name begins anew."""
+    """Let go of a producer: one of that name starts over."""
     with own_log(directory, reference, Settings.load()) as log:
         known = {one.producer: one for one in log.producers()}
         if producer not in known:

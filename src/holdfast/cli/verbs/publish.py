@@ -91,7 +91,7 @@ UNPUBLISH_EPILOG = """\b
 Example:
   holdfast unpublish s3://bucket/prefix orders
 An owner with publish.delta = true publishes the topic again; unset it first.
-A table that was published again begins at version 0: whoever follows it must begin anew."""
+A table that was published again begins at version 0: streams that follow it must start over."""
 
 
 @click.command("unpublish", epilog=UNPUBLISH_EPILOG)

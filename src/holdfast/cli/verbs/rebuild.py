@@ -32,7 +32,7 @@ Exit code 3 when something was lost."""
 @keyring_option
 @json_option
 def rebuild_command(directory: Path, yes: bool, reference: str | None, as_json: bool) -> int:
-    """Make the database of the log in DIR anew from its segments, and say exactly what was lost."""
+    """Rebuild the database of the log in DIR from its segments, and say exactly what was lost."""
     keyring = load_keyring(reference, Settings.load())
     if not yes and not _confirmed(directory):
         say("nothing was changed")

@@ -39,7 +39,7 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @click.command("restore", epilog=EPILOG)
 @click.argument("url", metavar="URL", callback=parsed_url)
 @directory_argument
-@click.option("--copy", is_flag=True, help="Only copy: the owner goes on, and the copy never ships.")
+@click.option("--copy", is_flag=True, help="Only copy: the owner continues, and the copy never ships.")
 @click.option("--log-id", default="", metavar="ID", help="Refuse any other log than this one.")
 @click.option(
     "--accept-loss",
@@ -87,7 +87,7 @@ def restore_command(
 
 def _announce(url: str, directory: Path, *, copy: bool) -> None:
     if copy:
-        say(f"copying the log at {url} into {directory}; its owner goes on, and the copy never ships")
+        say(f"copying the log at {url} into {directory}; its owner continues, and the copy never ships")
         return
     say(f"restoring the log at {url} into {directory}")
     say("this takes the log over: its current owner is fenced and ships nothing more (--copy only copies)")

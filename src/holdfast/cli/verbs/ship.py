@@ -78,7 +78,7 @@ class ShipReport(msgspec.Struct, frozen=True):
 @click.command("ship", epilog=EPILOG)
 @directory_argument
 @store_option
-@click.option("--seal", is_flag=True, help="Seal first, so that all of it lies in segments on the store.")
+@click.option("--seal", is_flag=True, help="Seal first, so that all of it is in segments on the store.")
 @click.option(
     "--rebuild-store", is_flag=True, help="First bring back a store that has lost what it had, from what is here."
 )

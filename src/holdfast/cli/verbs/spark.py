@@ -97,7 +97,7 @@ def read_command(
 @root_argument
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option("--target-size", metavar="SIZE", callback=parsed(parse_bytes), help="How large files become.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @master_option
 @keyring_option
 @json_option
@@ -169,7 +169,7 @@ def _read(
     as_json: bool,
 ) -> None:
     place, asked = parse_options({"path": root, "topic": topic, **options})  # errors come before Spark starts
-    if master.startswith("local"):  # this machine reads: what is missing can be told at once
+    if master.startswith("local"):  # this machine reads: what is missing can be reported at once
         SettledRoot.open(place, asked).topics(asked)
     import pyspark_holdfast
 

@@ -36,7 +36,7 @@ Without a Pipeline in the file, --root and --tables say where its tables read an
 
 @click.group("pipeline", cls=Actions, epilog=EPILOG, no_args_is_help=False)
 def pipeline_command() -> None:
-    """Run tables that are defined in a Python file, look at them, or compute a range of one again."""
+    """Run tables that are defined in a Python file, inspect them, or compute a range of one again."""
 
 
 def _shared(command: Command) -> Command:

@@ -58,7 +58,7 @@ Part = Entry | ExecutionRow | BlockReplacement | Anew | list[Operation]
 
 
 class LiveJournal:
-    """The journal of one execution, as whoever writes it sees it: where the next entry goes."""
+    """The journal of one execution, as its writer sees it: where the next entry goes."""
 
     def __init__(self, execution: ExecutionId, next_entry: int = 0, size: int = 0, folded_steps: int = 0) -> None:
         self.execution = execution

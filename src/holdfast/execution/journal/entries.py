@@ -105,7 +105,7 @@ class Folded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class SignalSent(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=8):
-    """A signal came from outside; it waits for whoever asks for its name."""
+    """A signal came from outside; it waits for a program that takes its name."""
 
     name: str
     signal: bytes

@@ -147,7 +147,7 @@ class ExecutionStore:
     def leaving(self, execution: ExecutionId) -> UnitTicket | None:
         """What has to be settled before this execution's journal can be loaded to write on; None if nothing.
 
-        Whoever wrote it before writes no more.
+        Its previous writer writes no more.
         """
         with self.lock:
             live = self._writing.get(execution)

@@ -105,7 +105,7 @@ class LiveExecution:
         self.pending: list[Entry] = []
         """Entries that found no room, and that nobody waits for."""
         self.exchange = RLock()
-        """Held by whoever brings something from outside, or takes it: each thing counts once."""
+        """Held by a thread that brings something from outside, or takes it: each thing counts once."""
         self.brought: dict[bytes, UnitTicket] = {}
         """Promises and signals that came from outside in this run and are not known to be durable."""
         self._occurrences: dict[tuple[str, str], int] = {}
@@ -318,7 +318,7 @@ class LiveExecutions:
         self.closed: Closed | None = None
         """Why none is opened any more."""
         self._visited: set[ExecutionId] = set()
-        """Nobody runs them, and somebody outside brings them something right now: whoever opens one waits for that."""
+        """Nobody runs them, and somebody outside brings them something right now: opening one waits for that."""
         self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
@@ -340,7 +340,7 @@ class LiveExecutions:
 
         One that completed, failed or was aborted is running again; one that was canceled never is. `prepare` may change
         the row of a new one before it is stored. `is_work` refuses one that has ended meanwhile, and has nothing left
-        to do. Whoever opens it must `release` it. May wait for the disk.
+        to do. Its opener must `release` it. May wait for the disk.
         """
         with self._claimed(execution, kind):
             begin = partial(self._begin, kind, prepare, is_work, *self.store.take(execution))
@@ -507,7 +507,7 @@ def _may_wait(error: HoldfastError) -> bool:
 
 
 def _holder() -> str:
-    """Who opens an execution, for whoever comes second."""
+    """The opener of an execution, for a second one."""
     loop = _get_running_loop()
     task = None if loop is None else current_task(loop)
     name = f"thread:{current_thread().name}"

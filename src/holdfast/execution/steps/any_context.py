@@ -72,7 +72,7 @@ class AnyContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the program is asked to stop; it is told so (an exception) at its next step."""
+        """Whether the program is asked to stop; it gets an exception at its next step."""
         return self._run.live.cancel_reason is not None
 
     @property
@@ -172,8 +172,8 @@ class AnyContext:
             ctx.step("ask", lambda: mail(boss, approval.token()))
             if approval.result(timeout=86_400) == "yes": …
 
-        Give the token away inside of a step's function, not as an argument: it is another one on a later run. Whoever
-        has it calls `log.executions.resolve(token, value)`, or `holdfast execution resolve`. `returns` is the value's
+        Give the token away inside of a step's function, not as an argument: it is another one on a later run. Its
+        holder calls `log.executions.resolve(token, value)`, or `holdfast execution resolve`. `returns` is the value's
         type.
         """
         run = self._run

@@ -63,8 +63,8 @@ class AsyncContext(AnyContext):
 
             total = await ctx.step("charge", charge, order, effect="exactly_once_guarded", on_ambiguous="fail")
 
-        The options are those of `Context.step`. `timeout` cancels a coroutine function; one that runs in a thread is
-        told by `ctx.heartbeat`.
+        The options are those of `Context.step`. `timeout` cancels a coroutine function; one that runs in a thread
+        learns of it by `ctx.heartbeat`.
         """
         options = step_options(effect, on_ambiguous, effect_kind, retries, backoff, timeout)
         step = self._run.ask(self._where(), name, fn, args, kwargs, options, returns, fingerprint, skipped)
@@ -138,8 +138,8 @@ class AsyncContext(AnyContext):
 
             a, b = await ctx.gather(ctx.step("a", fetch, one), import_file(ctx, two))
 
-        Whatever a coroutine asks this context for stands in a scope of its own, so that a later run finds it, whoever
-        was quicker. All of them come to their end; then the first in order that failed is raised.
+        Whatever a coroutine does with this context is in a scope of its own, so a later run finds it, in any order.
+        All of them come to their end; then the first in order that failed is raised.
         """
         scope = self._run.place("gather()", self._where(), "gather")
         return self._gathered(awaitables, scope)

@@ -144,7 +144,7 @@ class ExecutionBlock:
             raise
 
     def _let_go(self, opening: asyncio.Future[LiveExecution]) -> None:
-        """Whoever wanted it was cancelled meanwhile."""
+        """Its waiter was cancelled meanwhile."""
         if not opening.cancelled() and opening.exception() is None:
             self._room.live.release(opening.result())
 

@@ -233,7 +233,7 @@ class ProgramRun:
             raise
 
     def is_at_end(self) -> bool:
-        """Whether this run has come to the end of what was recorded, as far as it can be told."""
+        """Whether this run has come to the end of what was recorded, as far as it is known."""
         return not self._resumed or self._replayed >= self._count_recorded()
 
     def _count_recorded(self) -> int:

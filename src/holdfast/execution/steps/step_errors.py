@@ -62,7 +62,7 @@ def decode_error(payload: bytes, path: str) -> BaseException:
 
 
 def type_name(error: BaseException) -> str:
-    """The class of an exception: all that is told where payloads are not shown."""
+    """The class of an exception: all that is shown where payloads are not."""
     return type(error).__qualname__[:200]
 
 

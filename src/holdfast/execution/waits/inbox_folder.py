@@ -58,7 +58,7 @@ class InboxFolder:
         return None
 
     def require(self) -> None:
-        """For whoever sends: the folder is there, and it is one that the owner believes."""
+        """For senders: the folder is there, and it is one that the owner believes."""
         try:
             self.make()
         except OSError as error:

@@ -33,7 +33,7 @@ TOKENS_MAX = 100
 class Promise:
     """Something that somebody outside will say: `result()` waits for it, and so does `await`.
 
-    The program gives `token()` to whoever is to say it.
+    The program passes `token()` to the one that will settle it.
     """
 
     def __init__(self, live: LiveExecution, waiters: Waiters, path: str, returns: Any = Any) -> None:

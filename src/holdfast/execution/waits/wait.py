@@ -35,7 +35,7 @@ class WaitResult(NamedTuple):
     value: Any = None
     error: Exception | None = None
     last: Handover | None = None
-    """What must be durable before anybody hears of it."""
+    """What must be durable before it is published."""
 
 
 class Due(NamedTuple):
@@ -96,9 +96,9 @@ class Wait(Generic[Value]):
         first: Sequence[Handover] = (),
         due: Due | None = None,
     ) -> None:
-        """`look` says what has come, if anything has; it is told whether the time is up, and then says so.
+        """`look` says what has come, if anything has; it learns whether the time is up, and then says so.
 
-        What comes `first` is durable before anybody waits.
+        What comes `first` is durable before the wait begins.
         """
         self.live = live
         self._waiters = waiters

@@ -186,7 +186,7 @@ class Administration:
         return fork
 
     def rewind(self, execution: ExecutionId, before: str, *, repeat_guarded: bool) -> None:
-        """Forget what was recorded from a path on; a worker, or whoever opens it, goes on from there."""
+        """Forget what was recorded from a path on; a worker, or the next opener, continues from there."""
         with self._held(execution) as (blocks, journal):
             row = self._row(execution)
             if row.status == "canceled":

@@ -271,7 +271,7 @@ class Executions:
         return self._settle_promise(token, payload_of(value, "a promise", self._payload_max()), is_error=False)
 
     def reject(self, token: str, reason: str = "") -> bool:
-        """Settle a promise with a reason why there is no value: whoever waits for it gets PromiseFailed."""
+        """Settle a promise with a reason why there is no value: waiters get PromiseFailed."""
         payload = payload_of(text(reason, "reason", "too expensive"), "a promise", self._payload_max())
         return self._settle_promise(token, payload, is_error=True)
 

@@ -266,7 +266,7 @@ class Worker:
         return None
 
     def _pause(self) -> float:
-        """Seconds until there may be something to do without anybody telling."""
+        """Seconds until there may be something to do without a notification."""
         clock = self._room.clock
         waits = [_IDLE_S, self._rate.wait(clock.monotonic()) or _IDLE_S]
         waits += [due - self._monotonic() for due, _ in self._later]
@@ -278,7 +278,7 @@ class Worker:
     # -- running ----------------------------------------------------------------------------------------------
 
     async def _run(self, taken: ClaimedExecution) -> None:
-        """Run one; what goes wrong is its own end, or is told here, and never ends the worker."""
+        """Run one; a failure is its own end, or is logged here, and never ends the worker."""
         try:
             if taken.function.is_async:
                 await taken.run_async()

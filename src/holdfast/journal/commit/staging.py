@@ -282,8 +282,8 @@ class Staging:
 def _refusal(known: Keyed, topic: str, digest: bytes) -> Invalid | None:
     """Why an append whose key is known is no repeat; None where it is one.
 
-    A hash covers the topic's name. One that is known from another topic was not made of a key of this topic: whoever
-    forwarded it learns nothing of the other one.
+    A hash covers the topic's name. One that is known from another topic was not made of a key of this topic: its
+    sender learns nothing of the other one.
     """
     partition, offset, _, stored = known
     if partition.topic != topic:

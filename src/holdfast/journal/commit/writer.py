@@ -110,7 +110,7 @@ class Writer:
         self.due_records = self.due_bytes = _NEVER
         self.commits = CommitCounts(state.row.next_seq - 1)
         self.on_stored: Callable[[int], None] | None = None
-        """Called with the bytes of each group that was stored: by whoever keeps room on the disk."""
+        """Called with the bytes of each group that was stored: by the guard of the disk."""
         self._thread = Thread(target=self._work, name="holdfast-writer", daemon=True)
 
     def keep_free(self, size: int, on_stored: Callable[[int], None]) -> UnsealedTail:

@@ -89,7 +89,7 @@ class GroupFiles:
         return None
 
     def sync(self, file: GroupFile) -> None:
-        """Make durable what was read of a file, whoever wrote it."""
+        """Make durable what was read of a file, from any writer."""
         try:
             file.sync()
         except OSError as error:

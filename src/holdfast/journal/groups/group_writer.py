@@ -301,7 +301,7 @@ class GroupWriter:
 
 
 def fence(files: GroupFiles, random_bytes: Callable[[int], bytes]) -> None:
-    """Before a log is recovered, with its database locked: whoever still writes into its files must stop."""
+    """Before a log is recovered, with its database locked: an old writer of its files must stop."""
     for number in files.numbers():
         try:
             file = GroupFile.open(files.path(number), number, files.log_id, write=True)

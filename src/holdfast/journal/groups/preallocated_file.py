@@ -152,7 +152,7 @@ class GroupFile:
         disk.syscalls.fdatasync(self._descriptor)
 
     def fence(self, token: bytes) -> None:
-        """Tell whoever writes here that the log has another owner."""
+        """Tell the writer that the log has another owner."""
         disk.write_at(self._descriptor, [token], SECTOR_BYTES)
 
     def is_fenced(self) -> bool:

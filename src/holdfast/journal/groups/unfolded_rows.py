@@ -35,7 +35,7 @@ class UnfoldedRows:
         self.entries: list[GroupFileEntry] = []
         """In the order of commits."""
         self.proofs: list[FrameProof] = []
-        """Of each group, for whoever found them in files; an owner has no need to prove its own."""
+        """Of each group, for readers that found them in files; an owner has no need to prove its own."""
         self.damage: Corrupt | None = None
         """Why there may be more groups that cannot be read."""
         self.heads: dict[int, HeadRow] = {}

@@ -230,7 +230,7 @@ class CatchUp:
     def _move(self, part: Partition, head: HeadRow, mark: WatermarkRow | None, shipment: ShipmentRow | None) -> None:
         """Publish how far a partition is; its head is proved.
 
-        In this order: whoever reads meanwhile finds each mark below the one before.
+        In this order: readers meanwhile find each mark below the one before.
 
         What is sealed is looked at before what is durable only by those who then find the tail trimmed, and look again.
         """

@@ -61,7 +61,7 @@ class RecoveredState:
         self.late_heads: list[HeadRow] = []
         """Heads of partitions that have entries in files alone."""
         self.sessions: list[SessionState] = []
-        """Sessions of producers; of whoever means to own the log."""
+        """Sessions of producers; of the next owner."""
 
 
 def recover(
@@ -75,7 +75,7 @@ def recover(
 ) -> RecoveredState:
     """Read and prove the stored state, in one read transaction; `log_id` is None for a log being created.
 
-    Whoever means to own the log asks for `sessions`: then nobody writes meanwhile, and files of groups are proved, too.
+    The next owner asks for `sessions`: then nobody writes meanwhile, and files of groups are proved, too.
     """
     is_keyed = keyring is not None or cipher is not None
     with backend.tables() as tables:
@@ -108,7 +108,7 @@ def lost_bodies(backend: Backend, partitions: Mapping[int, Partition]) -> Iterat
     """Files of groups that lack what the database has last of them.
 
     A file is written from its beginning to its end: so it has what comes before that, unless it was damaged there,
-    which is found by whoever reads it.
+    which is found on reading.
     """
     with backend.reading() as rows:
         for number, partition_id, entry in rows.last_in_files():

@@ -43,7 +43,7 @@ class ForwardedUnit(NamedTuple):
 
 
 def forwarded_unit(unit: Unit, records: int, size: int) -> ForwardedUnit | ForwardedProduced:
-    """A unit of another process, for whoever owns the log."""
+    """A unit of another process, for the log's owner."""
     if unit.produced is None:
         return ForwardedUnit(unit.operations, records, size, unit.scope, unit.reissue, unit.alone)
     (*_, run) = runs = unit.runs()
@@ -101,7 +101,7 @@ class ForwardedTicket:
         return found
 
     def again(self) -> ForwardedTicket:
-        """The same, for whoever sent it a second time."""
+        """The same, for a sender that repeats it."""
         twin = ForwardedTicket(self.session, self.sequence, self.floor, self.items)
         twin.group, twin._twin = self.group, self
         return twin

@@ -84,7 +84,7 @@ class Run:
         )
 
     def encode(self) -> None:
-        """Make one batch of single rows, if that is what was gathered; by whoever has taken the group, once."""
+        """Make one batch of single rows, if that is what was gathered; by the taker of the group, once."""
         if self.encoder is None or self.columns is not None or not self.cells:
             return
         try:
@@ -159,7 +159,7 @@ class Unit:
     """Operations that commit together or not at all, optionally in a causal scope.
 
     When a unit of a scope fails or is dropped, later units of that scope fail with the same cause, until
-    one comes that says `reissue`: whoever depends on an order never finds a hole in it.
+    one comes that says `reissue`: a caller that depends on an order never finds a hole in it.
 
     A unit that *gathers* has no operations yet. Parts may join it until the writer takes its group (the queue sees to
     that); then `make` is called, by the writer and once, and says what they come to.

@@ -10,7 +10,7 @@ from holdfast.journal.queue.group import Run
 
 
 class OfferedFailure:
-    """The newest such failure. Whoever commits notes it, any thread takes it; `_lock` guards it."""
+    """The newest such failure. The committer notes it, any thread takes it; `_lock` guards it."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -27,7 +27,7 @@ class OfferedFailure:
             self.note(error)
 
     def take(self) -> HoldfastError | None:
-        """What nobody has been told yet."""
+        """What was not reported yet."""
         with once(self._lock):
             error, self._error = self._error, None
         return error

@@ -35,13 +35,13 @@ class Queue(QueuedGroups):
     """
 
     def __init__(self, settings: JournalSettings, clock: Clock, wake: Wake | None = None) -> None:
-        """`wake` rouses whoever takes groups, where that is not somebody who sleeps here, in `take`."""
+        """`wake` rouses the taker of groups, where that does not sleep here, in `take`."""
         super().__init__(settings, wake)
         self._clock = clock
         self._hold: HoldfastError | None = None
         """Why no record is taken at the moment …"""
         self._holds: dict[str, HoldfastError] = {}
-        """… and all such reasons, by whoever gave them and will withdraw them."""
+        """… and all such reasons, by their sources, which will withdraw them."""
         self.tail = UnsealedTail(settings.tail_bytes_max)
         self.drops = OfferedDrops()
         self.refused = 0
@@ -281,7 +281,7 @@ class Queue(QueuedGroups):
             return error
 
     def end_gathering(self, gathering: OpenUnit, reason: HoldfastError) -> Unit | None:
-        """Let it take no more parts; the last unit that it has, for whoever waits for the end of it."""
+        """Let it take no more parts; the last unit that it has, for those that wait for its end."""
         self.refuse_second()
         with self._lock:
             gathering.end = gathering.end or reason

@@ -23,7 +23,7 @@ AWAKE, IDLE, LINGERING = 0, 1, 2
 class QueuedGroups:
     """Groups that wait, the one that is open, and those that were taken and are not settled; one lock guards them.
 
-    Whoever takes the lock may be interrupted at any step by a signal handler, or by the collector (`__del__`), that
+    The holder of the lock may be interrupted at any step by a signal handler, or by the collector (`__del__`), that
     uses the log in the same thread. It would wait for ever for what only it can let go of, or change what is half
     changed. So the lock knows its thread, in one step with being taken, and who comes a second time is refused.
     """
@@ -77,7 +77,7 @@ class QueuedGroups:
                 idle = None
 
     def poll(self, *, lingered: bool = False) -> Group | None:
-        """The next group if one is due; for whoever is roused by the wake and sleeps elsewhere.
+        """The next group if one is due; for a taker that sleeps elsewhere and is roused by the wake.
 
         With `lingered`, what is in no hurry is due, too. Where there is none, see `is_lingering` and `is_finished`.
         """

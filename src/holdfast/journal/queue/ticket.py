@@ -22,7 +22,7 @@ from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.record import Receipt
 
 monotonic = SystemClock().monotonic
-"""Waiting for the store is measured by the machine's own clock: whoever waits here is a thread of this machine."""
+"""Waiting for the store is measured by the machine's own clock: a waiter here is a thread of this machine."""
 
 Outcome = TypeVar("Outcome")
 Gives_co = TypeVar("Gives_co", covariant=True)

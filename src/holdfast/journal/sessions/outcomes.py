@@ -108,7 +108,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         return cls(Refusal.of(error))
 
     def again(self) -> Outcome:
-        """The same, for whoever sent it a second time."""
+        """The same, for a sender that repeats it."""
         return Outcome(self.error, tuple(msgspec.structs.replace(run, repeated=True) for run in self.runs))
 
 

@@ -160,7 +160,7 @@ class SessionTable:
         return SessionChanges(rows, names, count, added_up, [*staged.values()], weights, [*gone], now_us)
 
     def _note_set_back(self, oldest: SessionState | None, now_us: int) -> None:
-        """Whoever seems to have been used in the future was used just now: the clock was set back."""
+        """A session that seems to have been used in the future was used just now: the clock was set back."""
         if oldest is not None and oldest.used_us > now_us:
             for session in self._sessions.values():
                 session.used_us = min(session.used_us, now_us)

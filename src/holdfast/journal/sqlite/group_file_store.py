@@ -53,7 +53,7 @@ class GroupFileStore:
         self._scanning = RLock()
         self.files = self._scan.files
         self.late = UnfoldedRows()
-        """Of an owner: what the database does not have yet. Whoever only reads asks for what is `found`."""
+        """Of an owner: what the database does not have yet. Readers ask for what is `found`."""
         self.writer: GroupWriter | None = None
         """The way to this owner's files; None before it owns them."""
         self._epoch = 0
@@ -63,7 +63,7 @@ class GroupFileStore:
         """The same, for processes that share the log."""
         self._telling = RLock()
         self.heard: Callable[[], SharedNumber | None] = lambda: None
-        """Of whoever reads beside an owner: what that tells, if it does."""
+        """Of a reader beside an owner: what that tells, if it does."""
         self._base = b""
         """The stamp of the database's own row, if that has the newest group …"""
         self._next_base: bytes | None = None
@@ -74,7 +74,7 @@ class GroupFileStore:
         """A file with so little left in it that this is better moved into the database."""
 
     def durable(self) -> tuple[int, int]:
-        """For whoever only reads: an epoch, and how many groups its owner says are durable; (0, 0): nobody says.
+        """For readers: an epoch, and how many groups its owner says are durable; (0, 0): nobody says.
 
         To be asked before a transaction begins: then each of them is in the database that it sees, or in a file.
         """
@@ -82,7 +82,7 @@ class GroupFileStore:
         return (0, 0) if heard is None else (heard.of, heard.value)
 
     def found(self, connection: apsw.Connection, durable: tuple[int, int]) -> UnfoldedRows:
-        """For whoever only reads: what is durable in files and not in the database as its transaction sees it.
+        """For readers: what is durable in files and not in the database as its transaction sees it.
 
         The owner may have given a file away after that began. So where something is missing it begins anew.
         """
@@ -123,7 +123,7 @@ class GroupFileStore:
     # -- owning -------------------------------------------------------------------------------------------
 
     def take_over(self, random_bytes: Callable[[int], bytes]) -> None:
-        """Begin the transaction in which ownership is taken: stop whoever still writes, and find what it left.
+        """Begin the transaction in which ownership is taken: stop an old writer, and find what it left.
 
         The database stays locked until this owner's first commit, which takes up what was found.
         """
@@ -168,7 +168,7 @@ class GroupFileStore:
         self.writer.remove_unused()
 
     def _prove_ownership(self) -> None:
-        """Whoever takes the log over holds the write lock meanwhile: so this is before or after, never in between."""
+        """The new owner holds the write lock meanwhile: so this is before or after, never in between."""
         self._backend.run("BEGIN IMMEDIATE")
         try:
             self._check_epoch()
@@ -233,7 +233,7 @@ class GroupFileStore:
         self._tell(group)
 
     def _tell(self, groups: int) -> None:
-        """So many groups are durable: before anybody is told anything about them."""
+        """So many groups are durable: before anything about them is reported."""
         with once(self._telling):
             self._durable = groups
             if self._told is not None:

@@ -46,7 +46,7 @@ def check_version(backend: SqliteBackend) -> int:
 
 
 def require_newest(backend: SqliteBackend) -> None:
-    """For whoever only reads: an older database is refused, since only its owner may upgrade it."""
+    """For readers: an older database is refused, since only its owner may upgrade it."""
     version, newest = check_version(backend), newest_version()
     if not version:
         raise Corrupt("the database has lost all its tables", path=str(backend.path))

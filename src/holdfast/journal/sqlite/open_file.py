@@ -13,7 +13,7 @@ from holdfast.model.control_rows import DiskFailed
 
 
 def open_backend(path: Path, *, read_only: bool = False, beside: bool = False) -> SqliteBackend:
-    """The database in this file, brought to the newest version; whoever only reads refuses an older one.
+    """The database in this file, brought to the newest version; readers refuse an older one.
 
     `beside`: to be read in a process that may also own it.
     """

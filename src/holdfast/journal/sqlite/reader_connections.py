@@ -181,7 +181,7 @@ class ReaderConnections:
             self._is_suspended = False
 
     def _wait_while_suspended(self) -> None:
-        """Whoever wants to read while the process forks waits for the moment that this takes; under the lock."""
+        """Readers wait while the process forks; under the lock."""
         while self._is_suspended:
             self._lock.release()
             try:

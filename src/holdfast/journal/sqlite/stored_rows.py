@@ -200,7 +200,7 @@ class StoredRows:
             yield ItemRow._make(_checked_values(ItemRow, values, self.path, "space_items"))
 
     def space_item(self, space_id: int, key: bytes, body_bytes_max: int) -> ItemRow | None:
-        """One item of a space; whoever asks must know whether there should be one."""
+        """One item of a space; the caller must know whether there should be one."""
         values = self.connection.execute(f"{_ITEMS} AND key=?3", (space_id, body_bytes_max, key)).fetchone()
         return None if values is None else ItemRow._make(_checked_values(ItemRow, values, self.path, "space_items"))
 

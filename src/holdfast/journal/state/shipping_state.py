@@ -36,7 +36,7 @@ class ShippingState:
         self.timeout = 30.0
         """How long waiters wait unless they say otherwise, in seconds."""
         self.expect: Callable[[], None] = lambda: None
-        """Called by whoever is about to wait; where another process ships, its marks have to be asked for."""
+        """Called before a wait; where another process ships, its marks have to be asked for."""
         self.why: Callable[[], tuple[str, str]] = lambda: ("", "")
         """What holds shipping up at the moment, and the remedy, as far as that is known."""
 

@@ -123,7 +123,7 @@ class DeltaTable:
         return is_checkpoint_due(standing.version, standing.checkpoint, standing.published.files)
 
     def checkpoint(self, columns: DeltaColumns, partitions: Mapping[int, SettledFiles]) -> None:
-        """Write a checkpoint of what was committed last; a failure is told and does no harm."""
+        """Write a checkpoint of what was committed last; a failure is logged and does no harm."""
         try:
             self._checkpoint(columns, partitions)
         except HoldfastError as error:

@@ -310,8 +310,8 @@ class PartitionEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, arra
 class SinkBatchDocument(Document, frozen=True, kw_only=True, tag="sink_batch"):
     """One batch of a sink: all its rows are part of the topic as soon as this object is there, and none before.
 
-    It says all that follows from it: the manifest objects of its segments are written after it, by whoever comes first,
-    and a reader that does not find them yet takes them from here.
+    It says all that follows from it: the manifest objects of its segments are written after it, by the first process
+    that needs them, and a reader that does not find them yet takes them from here.
     """
 
     topic: str
@@ -374,7 +374,7 @@ def encode(document: AnyDocument) -> bytes:
 
 
 def checked(document: Checked) -> Checked:
-    """A document with its check, as whoever reads it gets it."""
+    """A document with its check, as readers get it."""
     return msgspec.structs.replace(document, check=_check(document))
 
 

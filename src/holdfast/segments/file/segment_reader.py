@@ -67,7 +67,7 @@ class SegmentReader:
     at `path`, which then only names it; without `compare_blocks` only the footer is proved.
 
     `trusted` says that the facts are proved: they come from the log's own database, or from a document that the log's
-    key signed. Otherwise anybody may have written them, however well they match. Then the footer is taken apart before
+    key signed. Otherwise they are untrusted, however well they match. Then the footer is taken apart before
     Arrow sees it, pages are weighed before they are unpacked, and a row group of more than `row_group_bytes_max` is
     refused (Invalid). With `keys_only` it gives indexes of keys and no rows, and takes half the time to open.
     """

@@ -16,7 +16,7 @@ _JOINED_ROWS = 4096
 _JOINED_BYTES = 2**18
 """What small batches are put together to; larger ones stay as they are."""
 _TURNED_ROWS = 8192
-"""Rows that are turned round at once, so that whoever wants the last few does not pay for a whole batch."""
+"""Rows that are turned round at once, so that a reader of the last few does not pay for a whole batch."""
 
 
 class Selection(NamedTuple):

@@ -70,7 +70,7 @@ class Retention:
         """Segments that were sealed when retention was applied last."""
         self.publishing: LocalRootPublisher | None = None
         self.before_removal: Callable[[str], None] | None = None
-        """Told the topic whose files are about to go, when readers of the directory have been told."""
+        """Called with the topic whose files are about to go, once readers of the directory know."""
         self._lock = RLock()
         self._sizes: dict[Partition, tuple[int, int, int]] = {}
         """Bytes of live segments, as counted from this segment up to that one."""

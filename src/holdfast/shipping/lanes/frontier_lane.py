@@ -32,7 +32,7 @@ _LAG_S = 1.0
 """The most that a frontier lags behind the marks, and the least between two of them."""
 
 _SAID_S = 5.0
-"""The longest that anybody waits for it: what it speaks of is settled already."""
+"""The longest wait for it: what it speaks of is settled already."""
 
 logger = logging.getLogger("holdfast.shipping")
 

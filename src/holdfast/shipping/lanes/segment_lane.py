@@ -105,7 +105,7 @@ class SegmentLane:
         """Awaited before a manifest object is written: what must be on the store before records up to an offset."""
 
     async def run(self) -> None:
-        """Ship until told to stop; then what is sealed, and return."""
+        """Ship until stopped; then what is sealed, and return."""
         loop = asyncio.get_running_loop()
         seals = self._journal.commits.seals
         async with asyncio.TaskGroup() as tasks:

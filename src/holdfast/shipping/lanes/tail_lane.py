@@ -164,7 +164,7 @@ class TailLane:
         self.on_shipped: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Ship until told to stop; then what is left, and return."""
+        """Ship until stopped; then what is left, and return."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -357,7 +357,7 @@ class TailLane:
                 await self._moved.wait()
 
     def _hand(self, place: int) -> None:
-        """A batch was handed to a connection; that is told once, in order."""
+        """A batch was handed to a connection; that is published once, in order."""
         self._handed.add(place)
         while self._unaccepted and self._unaccepted[0][0] in self._handed:
             accepted, taken = self._unaccepted.popleft()

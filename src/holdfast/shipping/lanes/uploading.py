@@ -114,7 +114,7 @@ class Uploader:
             return None
 
     async def remove_forged(self, key: str, forged: Corrupt) -> None:
-        """Remove an object that no key of this log signed; raises what was found where that cannot be told."""
+        """Remove an object that no key of this log signed; raises what was found where that is unknown."""
         if not self._store.trust.is_authentic:
             raise forged
         await self._fence.check()  # a successor's object that was damaged since is not ours to remove

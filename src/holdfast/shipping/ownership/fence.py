@@ -98,7 +98,7 @@ class Fence:
         self._claim_interval = claim_interval
         """How often to ask for the own claim, in seconds, while the other question is asked."""
         self.is_forgotten = False
-        """Whether the store has lost claims that this directory made: whatever is there may be anybody's."""
+        """Whether the store has lost claims that this directory made: whatever is there is untrusted."""
         self._claim_seen = -inf
         self._claim: bytes = b""
         self._asked = self._answered = 0
@@ -217,7 +217,7 @@ class Fence:
         )
 
     async def _fill_holes(self, claimed: set[int], epoch: int) -> None:
-        """Claim numbers below ours that are missing: whoever has the one before must find that it was overtaken."""
+        """Claim numbers below ours that are missing: the holder of the one before must find that it was overtaken."""
         if epoch - len(claimed) > _HOLES_MAX:  # nobody claims that often: somebody else put a claim there
             raise Corrupt(f"claims are missing on the store missing={epoch - 1 - len(claimed)}", path=layout.EPOCHS)
         missing = sorted(set(range(1, epoch)) - claimed)
@@ -252,7 +252,7 @@ class Fence:
         if not await self._asking.until_answered(f"create {key} again", is_refused):
             raise Invalid(
                 f"this store overwrites objects where it must refuse to store={self._store.url}",
-                hint="it ignores If-None-Match, so two owners could not be told apart; use another store",
+                hint="it ignores If-None-Match, so two owners could not be distinguished; use another store",
             )
 
     async def _require_own(self, newest: int, *, rebuild: bool = False) -> None:
@@ -296,7 +296,7 @@ class Fence:
             await asyncio.shield(self._question)
 
     async def close(self) -> None:
-        """Whoever asked has gone: nobody needs the answer."""
+        """The caller has gone: nobody needs the answer."""
         question = self._question
         if question is not None:
             question.cancel()

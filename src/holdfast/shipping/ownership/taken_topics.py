@@ -78,7 +78,7 @@ class TakenTopics:
 
 
 def is_sinks(store: RootStore, log: str, topic: str) -> bool:
-    """Whether a sink writes the topic of this name on the store. What is damaged there is left to whoever writes it."""
+    """Whether a sink writes the topic of this name on the store. What is damaged there is left to its writer."""
     try:
         return isinstance(newest_topic(store, log, topic), SinkTopicDocument)
     except Corrupt:
@@ -92,7 +92,7 @@ def _is_shipped(partition: Partition) -> bool:
 
 
 def taken(topic: str, url: str) -> Invalid:
-    """What a log says to whoever appends to a topic that a sink writes."""
+    """The error of an append to a topic that a sink writes."""
     return Invalid(
         f"a sink writes topic {topic!r} at the root of this log; the log does not append to it store={url}",
         hint="append to a topic of another name; what this log already has of it stays readable in its directory",

@@ -64,7 +64,7 @@ class Takeover:
         current = self.current()
         if current is not None:
             return current
-        # In a thread of its own: whoever calls may be running an event loop.
+        # In a thread of its own: the caller may be running an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-claim") as thread:
             return thread.submit(lambda: asyncio.run(self._claim_anew(above))).result()
 
@@ -78,7 +78,7 @@ class Takeover:
     def settle(self, manifest: StoreManifest, named: Sequence[SegmentDocument]) -> StoreManifest:
         """Write the manifest objects of segments that commit batches name, where the old owner did not come to it.
 
-        After these batches were adopted, and `require_newest`: whoever claims from then on finds them, too; somebody
+        After these batches were adopted, and `require_newest`: later claims find them, too; somebody
         who had claimed before may not have, and would take over a part of what they name.
         """
         while True:
@@ -205,7 +205,7 @@ def _manifest_key(document: SegmentDocument) -> str:
 
 
 class _Retrying:
-    """Repeats a request only a few times: whoever takes over should learn that the store does not answer."""
+    """Repeats a request only a few times: a takeover should learn that the store does not answer."""
 
     async def until_answered(self, what: str, request: Callable[[], Awaitable[Result]]) -> Result:
         for attempt in range(_ATTEMPTS - 1):

@@ -204,7 +204,7 @@ def _fill_held(
 
 
 def lost_start(manifest: Manifest, log: str, partition: Partition, slot: int, number: int) -> StartDocument:
-    """What replaces a start that was lost: its place, and nothing about its owner; the same whoever writes it."""
+    """What replaces a start that was lost: its place, and nothing about its owner; the same from any writer."""
     return StartDocument(
         log=log,
         topic=partition.topic,

@@ -238,7 +238,7 @@ class BlockingPool:
         return call()
 
     def close(self) -> None:
-        """Close what rests now, and what is in use when it comes back; whoever asks again opens new ones."""
+        """Close what rests now, and what is in use when it comes back; later requests open new ones."""
         self._generation += 1
         self._drop_idle()
 

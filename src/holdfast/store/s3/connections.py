@@ -24,7 +24,7 @@ YOUNG = 1.0
 
 _WRITE_BUFFER = 256 * 1024
 _LONG = 64 * 1024
-"""After writing more than this, whoever else is on the loop has a turn."""
+"""After writing more than this, other tasks of the loop get a turn."""
 _ADDRESS_SECONDS = 1.0
 """The least time that each of a server's addresses gets."""
 
@@ -280,6 +280,6 @@ def cause_of(error: Exception) -> Cause:
 
 
 def expire(waiter: asyncio.Future[Any], error: Exception) -> None:
-    """Whoever waits gets an error, unless something came in the same moment."""
+    """A waiter gets an error, unless something came in the same moment."""
     if not waiter.done():
         waiter.set_exception(error)

@@ -134,7 +134,7 @@ def _head_of(method: str, target: str, headers: Mapping[str, str]) -> bytes:
 
 
 class AnswerTooLarge(StoreRefused):
-    """An answer has more bytes than whoever asked will take."""
+    """A response has more bytes than the caller will take."""
 
 
 class _Broken(Exception):
