@@ -29,6 +29,20 @@ def test_a_jump_is_believed_when_it_has_lasted_a_day():
     assert (time.now_us(), time.ahead_seconds) == (clock.now_us(), 0)
 
 
+def test_nobody_waits_for_the_one_that_looks():
+    """A signal handler may have interrupted it: the answer is right, and what is known stays the other's to change."""
+    clock = ManualClock()
+    time = TrustedTime(clock, clock.now_us())
+    before = time.now_us()
+    clock.jump(400 * DAY)
+    with time._lock:
+        assert (time.now_us(), time.ahead_seconds, time.known.time_us) == (before, 400 * DAY, before)
+        clock.advance(2 * DAY)
+        assert time.now_us() == before + 2 * DAY_US
+    clock.advance(DAY)
+    assert time.now_us() == before + 3 * DAY_US  # the jump was not noted while the other looked
+
+
 def test_another_jump_begins_anew():
     """Time that a clock spent elsewhere does not count."""
     clock = ManualClock()

@@ -22,11 +22,10 @@ What becomes due, such as timers of executions and schedules, follows the wall c
 from __future__ import annotations
 
 import logging
-from _thread import RLock
 from collections.abc import Iterable
+from threading import Lock
 from typing import NamedTuple
 
-from holdfast.caller import once
 from holdfast.clock import Clock
 
 JUMP_MAX_US = 86_400_000_000
@@ -48,20 +47,36 @@ class TimeCheckpoint(NamedTuple):
     """… and for how long it had stayed there."""
 
 
+class _Known(NamedTuple):
+    """What is known about the time; replaced, never changed."""
+
+    time_us: int
+    """A time that has certainly come …"""
+    at: float
+    """… and when that was known (monotonic)."""
+    jump: tuple[int, float] | None = None
+    """How far the clock is ahead, and since when (monotonic), while that is not believed."""
+    is_first: bool = True
+    """Nobody has looked yet: what is found now happened while the log was closed."""
+
+    def expected_us(self, at: float) -> int:
+        """The time that it should be at this moment."""
+        return self.time_us + round((at - self.at) * 1e6)
+
+
 class TrustedTime:
-    """The time of one open log. Any thread may ask; `_lock` guards all of its state."""
+    """The time of one open log. Any thread may ask, a signal handler too: nobody waits for anybody here.
+
+    What is known is one value. Whoever has `_lock` replaces it; whoever does not get it at once answers by what is
+    known now, and leaves the looking to the one that has it.
+    """
 
     def __init__(self, clock: Clock, known_us: int, jump_max_us: int = JUMP_MAX_US) -> None:
         """`known_us` is a time that has certainly come."""
         self._clock = clock
         self._jump_max_us = jump_max_us
-        self._lock = RLock()
-        self._known_us = known_us
-        self._known_at = clock.monotonic()
-        self._is_first = True
-        """Nobody has asked yet: what is found now happened while the log was closed."""
-        self._jump: tuple[int, float] | None = None
-        """How far the clock is ahead, and since when (monotonic), while that is not believed."""
+        self._lock = Lock()
+        self._known = _Known(known_us, clock.monotonic())
         self.recalled = TimeCheckpoint(known_us)
         """What was written down when the log was opened."""
 
@@ -71,63 +86,67 @@ class TrustedTime:
 
     def range_us(self) -> tuple[int, int]:
         """The earliest and the latest that it may be: what is removed is old by the one, and stamped with the other."""
-        with once(self._lock):
-            return self._look()
+        known, wall_us, at = self._look()
+        expected_us = wall_us if known.jump is None else known.expected_us(at)
+        return min(wall_us, expected_us), max(wall_us, expected_us)
 
     @property
     def ahead_seconds(self) -> float:
         """How far the wall clock is from the time that is believed; 0 while it is believed."""
-        with once(self._lock):
-            self._look()
-            return 0.0 if self._jump is None else self._jump[0] / 1e6
+        known, _, _ = self._look()
+        return 0.0 if known.jump is None else known.jump[0] / 1e6
 
     @property
     def known(self) -> TimeCheckpoint:
         """What to write down now."""
-        with once(self._lock):
-            self._look()
-            at = self._clock.monotonic()
-            expected_us = self._expected_us(at)
-            if self._jump is None:
-                return TimeCheckpoint(expected_us)
-            return TimeCheckpoint(expected_us, self._clock.now_us(), round((at - self._jump[1]) * 1e6))
+        known, wall_us, at = self._look()
+        if known.jump is None:
+            return TimeCheckpoint(known.expected_us(at))
+        return TimeCheckpoint(known.expected_us(at), wall_us, round((at - known.jump[1]) * 1e6))
 
     def recall(self, known: TimeCheckpoint) -> None:
         """Go on with what was written down when the log was open last; before anybody asks."""
-        with once(self._lock):
-            wall_us, at = self._clock.now_us(), self._clock.monotonic()
-            self.recalled, self._known_us, self._known_at = known, max(self._known_us, known.time_us), at
-            ahead_us, waited_us = wall_us - self._known_us, known.waited_us + wall_us - known.jumped_us
-            is_same_way = (known.jumped_us > self._known_us) == (ahead_us > 0)
-            if known.jumped_us and is_same_way and waited_us >= known.waited_us and abs(ahead_us) > self._jump_max_us:
-                self._jump = ahead_us, at - waited_us / 1e6
-                if waited_us < self._jump_max_us:
-                    self._warn(ahead_us)
-
-    def _expected_us(self, at: float) -> int:
-        return self._known_us + round((at - self._known_at) * 1e6)
-
-    def _look(self) -> tuple[int, int]:
         wall_us, at = self._clock.now_us(), self._clock.monotonic()
-        expected_us = self._expected_us(at)
-        ahead_us = wall_us - expected_us
-        if abs(ahead_us) > self._jump_max_us and not self._is_believed(ahead_us, at):
-            return min(wall_us, expected_us), max(wall_us, expected_us)
-        if self._jump is not None:
+        self.recalled, time_us = known, max(self._known.time_us, known.time_us)
+        ahead_us, waited_us = wall_us - time_us, known.waited_us + wall_us - known.jumped_us
+        is_same_way = (known.jumped_us > time_us) == (ahead_us > 0)
+        goes_on = known.jumped_us and is_same_way and waited_us >= known.waited_us and abs(ahead_us) > self._jump_max_us
+        self._known = _Known(time_us, at, (ahead_us, at - waited_us / 1e6) if goes_on else None)
+        if goes_on and waited_us < self._jump_max_us:
+            self._warn(self._known, ahead_us)
+
+    def _look(self) -> tuple[_Known, int, float]:
+        """What is known now that somebody has looked, and the clocks at that moment."""
+        wall_us, at = self._clock.now_us(), self._clock.monotonic()
+        is_ours = self._lock.acquire(blocking=False)
+        try:
+            before = self._known
+            known = self._seen(before, wall_us, at)
+            if is_ours:
+                self._known = known
+        finally:
+            if is_ours:
+                self._lock.release()
+        if is_ours and known.jump is not None and (before.jump is None or known.jump[1] != before.jump[1]):
+            self._warn(before, known.jump[0])
+        elif is_ours and known.jump is None and before.jump is not None:
             logger.info("the clock is believed again", extra={"action": "clock_believed"})
-        self._known_us, self._known_at, self._jump, self._is_first = wall_us, at, None, False
-        return wall_us, wall_us
+        return known, wall_us, at
 
-    def _is_believed(self, ahead_us: int, at: float) -> bool:
-        """Whether a jump has lasted long enough; one that is new begins to."""
-        if self._jump is None or abs(ahead_us - self._jump[0]) > self._jump_max_us:
-            self._jump = ahead_us, at
-            self._warn(ahead_us)
-        self._is_first = False
-        return (at - self._jump[1]) * 1e6 >= self._jump_max_us
+    def _seen(self, known: _Known, wall_us: int, at: float) -> _Known:
+        """What is known when the clocks say this. Pure."""
+        ahead_us = wall_us - known.expected_us(at)
+        if abs(ahead_us) <= self._jump_max_us:
+            return _Known(wall_us, at, is_first=False)
+        jump = known.jump
+        if jump is None or abs(ahead_us - jump[0]) > self._jump_max_us:
+            jump = ahead_us, at
+        if (at - jump[1]) * 1e6 >= self._jump_max_us:  # it has lasted long enough
+            return _Known(wall_us, at, is_first=False)
+        return known._replace(jump=jump, is_first=False)
 
-    def _warn(self, ahead_us: int) -> None:
-        is_usual = self._is_first and 0 < ahead_us < _CLOSED_LONG_US
+    def _warn(self, before: _Known, ahead_us: int) -> None:
+        is_usual = before.is_first and 0 < ahead_us < _CLOSED_LONG_US
         logger.log(
             logging.INFO if is_usual else logging.WARNING,
             "the clock is %.0f s %s what this log knows: nothing is removed for its age until it has stayed there for"
