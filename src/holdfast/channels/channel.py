@@ -232,7 +232,7 @@ class Channel:
             self._dirty = False
             if before is not None and flight.commit is before:  # it goes with the one before
                 self._commits -= 1
-        except Exception as error:  # a backend is somebody else's code
+        except Exception as error:  # a backend is foreign code
             flight.error, flight.settled = as_failure(error), True
             self._flights.pop()
             self._failed([flight], flight.error)

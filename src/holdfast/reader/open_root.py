@@ -262,7 +262,7 @@ class SettledRoot:
         return found
 
     def _require_frontier(self) -> None:
-        """In a log with keys one is there before anything is settled: somebody has removed it."""
+        """In a log with keys one is there before anything is settled: it was removed."""
         if self.store.trust.is_authentic and self.frontier() is None:
             self.lost(absent(_LOST_HINT))
 

@@ -80,7 +80,7 @@ class Classification(msgspec.Struct, frozen=True):
     checked_files: int = 0
     """Files that were judged; those in flight are not among them."""
     in_flight: int = 0
-    """Rows above the mark, and files that somebody is still writing or removing."""
+    """Rows above the mark, and files that are still being written or removed."""
     bytes_expected: int = 0
     """Bytes of the live segments by the manifest …"""
     bytes_actual: int = 0

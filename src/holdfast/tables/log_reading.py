@@ -29,7 +29,7 @@ logger = logging.getLogger("holdfast.tables")
 
 
 class _Moved(Exception):
-    """What was listed a moment ago is gone: somebody cleans; look again."""
+    """What was listed a moment ago is gone: a cleaning may run; look again."""
 
 
 class LogReading:

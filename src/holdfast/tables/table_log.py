@@ -143,7 +143,7 @@ class TableLog:
     # -- committing ---------------------------------------------------------------------------------------------
 
     def commit(self, before: TableSnapshot, change: TableChange) -> TableSnapshot | None:
-        """Make a change visible, behind what `before` is; None where somebody else committed first.
+        """Make a change visible, behind what `before` is; None where another writer committed first.
 
         Raises Invalid before anything is written. After StoreUnavailable the outcome is unknown: the next snapshot
         tells, by its run, and until then the files of this change must stay.
@@ -258,7 +258,7 @@ class TableLog:
             except NotFound:
                 return False
             except (Invalid, Corrupt):
-                return True  # which whoever comes next will find
+                return True  # which the next one will find
             if commit is not None:
                 return commit.info.previous == after.check
         return True

@@ -238,7 +238,7 @@ def joined_upto(snapshot: TableSnapshot) -> int:
 
 
 def _require_apart(source: TableSource, since: int, snapshot: TableSnapshot) -> None:
-    """Refuse to go on within runs whose rows are told apart no longer."""
+    """Refuse to continue within runs whose rows are no longer distinguished."""
     joined = joined_upto(snapshot)
     if 0 < since < joined:
         raise Invalid(

@@ -98,7 +98,7 @@ class AnswerLimits:
     # -- asking -------------------------------------------------------------------------------------------
 
     def may_postpone(self, message_id: str) -> bool:
-        """Whether a request of ours may wait anew because somebody else asks for the same."""
+        """Whether a request of ours may wait anew because another participant asks for the same."""
         times = self._postponed.get(message_id, 0)
         self._postponed[message_id] = times + 1
         return times < _POSTPONED_MAX

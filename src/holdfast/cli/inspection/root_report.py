@@ -60,7 +60,7 @@ class RootTable(msgspec.Struct, frozen=True):
     lag_records: int
     """Records that are settled and that the table does not show yet."""
     problem: str | None
-    """Why it cannot be brought up to date: somebody else has written to it, or it is damaged."""
+    """Why it cannot be brought up to date: another writer has written to it, or it is damaged."""
 
 
 class RootTopic(msgspec.Struct, frozen=True):

@@ -166,7 +166,7 @@ class AnyContext:
     # -- what a program may wait for --------------------------------------------------------------------------
 
     def promise(self, name: str, *, returns: Any = Any) -> Promise:
-        """Something that somebody outside will say, by a token: `promise.result()`, or `await promise`.
+        """A value that comes from outside, by a token: `promise.result()`, or `await promise`.
 
             approval = ctx.promise("approval")
             ctx.step("ask", lambda: mail(boss, approval.token()))

@@ -60,7 +60,7 @@ logger = logging.getLogger("holdfast.execution")
 _IDLE_S = 60.0
 _CONCURRENCY_MAX = 10_000
 _HELD_S = 0.05
-"""How long one is left alone that somebody holds."""
+"""How long one is left alone that is held."""
 _TROUBLE_S = 5.0
 """How long an execution is left alone whose journal could not be written."""
 
@@ -233,7 +233,7 @@ class Worker:
         return sorted((row for row in rows if row.kind in self._functions), key=lambda row: row.created_us)
 
     def _is_left(self, row: ExecutionRow) -> bool:
-        """Whether it has no end and no program; somebody may be changing it by hand."""
+        """Whether it has no end and no program; it may be being changed by hand."""
         return row.status == "running" and self._room.live.get(row.execution) is None
 
     def _take(self) -> bool:

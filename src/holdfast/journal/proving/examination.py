@@ -112,7 +112,7 @@ class Examination:
             yield mark, self._watermark(mark)
         for space in control.spaces:
             yield space, self._stamped(space, "a space")
-        if not self._is_opening:  # whoever opens the log proves them when it takes them up
+        if not self._is_opening:  # the opener of the log proves them when it takes them in
             yield None, self._sessions()
         yield from self._shipped()
 

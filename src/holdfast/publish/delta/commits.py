@@ -92,7 +92,7 @@ class DeltaCommits:
     # -- reading one --------------------------------------------------------------------------------------
 
     def _ours(self, info: ObjectInfo) -> PublishedState | None:
-        """What we wrote into a commit; None where somebody else wrote it."""
+        """What we wrote into a commit; None where another writer wrote it."""
         line = self._line(info)
         try:
             first = None if line is None else _first_line.decode(line)

@@ -133,7 +133,7 @@ class KeyIndex:
 class KeyIndexBuilder:
     """Makes the index of a segment, from its keys in the order of its rows.
 
-    The work is done by `beside`, a thread of somebody else that takes one piece after the other, while the caller goes
+    The work is done by `beside`, another thread that takes one piece after the other, while the caller goes
     on; without one it is done at once.
 
     >>> builder = KeyIndexBuilder()

@@ -94,7 +94,7 @@ class LocalRootPublisher:
         try:
             self.say_settled()
         except Closed:
-            pass  # it is elsewhere, and whoever closes the log is told
+            pass  # it is elsewhere, and closing the log reports it
         except OSError as error:
             logger.warning("the frontier cannot be written: %s", error, extra={"action": "frontier_late"})
 
@@ -116,7 +116,7 @@ class LocalRootPublisher:
         return [partition for partition in self._journal.partitions.values() if partition.sealed.segments]
 
     def _write_frontier(self, settled: dict[str, dict[str, int]]) -> None:
-        """The next one, and then the others go: whoever meets neither looks again."""
+        """The next one, and then the others go: a reader that meets neither looks again."""
         folder = self._root / layout.FRONTIERS / f"{0:020d}"
         older = (
             [name for name in os.listdir(folder) if layout.parse_number(name) is not None] if folder.is_dir() else []

@@ -89,7 +89,7 @@ def _let_import(folder: str) -> None:
 def _send_as_code(module: ModuleType) -> None:
     try:
         from pyspark.cloudpickle import register_pickle_by_value
-    except ImportError:  # without Spark nothing is sent; whoever starts it says what is missing
+    except ImportError:  # without Spark nothing is sent; its starter says what is missing
         return
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
