@@ -175,7 +175,7 @@ class Channel:
         """One step, and its commit if there is anything to keep, handed over."""
         with once(self.lock):
             if self.removed:
-                raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it anew")
+                raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it again")
             self._settle()
             _, effects = step(self.state, given, self._now())
             self._count(effects)

@@ -219,7 +219,7 @@ def _check_reach(root: SettledRoot, span: OffsetSpan, segments: Sequence[Segment
             topic=span.topic,
             partition=span.partition,
             offset=end,
-            hint="`holdfast reconcile DIR --remote --fix` writes manifest objects anew",
+            hint="`holdfast reconcile DIR --remote --fix` rewrites manifest objects",
         )
 
 

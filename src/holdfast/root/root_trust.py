@@ -121,7 +121,7 @@ class RootTrust:
         except UnknownKey:
             raise Invalid(
                 f"the keyring has no key {signature.key_id!r}, which signed this root",
-                hint="add the older key behind the current one in the keyring",
+                hint="add the older key after the current one in the keyring",
             ) from None
         raise Invalid(
             f"key {signature.key_id!r} did not sign this root: the keyring is another log's, or log.json was forged",

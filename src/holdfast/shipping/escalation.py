@@ -61,7 +61,7 @@ class Escalation:
             self._hold(
                 Unavailable(
                     f"appends are refused while the store cannot be reached: {message}",
-                    hint="they go on when the store answers; set shipping.escalation to 'keep-trying' to go on without",
+                    hint="they continue when the store answers; or set shipping.escalation to 'keep-trying'",
                 )
             )
         before = self._alarm.state

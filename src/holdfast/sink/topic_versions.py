@@ -103,7 +103,7 @@ def _check_growth(current: TopicSchema, schema: TopicSchema) -> None:
     except Invalid as error:
         raise Unavailable(
             f"another writer has changed the columns of this topic meanwhile: {error.message}",
-            hint="write again: what fits now is found out anew",
+            hint="write again: the columns are then checked again",
         ) from None
 
 

@@ -200,7 +200,7 @@ class TableLog:
         if run.table != self._name or run.run != expected:
             raise Invalid(
                 f"this is not the table's next run table={self._name} given={run.table}/{run.run} expected={expected}",
-                hint="take a new snapshot, and go on from its run",
+                hint="take a new snapshot, and continue from its run",
             )
         if before.run is not None and before.run.pipeline != run.pipeline:
             raise Invalid(

@@ -19,7 +19,7 @@ from holdfast.errors import Corrupt, HoldfastError, UnsupportedEntryKind
 from holdfast.execution.journal.execution_id import ExecutionId
 
 VERSION = 1
-_NEWER = "it was written by a newer holdfast: use that one to go on with this execution"
+_NEWER = "it was written by a newer holdfast: use that one to continue this execution"
 
 Status = Literal["queued", "running", "completed", "failed", "aborted", "canceled"]
 STATUSES: tuple[Status, ...] = get_args(Status)

@@ -154,7 +154,7 @@ class LiveExecution:
         if steps - self.journal.folded_steps > most and not is_busy:
             raise Full(
                 f"an execution has up to {most} steps that are not folded execution={self.id}",
-                hint="see executions.steps_max; go on in another execution",
+                hint="see executions.steps_max; continue in another execution",
             )
 
     def _fold(self) -> None:

@@ -148,7 +148,7 @@ class AnyContext:
                 path=path,
                 recorded=bytes([marked.version & 255]),
                 asked=bytes([number & 255]),
-                hint="go on with the program that began it",
+                hint="continue with the program that began it",
             )
         return marked.version
 

@@ -226,7 +226,7 @@ class Worker:
         unknown = {row.kind for row in rows} - self._functions.keys()
         if unknown:
             logger.warning(
-                "executions were left that no function here can go on with kinds=%s",
+                "executions were left that no function here can resume kinds=%s",
                 ", ".join(sorted(unknown)),
                 extra={"action": "worker_unknown_kinds"},
             )
@@ -288,7 +288,7 @@ class Worker:
         except ExecutionHeld:  # somebody runs it, or changes it by hand: then it may be waiting again in a moment
             self._later.append((self._monotonic() + _HELD_S, taken.row))
         except Diverged as error:
-            self._tell(taken, "an execution cannot go on, its program has changed: %s", error.message, logging.ERROR)
+            self._tell(taken, "an execution cannot continue, its program has changed: %s", error.message, logging.ERROR)
             await asyncio.to_thread(self._room.administration.note, taken.row.execution, error.message)
         except Closed as error:
             if self._room.live.closed is None:  # nobody has closed the log: it has failed

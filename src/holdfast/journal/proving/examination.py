@@ -226,7 +226,7 @@ class Examination:
                 stamp, self._bad(f"a watermark belongs to no partition partition_id={mark.partition_id}")
             )
         if not mark.first_offset <= mark.sealed_offset <= self._heads[mark.partition_id].next_offset:
-            return self._verdict(stamp, self._bad("a watermark lies beyond its head", *place, mark.sealed_offset))
+            return self._verdict(stamp, self._bad("a watermark is beyond its head", *place, mark.sealed_offset))
         if not mark.segments or self._is_end(self._tables.segment(mark.partition_id, mark.segments - 1), mark):
             return self._verdict(stamp)
         return self._verdict(stamp, self._bad("the manifest does not end at its watermark", *place, mark.sealed_offset))

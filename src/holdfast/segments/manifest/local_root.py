@@ -217,7 +217,7 @@ class LocalRootPublisher:
             self._write(layout.LOG, self._log_document())
             self._is_renewed = False
             logger.warning(
-                "published the manifest of this directory anew: its log.json was not this log's",
+                "republished the manifest of this directory: its log.json was not this log's",
                 extra={"action": "root_renewed"},
             )
 
@@ -245,4 +245,4 @@ def _content(path: Path, key: str) -> bytes:
     try:
         return disk.read_file(path, object_limits.largest(key))
     except (disk.NotRegular, disk.TooLong):
-        raise Corrupt("this is no document's file", path=str(path), hint="it is written anew") from None
+        raise Corrupt("this is no document's file", path=str(path), hint="it is rewritten") from None

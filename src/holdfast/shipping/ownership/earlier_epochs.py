@@ -58,7 +58,7 @@ class EarlierEpochs:
         if not is_ours or inherited.frontier > self._journal.commits.last_seq:
             await fence.require_own()  # unless they belong to a new owner
             raise RolledBack(
-                "the store holds commits that this log lacks: the log was rolled back, or created anew"
+                "the store holds commits that this log lacks: the log was rolled back, or recreated"
                 f" last={self._journal.commits.last_seq} store={inherited.frontier}",
                 path=self._store.url,
                 hint="an old copy of the directory was put back? get the newest state with: holdfast restore",

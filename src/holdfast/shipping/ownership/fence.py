@@ -263,7 +263,7 @@ class Fence:
             return  # the writer of these claims was overtaken by this log
         if newest < self._remembered:
             raise StoreForgot(
-                "the store has forgotten claims that this log made: it was emptied, made anew, or put back from an old "
+                "the store has forgotten claims that this log made: it was emptied, recreated, or put back from an old "
                 f"copy store={self._store.url} claimed={self._remembered} found={newest}"
             )
         if newest and not await self._is_own(newest):
@@ -335,7 +335,7 @@ class Fence:
         if own != self._claim:
             what = "is gone" if own is None else "was replaced"
             raise StoreForgot(
-                f"our claim on the store {what}: it was emptied, made anew, or put back from an old copy "
+                f"our claim on the store {what}: it was emptied, recreated, or put back from an old copy "
                 f"store={self._store.url} epoch={self.epoch}"
             )
         self._claim_seen = now

@@ -103,7 +103,7 @@ def _told(error: BaseException, path: Path) -> HoldfastError:
     if isinstance(error, SystemExit):
         return Invalid(
             f"{where}: the file ended the program when it was loaded",
-            hint='put what runs it behind `if __name__ == "__main__":`',
+            hint='put what runs it under `if __name__ == "__main__":`',
         )
     message = _syntax(error, path.absolute()) if isinstance(error, SyntaxError) else str(error)
     first = message.strip().splitlines()[0] if message.strip() else ""
