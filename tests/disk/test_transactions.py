@@ -159,7 +159,7 @@ def test_known_keys_are_not_written_again_and_misused_ones_refuse_it(open_log):
 
     first, again = order(b"two", b"12").receipts, order(b"two", b"12").receipts
     assert [(r.offset, r.seq, r.repeated) for r in again] == [(r.offset, r.seq, True) for r in first]
-    with pytest.raises(Invalid, match="stands for something else"):
+    with pytest.raises(Invalid, match="already in use for other content"):
         order(b"three", b"11")
     assert (payloads(log, "orders"), log.space("stock").get("chairs")) == ([b"two", b"line"], b"12")
     with log.transaction() as tx:

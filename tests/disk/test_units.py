@@ -278,7 +278,7 @@ def test_a_misused_key_refuses_the_whole_unit(open_log):
         after = transact(log, keyed(log, "t", two=b"2"))
     before.result()
     after.result()
-    with pytest.raises(Invalid, match="stands for something else"):
+    with pytest.raises(Invalid, match="already in use for other content"):
         bad.result()
     assert (payloads(log, "t"), payloads(log, "v"), items(log, "s")) == ([b"1", b"2"], [b"before"], {})
 

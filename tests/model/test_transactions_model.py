@@ -44,7 +44,7 @@ blocks = st.lists(steps, max_size=6)
 
 
 class Misused(Exception):
-    """The model's word for a key that stands for something else."""
+    """The model's word for a key that is in use for other content."""
 
 
 class Model:
@@ -152,7 +152,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         try:
             places = twin.take(block)
         except Misused:
-            with pytest.raises(Invalid, match="stands for something else"), self.log.transaction() as tx:
+            with pytest.raises(Invalid, match="already in use for other content"), self.log.transaction() as tx:
                 self.fill(tx, block)
             self.go_back()
             return
@@ -184,7 +184,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             try:
                 places = twin.take(block)
             except Misused:
-                with pytest.raises(Invalid, match="stands for something else"):
+                with pytest.raises(Invalid, match="already in use for other content"):
                     _ = tx.receipts
             else:
                 self.model = twin

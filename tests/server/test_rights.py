@@ -155,7 +155,7 @@ def test_a_batch_of_rows_is_one_batch_at_every_door(place: Place, partitions: in
         remote = log.topic("rows", schema="latest")
         first = remote.append(rows, idempotency_key="b-1")
         assert not any(receipt.repeated for receipt in first)
-        with pytest.raises(holdfast.Invalid, match="stands for something else"):
+        with pytest.raises(holdfast.Invalid, match="already in use for other content"):
             remote.append(rows[:8], idempotency_key="b-1")
         with log.transaction() as tx:
             tx.append(remote, rows, idempotency_key="b-1")
@@ -179,7 +179,7 @@ def test_what_a_key_stands_for_is_what_the_server_sees(place: Place) -> None:
     assert _outcome(client.group(Unit([one, two], False))).items[0].error is None
     alone = _outcome(client.group(Unit([one], False), sequence=2)).items[0].error
     assert alone is not None
-    assert "something else" in alone.message
+    assert "other content" in alone.message
 
 
 def _outcome(answer: tuple[int, bytes]) -> GroupOutcome:

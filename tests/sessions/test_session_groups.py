@@ -121,7 +121,7 @@ def test_idempotency_keys_are_known_among_forwarded_rows(log):
     assert [run.place(index)[1] for index in range(3)] == [1, 0, 2]
     (misused,) = put(log, ONE, 3, ForwardedRows(part(log), [(b"z", 1, None, b"k" * 16 + b"e" * 16)], 1))
     ((_, refusal),) = misused.runs[0].refused
-    with pytest.raises(Invalid, match="stands for something else"):
+    with pytest.raises(Invalid, match="already in use for other content"):
         raise refusal.error()
     assert put(log, ONE, 3, rows(log, b"whatever")) == (misused,)
     assert payloads(log) == [b"once", b"x", b"y"]

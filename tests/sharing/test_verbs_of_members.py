@@ -59,7 +59,7 @@ def test_a_producers_number_gives_no_receipt_for_what_was_not_sent_under_it(memb
     first = producer.append("made", b"one", sequence=1)
     for wrong in ("made", "made-elsewhere"):
         member.topic(wrong)
-        with pytest.raises(Invalid, match="stands for something else"):
+        with pytest.raises(Invalid, match="already in use for other content"):
             producer.append_batch(wrong, [b"one", b"two"], sequence=1)
     again = producer.append("made", b"one", sequence=1)
     assert (again.offset, again.repeated) == (first.offset, True)

@@ -167,7 +167,7 @@ def test_a_golden_log_goes_on(golden: Callable[[str], Path], name: str) -> None:
             same = {"key": record.key, "kind": record.kind, "headers": record.headers, "idempotency_key": key}
             again = topic.append(record.payload, **same)
             assert (again, again.repeated) == (Receipt(*receipt), True)
-            with pytest.raises(Invalid, match="stands for something else"):
+            with pytest.raises(Invalid, match="already in use for other content"):
                 topic.append(b"again", idempotency_key=key)
         keyed = [(place, record) for place, records in wanted(name).items() for record in records if record.key]
         for (topic, partition), record in keyed:
