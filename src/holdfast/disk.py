@@ -209,7 +209,7 @@ def alone_with(path: Path) -> Iterator[None]:
 
 
 def _create_anew(path: Path, mode: int) -> int:
-    """A file of our own; what an earlier attempt left, or somebody planted, is taken away."""
+    """A file of our own; what an earlier attempt left, or an attacker planted, is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return int(syscalls.open(path, flags, mode))
@@ -220,7 +220,7 @@ def _create_anew(path: Path, mode: int) -> int:
 
 def read_small_file(path: Path, bytes_max: int) -> tuple[bytes, int]:
     """Content and mode of a regular file; a larger one, a directory, a device or a pipe is an OSError, at once."""
-    # Opening a pipe would wait for somebody to write.
+    # Opening a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -387,7 +387,7 @@ class OwnerLock:
         self._descriptor = -1
 
     def acquire(self, note: str = "") -> bool:
-        """Take the lock and write our pid into the file, and a word; False when somebody else has it."""
+        """Take the lock and write our pid into the file, and a word; False when another process has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = syscalls.open(self.path, flags, 0o600)
         try:
@@ -407,7 +407,7 @@ class OwnerLock:
         return True
 
     def is_held(self) -> bool:
-        """Whether somebody holds the lock now, found without touching it.
+        """Whether the lock is held now, found without touching it.
 
         Trying the lock, even for a moment, could make a service that starts just then believe that it is
         taken. The kernel's list of locks tells as much; where there is none, a living pid in the file must do.

@@ -215,7 +215,7 @@ class AmbiguousEffect(ExecutionError):
 
 
 class ExecutionHeld(ExecutionError):
-    """Somebody else runs this execution right now."""
+    """Another program runs this execution right now."""
 
     def __init__(self, message: str, *, holder: str, hint: str | None = None) -> None:
         super().__init__(f"{message} holder={holder}", hint=hint)

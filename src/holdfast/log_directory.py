@@ -54,7 +54,7 @@ class Directory:
         raise Unavailable(f"the log is open in {who} path={self.path} pid={holder}", hint=self._remedy())
 
     def _remedy(self) -> str:
-        """What to do where somebody else owns it: most who come here have a server with several workers."""
+        """What to do where another process owns it: most who come here have a server with several workers."""
         if self.is_shared():
             return "open it with share=True, as it is open there; to look at it meanwhile, open it with read_only=True"
         return (
@@ -63,7 +63,7 @@ class Directory:
         )
 
     def try_to_own(self, *, shared: bool) -> bool:
-        """Create the directory if it is not there, and become its only owner, unless somebody else is."""
+        """Create the directory if it is not there, and become its only owner, unless another process is."""
         return self._acquire(_SHARED if shared else "")
 
     def _acquire(self, note: str, *, damaged: bool = False) -> bool:

@@ -35,7 +35,7 @@ class Wake(Protocol):
         """There may be one; a RuntimeError where that was said already does not matter."""
 
     def hurry(self) -> None:
-        """Somebody is about to block its thread until that is done."""
+        """A caller is about to block its thread until that is done."""
 
 
 class Signal:
@@ -119,7 +119,7 @@ class Signal:
         while self._calls:
             try:
                 call = self._calls.popleft()
-            except IndexError:  # whoever notifies at the same time has taken it
+            except IndexError:  # a concurrent notifier has taken it
                 break
             call()
 
@@ -142,7 +142,7 @@ class Signal:
                 pass
 
     def _wake(self, sleepers: _Sleepers) -> None:
-        self._threads.pop(get_ident(), None)  # here and not by whoever notifies: nobody parks meanwhile
+        self._threads.pop(get_ident(), None)  # here and not by the notifier: nobody parks meanwhile
         sleepers.wake()
 
     def _set_timer(self, sleepers: _Sleepers, due: float) -> None:
@@ -255,7 +255,7 @@ class _Sleepers:
                 if wakeup is not None:
                     one.wakeup = None
                     one.context.run(wakeup, done)  # type: ignore[union-attr]  # it came with the wake-up
-        except BaseException:  # Ctrl-C in one of the tasks ends the loop's run: whoever runs it again finds the others
+        except BaseException:  # Ctrl-C in one of the tasks ends the loop's run: the next run finds the others
             self.loop.call_soon(self.resume, parked)
             raise
 

@@ -15,7 +15,7 @@ import traceback
 
 
 class StderrWarnings(logging.Handler):
-    """One line per warning, unless somebody else listens."""
+    """One line per warning, unless logging is configured."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -46,7 +46,7 @@ def print_record(record: logging.LogRecord) -> None:
             text += "".join(f"    {_printable(line)}\n" for line in lines)
         stream.write(text)
         stream.flush()
-    except Exception:  # noqa: S110  # closed, full, or somebody's own that fails: there is nobody left to tell
+    except Exception:  # noqa: S110  # closed, full, or a custom one that fails: there is nobody left to tell
         pass
 
 

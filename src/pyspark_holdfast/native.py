@@ -141,13 +141,13 @@ def reason_of_options(given: Mapping[str, str], asked: ReadOptions) -> str | Non
 def reason_of_rows(given: Mapping[str, str], asked: ReadOptions) -> str | None:
     """The same, where rows are asked for."""
     if not asked.native:
-        return "native=false is asked for"
+        return "native=false is set"
     # Without the option nothing is verified: the native path checks sizes only, and says so.
     if asked.verify != "off" and "verify" in {name.lower() for name in given}:
-        return f"verify={asked.verify} is asked for, and Spark's own reader proves nothing"
+        return f"verify={asked.verify} is set, and Spark's own reader proves nothing"
     if asked.include_tail:
-        return "includeTail is asked for, and the tail is not in segments"
-    return "encrypted blocks are asked for" if asked.encrypted == "sealed" else None
+        return "includeTail is set, and the tail is not in segments"
+    return "encrypted blocks are requested" if asked.encrypted == "sealed" else None
 
 
 # -- what Spark's own reader can do -----------------------------------------------------------------------

@@ -238,7 +238,7 @@ def _check_options(given: Mapping[str, str], asked: ReadOptions) -> None:
     tasks = [name for name in ("minPartitions", "splitBytes") if name.lower() in names]
     reason = reason_of_rows(given, asked)
     if asked.emit != "rows":
-        reason = "segments are asked for, not rows"
+        reason = "segments are requested, not rows"
     elif tasks:
         reason = f"{tasks[0]} is given, and Spark cuts tasks its own way"
     if reason is not None:

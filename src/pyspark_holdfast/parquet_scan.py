@@ -49,7 +49,7 @@ _OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 _TOLD = "holdfast.folders"
-"""An option that nobody reads: it keeps scans apart that only differ in what their folders are told."""
+"""An option that nobody reads: it keeps scans apart that differ only in the options of their folders."""
 _SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs", "abfss": "abfss"}
 """What Hadoop calls the stores that it may know."""
 _THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"

@@ -39,7 +39,7 @@ SETTINGS = {
 # has no native library, SparkConf that a cluster would overrule spark.local.dir, ResolveWriteToStream that streams do
 # without adaptive execution, DAGScheduler that a stopped stream had nothing to do, SparkStringUtils that it shortened a
 # plan that nobody sees. Nobody needs these. TaskSetManager and Executor print the stack of an error, Java's and
-# Python's, twice; whoever asked gets it as an exception.
+# Python's, twice; the caller gets it as an exception.
 _QUIET = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr

@@ -22,7 +22,7 @@ _NAMES = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
-"""With Spark's defaults; whoever uses one sets it before."""
+"""With Spark's defaults; its user sets it before."""
 
 
 def forestall(spark: SparkSession) -> None:

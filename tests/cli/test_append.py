@@ -218,7 +218,7 @@ def test_receipts_do_not_wait_for_the_end_of_stdin(spawn: Spawn) -> None:
 
 
 def test_a_reader_of_receipts_that_goes_away_is_an_error(spawn: Spawn) -> None:
-    """When nobody reads the receipts any more the append stops and says so: the rest was not appended."""
+    """When the reader of the receipts is gone the append stops and says so: the rest was not appended."""
     process = spawn("append", "log", "orders", "--lines")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -230,7 +230,7 @@ def test_a_reader_of_receipts_that_goes_away_is_an_error(spawn: Spawn) -> None:
     except BrokenPipeError:
         pass
     assert process.wait(PATIENCE) == 1
-    assert b"nobody reads the receipts any more" in process.stderr.read()
+    assert b"the reader of the receipts is gone" in process.stderr.read()
 
 
 def test_an_owned_log_is_refused_with_its_owner(run: Run, log: Path) -> None:

@@ -804,7 +804,7 @@ def repeat_faults(subject: Subject, log: Log) -> list[str]:
             again = log.topic("orders").append(subject.payloads[key], idempotency_key=key)
         except Corrupt as error:
             note(error)
-        except Invalid as error:  # without keys a row of another log passes, whose key stands for something else
+        except Invalid as error:  # without keys a row of another log passes, whose key is in use for other content
             faults += [] if subject.keyring is None else [str(error)]
         else:
             faults += [] if again == receipt else [f"another receipt: {again}"]

@@ -83,10 +83,10 @@ def test_who_was_released_writes_no_more(open_log):
     log = open_log()
     live = begin(log)
     room_of(log).live.release(live)
-    with pytest.raises(ExecutionHeld, match="given up"):
+    with pytest.raises(ExecutionHeld, match="abandoned"):
         live.write(result("late"))
     begin(log, live.id)
-    with pytest.raises(ExecutionHeld, match="given up"):
+    with pytest.raises(ExecutionHeld, match="abandoned"):
         live.write(result("later"))
 
 

@@ -142,7 +142,7 @@ def test_a_step_in_the_place_of_a_promise_is_found_before_anything_runs(tmp_path
         with log.execution("order", id=ORDER) as ctx:
             ctx.step("approval", lambda: 1)
         with (
-            pytest.raises(Diverged, match="promise is asked for where a step"),
+            pytest.raises(Diverged, match="promise is requested where a step"),
             log.execution("order", id=ORDER) as ctx,
         ):
             ctx.promise("approval")

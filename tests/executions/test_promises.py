@@ -306,7 +306,7 @@ def test_what_was_a_promise_is_no_timer(tmp_path):
     with open_log(tmp_path / "log") as log:
         with running(log) as live:
             promise_at(log, live, "x").token()
-        with running(log) as live, pytest.raises(Diverged, match="timer is asked for where a promise"):
+        with running(log) as live, pytest.raises(Diverged, match="timer is requested where a promise"):
             sleep(live, room_of(log).waiters, live.place("x"), 60)
 
 

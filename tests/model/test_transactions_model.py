@@ -44,7 +44,7 @@ blocks = st.lists(steps, max_size=6)
 
 
 class Misused(Exception):
-    """The model's word for a key that stands for something else."""
+    """The model's word for a key that is in use for other content."""
 
 
 class Model:

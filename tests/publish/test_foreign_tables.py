@@ -45,7 +45,7 @@ def test_a_foreign_commit_is_found_and_never_overwritten(world: World):
     assert files_below(world.root) == before
     report = world.publisher().state("orders")
     assert report is not None
-    assert (report.state, "somebody else" in str(report.reason)) == ("foreign", True)
+    assert (report.state, "another writer" in str(report.reason)) == ("foreign", True)
     world.publisher().unpublish("orders")  # the remedy
     world.publisher().publish("orders")
     assert delta_rows(world.table("orders")) == world.expected("orders")

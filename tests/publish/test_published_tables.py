@@ -218,7 +218,7 @@ def test_the_command_line_publishes_shows_and_removes(tmp_path: Path, monkeypatc
     assert [line["rows"] for line in inspected if line["type"] == "table"] == [5]
     (log_folder(world.table("orders")) / f"{1:020d}.json").write_text('{"remove":{"path":"x","dataChange":true}}\n')
     assert run("publish", world.place).exit_code == 1
-    assert "somebody else" in run("status", world.place).output
+    assert "another writer" in run("status", world.place).output
     assert run("inspect", world.place).exit_code == 3
     assert run("unpublish", world.place, "orders").exit_code == 0
     assert run("unpublish", world.place, "orders").exit_code == 1

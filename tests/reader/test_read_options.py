@@ -211,7 +211,7 @@ def test_no_refusal_repeats_a_secret(name):
         ({"topic": "", "topicPattern": ""}, "give either topic or topicPattern"),
         ({"topicPattern": "o"}, "give either topic or topicPattern"),
         ({"asOf": f'{{"{LOG}":{{}}}}', "endingOffsets": '{"orders":{"0":1}}'}, "asOf and endingOffsets"),
-        ({"asOf": f'{{"{LOG}":{{}}}}', "includeTail": "true"}, "asOf tells what was settled"),
+        ({"asOf": f'{{"{LOG}":{{}}}}', "includeTail": "true"}, "asOf reads what was settled"),
         ({"encrypted": "sealed", "includeTail": "true"}, "encrypted=sealed reads blocks"),
         ({"emit": "segments", "includeTail": "true"}, "emit=segments tells of segments"),
         ({"emit": "manifest", "includeTail": "true"}, "emit=manifest tells of segments"),

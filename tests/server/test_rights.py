@@ -184,7 +184,7 @@ def test_what_a_key_stands_for_is_what_the_server_sees(place: Place) -> None:
     assert _outcome(client.group(Unit([one, two], False))).items[0].error is None
     alone = _outcome(client.group(Unit([one], False), sequence=2)).items[0].error
     assert alone is not None
-    assert "something else" in alone.message
+    assert "other content" in alone.message
 
 
 def _outcome(answer: tuple[int, bytes]) -> GroupOutcome:

@@ -350,8 +350,7 @@ def assert_format(frame: DataFrame, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
-    [({"verify": "hash"}, "verify=hash is asked for"), ({"VERIFY": "full"}, "verify=full is asked for")],
+    ("options", "reason"), [({"verify": "hash"}, "verify=hash is set"), ({"VERIFY": "full"}, "verify=full is set")]
 )
 def test_what_spark_cannot_do_is_done_by_the_format(
     spark: SparkSession, root: Path, options: dict[str, Any], reason: str
@@ -367,7 +366,7 @@ def test_the_tail_is_read_by_the_format(spark: SparkSession, tmp_path: Path) -> 
         fill(log, seals=1)
         log.topic("orders").append(b"", partition=1, durability="shipped")
         frame = read(spark, tmp_path / "store", "orders", includeTail=True)
-        assert_format(frame, "includeTail is asked for")
+        assert_format(frame, "includeTail is set")
         assert frame.count() == 41
 
 
@@ -383,7 +382,7 @@ def test_an_encrypted_topic_is_opened_by_the_format(spark: SparkSession, tmp_pat
     assert_format(frame, "records are encrypted topics=orders")
     assert collected(frame) == rows("orders", 2, 20)
     blocks = read(spark, tmp_path / "log", "orders", encrypted="sealed")
-    assert_format(blocks, "encrypted blocks are asked for")
+    assert_format(blocks, "encrypted blocks are requested")
     assert blocks.count() > 0
 
 

@@ -352,8 +352,8 @@ def test_a_missing_segment_is_the_error_of_the_source(spark: SparkSession, tmp_p
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"verify": "hash"}, "verify=hash is asked for"),
-        ({"native": "false"}, "native=false is asked for"),
+        ({"verify": "hash"}, "verify=hash is set"),
+        ({"native": "false"}, "native=false is set"),
         ({"minPartitions": "4"}, "minPartitions is given"),
         ({"splitBytes": "1000"}, "splitBytes is given"),
     ],
@@ -369,7 +369,7 @@ def test_what_is_asked_for_is_done_by_the_source(
 
 def test_segments_as_rows_are_given_by_the_source(spark: SparkSession, root: Path) -> None:
     frame = load(spark, root, emit="segments")
-    assert "segments are asked for" in path_of(frame).reason
+    assert "segments are requested" in path_of(frame).reason
     assert frame.count() == 9
 
 

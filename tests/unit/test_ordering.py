@@ -100,7 +100,7 @@ def test_an_abandoned_batch_stays_abandoned():
         line.complete(0)
     with pytest.raises(Invalid, match="abandoned before place=0"):
         line.abandon(0)
-    with pytest.raises(Invalid, match="nothing begins behind"):
+    with pytest.raises(Invalid, match="nothing begins after"):
         line.begin()
     line.abandon(1)
     assert line.acknowledge() == []

@@ -175,7 +175,7 @@ class Channel:
         """One step, and its commit if there is anything to keep, handed over."""
         with once(self.lock):
             if self.removed:
-                raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it anew")
+                raise Closed(f"the channel was removed channel={self.id}", hint="ensure_channel() creates it again")
             self._settle()
             _, effects = step(self.state, given, self._now())
             self._count(effects)
@@ -232,7 +232,7 @@ class Channel:
             self._dirty = False
             if before is not None and flight.commit is before:  # it goes with the one before
                 self._commits -= 1
-        except Exception as error:  # a backend is somebody else's code
+        except Exception as error:  # a backend is foreign code
             flight.error, flight.settled = as_failure(error), True
             self._flights.pop()
             self._failed([flight], flight.error)

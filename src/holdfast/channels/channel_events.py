@@ -21,7 +21,7 @@ class MessageReady(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageSent(msgspec.Struct, frozen=True, gc=False):
-    """A message of ours was acknowledged by somebody."""
+    """A message of ours was acknowledged by a participant."""
 
     channel_id: str
     message_id: str
@@ -60,7 +60,7 @@ class ResendDue(msgspec.Struct, frozen=True, gc=False):
 
 
 class RepairReady(msgspec.Struct, frozen=True, gc=False):
-    """Somebody misses a message that we have: broadcast these bytes."""
+    """A participant misses a message that we have: broadcast these bytes."""
 
     channel_id: str
     message_id: str

@@ -13,7 +13,7 @@ from holdfast.channels.wire.message import CONTENT_BYTES_MAX, ENTRIES_MAX
 from holdfast.errors import Invalid
 
 TOPIC = "_channels"
-"""Where a log records what happens in its channels, unless it is told otherwise."""
+"""Where a log records what happens in its channels, by default."""
 
 
 class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -48,7 +48,7 @@ class Delivered:
 
     @property
     def is_full(self) -> bool:
-        """Whether content is refused until somebody asks for what waits."""
+        """Whether content is refused until a participant asks for what waits."""
         return len(self._messages) >= self._waiting_max and not self._over
 
     def put(self, message: MessageReady) -> None:

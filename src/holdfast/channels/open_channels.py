@@ -195,7 +195,7 @@ class OpenChannels:
         return self.ensure(message.channel_id, name)
 
     def forget(self) -> None:
-        """In a forked child: whoever held a lock is not here."""
+        """In a forked child: the holder of a lock is not here."""
         self._loading = RLock()
         for channel in self._channels.values():
             channel.lock = RLock()
@@ -224,7 +224,7 @@ class OpenChannels:
                     hint="give keys=… as before; or remove_channel() to start over without one",
                 )
             return Rules(channel_id, self._participant_id, spoken, self._settings), data
-        # Answers that somebody else kept are plain bytes: they are not sent.
+        # Answers that another participant kept are plain bytes: they are not sent.
         ours = tuple(msgspec.structs.replace(one, data=b"") for one in data.meta.responses)
         data = msgspec.structs.replace(data, meta=msgspec.structs.replace(data.meta, responses=ours))
         encrypted = EncryptedDialect(spoken, cipher)

@@ -201,7 +201,7 @@ class Channels:
     # -- sending and receiving ----------------------------------------------------------------------------
 
     def wrap_outgoing_message(self, content: bytes, channel_id: str, message_id: str | None = None) -> bytes:
-        """The bytes to broadcast for some content; from now on it is sent again until somebody has it.
+        """The bytes to broadcast for some content; from now on it is sent again until a participant has it.
 
         Its id must be unique in the channel; by default it is random.
         """
@@ -442,7 +442,7 @@ class Channels:
             self.backend.close()
 
     def forget(self) -> None:
-        """In a forked child: refuse everything, whoever held a lock when it was forked; the parent goes on."""
+        """In a forked child: refuse everything, whatever lock was held when it was forked; the parent goes on."""
         self._closed = self._forked = True
         self._sweeps.forget()
         self._callbacks.subscribers.forget()

@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.signals import Flag
 
 HURRY_INTERVAL_MS = 500
-"""How often repairs are looked at in channels where somebody is far behind; elsewhere nothing is done."""
+"""How often repairs are looked at in channels where a participant is far behind; elsewhere nothing is done."""
 _SHORTEST_S = 0.001
 """However late it is: no busy loop."""
 

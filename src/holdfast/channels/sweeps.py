@@ -44,7 +44,7 @@ class Sweeps:
         self._thread: PeriodicThread | None = None
 
     def run(self, given: NewInput, *, hurried: bool = False) -> None:
-        """One sweep; returns when what it changed is kept. `hurried`: only where somebody is far behind."""
+        """One sweep; returns when what it changed is kept. `hurried`: only where a participant is far behind."""
         for channel, effects, flight in self._taken(given, hurried):
             await_kept(channel, flight, self._settings.ack_timeout_ms / 1000)
             if effects.wanted:

@@ -20,7 +20,7 @@ from holdfast.root.rewrites import InEffect
 from holdfast.segments.file.stored_parts import PARTS_MAX
 
 TARGET_BYTES = 128 * 2**20
-"""What a file should have, unless somebody asks for another size."""
+"""What a file should have, by default."""
 _FRAME_BYTES = 4 * 2**10
 """About what every segment file has beside its rows: footer, schema, hashes."""
 _ROW_BYTES_MIN = 8

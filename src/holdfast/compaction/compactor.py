@@ -50,7 +50,7 @@ class RunResult(NamedTuple):
     run: FileRun
     output: RewrittenFile | None
     problem: str = ""
-    """What is damaged; empty where a source is gone, because somebody else was faster."""
+    """What is damaged; empty where a source is gone, because another process was faster."""
 
 
 class Workers(Protocol):
@@ -158,7 +158,7 @@ class Compactor:
         return made
 
     def _sweep(self, topic: str, partition: int, problems: dict[str, str]) -> Swept:
-        """Remove what may go; where that cannot be told, nothing goes, and all that was compacted stays so."""
+        """Remove what may go; where that is unknown, nothing goes, and all that was compacted stays so."""
         if self._grace is None:
             return Swept()
         try:
@@ -215,7 +215,7 @@ class ThreadWorkers:
 def make_one(
     files: Store, run: FileRun, path: Path, opened: SourceFiles, nonce: str, cancelled: Callable[[], bool]
 ) -> RunResult:
-    """One run as one file on the store. Damage, and sources that are gone, are told; all else is raised."""
+    """One run as one file on the store. Damage, and sources that are gone, are reported; all else is raised."""
     try:
         if cancelled():
             raise RewriteCancelled

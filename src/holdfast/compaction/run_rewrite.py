@@ -31,14 +31,14 @@ SHAPE = FileShape(row_group_rows=2**20)
 """Large row groups, bounded by the same bytes as those of sealed segments: a reader needs no more memory."""
 
 Opened = Callable[[Sequence[SegmentDocument]], Generator[SegmentReader, None, None]]
-"""Opens files one after the other, in order; whoever takes a reader closes it. A missing one is FileNotFoundError."""
+"""Opens files one after the other, in order; the taker of a reader closes it. A missing one is FileNotFoundError."""
 
 
 _Writer = SegmentWriter | BundleWriter
 
 
 class RewriteCancelled(Exception):
-    """Somebody gave up waiting: the output is not finished."""
+    """The caller gave up waiting: the output is not finished."""
 
 
 def rewrite(

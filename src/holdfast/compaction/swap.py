@@ -33,7 +33,7 @@ logger = logging.getLogger("holdfast")
 
 
 class NumberTaken(Exception):
-    """Somebody else took the number: nothing was replaced, and what was written is removed."""
+    """Another process took the number: nothing was replaced, and what was written is removed."""
 
 
 class Swap:
@@ -65,10 +65,10 @@ class Swap:
     def commit(
         self, outputs: Sequence[RewrittenFile], kept: Sequence[RewrittenFile] | None = None, *, may_repeat: bool = False
     ) -> RewriteDocument:
-        """Swap: from now on these files are in effect; raises Lost if somebody else was faster.
+        """Swap: from now on these files are in effect; raises NumberTaken if another process was faster.
 
-        `kept` are the files of earlier rewrites that stay, if they are to be told. `may_repeat`: files may have been
-        made more than once, so the intent stays until a sweep has looked for others.
+        `kept` are the files of earlier rewrites that stay, if they are to be recorded. `may_repeat`: files may have
+        been made more than once, so the intent stays until a sweep has looked for others.
         """
         log, topic, partition = self._place
         rewrite = RewriteDocument(

@@ -161,7 +161,7 @@ class Keyring:
         if present.current not in self:
             raise Invalid(
                 f"the new keyring lacks the present key {present.current!r}",
-                hint="make it with keyring.rotated('new-id'): older keys stay behind the new one",
+                hint="make it with keyring.rotated('new-id'): older keys stay after the new one",
             )
         self.joined(present)
 
@@ -230,7 +230,7 @@ class Keyring:
             return self._keys[_text(key_id, "a key id")]
         except KeyError:
             raise Invalid(
-                f"the keyring has no key {key_id!r}", hint="add the older key behind the current one in the keyring"
+                f"the keyring has no key {key_id!r}", hint="add the older key after the current one in the keyring"
             ) from None
 
     def __contains__(self, key_id: object) -> bool:

@@ -152,7 +152,7 @@ class MessageKeys(NamedTuple):
         return encrypting_key(self.keyring, self.cipher, self.log_id, self.random(SALT_BYTES), self.random, MESSAGE)
 
     def of(self, encrypted_with: SegmentKeyFacts) -> SegmentKey:
-        """The key of a message that somebody sent, proved by its commitment."""
+        """The key of a received message, proved by its commitment."""
         return decrypting_key(self.keyring, self.cipher, self.log_id, encrypted_with, MESSAGE)
 
 

@@ -124,7 +124,7 @@ class Vault:
             return body
         cipher = self._ciphers[self.epoch]
         if not isinstance(cipher, AesGcmCipher):
-            return cipher.encrypt(bytes(body), associated)  # whoever injects a cipher is promised bytes
+            return cipher.encrypt(bytes(body), associated)  # an injected cipher is promised bytes
         return cipher.encrypt(body, associated)
 
     def decrypt(self, number: int, body: bytes, associated: bytes) -> bytes:

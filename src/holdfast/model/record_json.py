@@ -45,7 +45,7 @@ class RecordLine(msgspec.Struct, frozen=True):
 
 
 class JsonRecord(msgspec.Struct):
-    """A record that somebody gives as JSON, in the same form; what it does not know is ignored, for what was read may
+    """A record that is passed as JSON, in the same form; what it does not know is ignored, for what was read may
     be given as it is.
     """
 

@@ -143,7 +143,7 @@ def _check_names(names: list[str], where: str) -> None:
             )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise Invalid(f"a name stands twice in {where} name={twice!r}", hint="rename one of them")
+        raise Invalid(f"a name appears twice in {where} name={twice!r}", hint="rename one of them")
 
 
 def _is_name(text: str) -> bool:

@@ -177,7 +177,7 @@ class _Publication:
 
     def run(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
         """Raises Corrupt where less is settled than was once, when the table shows what there is."""
-        frontier = None  # whoever owns the log puts back what is missing
+        frontier = None  # the log's owner puts back what is missing
         if not is_owner and not dry_run:
             frontier = newest_frontier(self._root, self._log)  # before the manifests
         report = self._publish(keep, is_owner=is_owner, dry_run=dry_run)
@@ -211,7 +211,7 @@ class _Publication:
     def _commit(
         self, topic: TopicDocument, columns: DeltaColumns, changes: list[PartitionChange], keep: int | None
     ) -> bool:
-        """Commit all that is new, step by step; False where somebody else committed meanwhile."""
+        """Commit all that is new, step by step; False where another writer committed meanwhile."""
         while (done := self._table.commit(columns, changes, keep)) is not None:
             if not done:
                 return False

@@ -145,7 +145,7 @@ class SettledFiles:
         count = cursor.rewrites + len(keys)
         if self._end is None or not keys:
             return count
-        # A sink may have written, and somebody joined its files, since the batch was read that ends here.
+        # A sink may have written, and its files may have been joined, since the batch was read that ends here.
         upto = self._end.number
         later = (one.number for one in self._rewrites_upto(count) if any(file.upto > upto for file in one.outputs))
         return max(cursor.rewrites, min(count, next(later, count)))

@@ -54,7 +54,7 @@ class ReadMarks(NamedTuple):
         return default if mark is None else mark.end
 
 
-_SHAPE = """write {"orders":{"0":1200,"1":900}}; -2 stands for the earliest, -1 for the latest offset"""
+_SHAPE = """write {"orders":{"0":1200,"1":900}}; -2 is the earliest, -1 the latest offset"""
 _MARKS_SHAPE = "give the text that marks_of(df), settled_marks(root) or reading.marks returned"
 _PARTITION_MAX, _OFFSET_MAX = 65_535, 2**62
 _LOG_ID = re.compile(r"[0-9a-f]{32}\Z")

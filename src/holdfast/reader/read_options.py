@@ -144,7 +144,7 @@ def _tail_problems(options: ReadOptions) -> list[str | None]:
     if not options.include_tail:
         return []
     return [
-        "asOf tells what was settled; includeTail goes beyond it" if options.as_of is not None else None,
+        "asOf reads what was settled; includeTail goes beyond it" if options.as_of is not None else None,
         "encrypted=sealed reads blocks of segments; includeTail has none" if options.encrypted == "sealed" else None,
         f"emit={options.emit} tells of segments; includeTail has none" if options.emit != "rows" else None,
     ]

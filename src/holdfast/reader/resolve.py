@@ -143,7 +143,7 @@ def _end(where: Where, options: ReadOptions, settled: int) -> int | None:
 
 
 def _limit(where: Where, options: ReadOptions) -> int:
-    """Where a partition's span is told to end."""
+    """Where a partition's span is set to end."""
     if options.as_of is not None:
         return options.as_of.end(where, EARLIEST)
     return LATEST if isinstance(options.ending_offsets, str) else options.ending_offsets.end(where, LATEST)
@@ -162,7 +162,7 @@ def _start(root: SettledRoot, topic: TopicDocument, where: Where, options: ReadO
 
 
 def _asked_start(where: Where, options: ReadOptions) -> int:
-    """Where a partition is told to begin: by `startingOffsets`, else where the read began whose marks are given."""
+    """Where a partition is set to begin: by `startingOffsets`, else where the read began whose marks are given."""
     asked = options.starting_offsets
     if asked == "latest":
         return LATEST
@@ -210,7 +210,7 @@ def pieces(root: SettledRoot, spans: Sequence[OffsetSpan], options: ReadOptions,
 
 
 def _check_reach(root: SettledRoot, span: OffsetSpan, segments: Sequence[SegmentDocument]) -> None:
-    """Check that the manifest holds all that was settled; if not, somebody has removed a part of it."""
+    """Check that the manifest holds all that was settled; if not, a part of it was removed."""
     end = segments[-1].end if segments else 0
     if end < span.end:
         raise Corrupt(
@@ -219,7 +219,7 @@ def _check_reach(root: SettledRoot, span: OffsetSpan, segments: Sequence[Segment
             topic=span.topic,
             partition=span.partition,
             offset=end,
-            hint="`holdfast reconcile DIR --remote --fix` writes manifest objects anew",
+            hint="`holdfast reconcile DIR --remote --fix` rewrites manifest objects",
         )
 
 

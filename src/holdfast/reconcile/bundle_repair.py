@@ -93,7 +93,7 @@ def _slot(rewritten: RewrittenFiles, lost: LongFile) -> int:
 def _swapped_in(
     objects: StoreObjects, lost: LongFile, number: int, output: RewrittenFile, path: Path, nonce: str
 ) -> str | None:
-    """Announce, upload, swap in; None where somebody else was faster."""
+    """Announce, upload, swap in; None where another process was faster."""
     segment, now_us, claim = output.segment, objects.journal.clock.now_us(), objects.claim()
     log, topic, partition = segment.log, segment.topic, segment.partition
     intent = IntentDocument(

@@ -80,7 +80,7 @@ class Classification(msgspec.Struct, frozen=True):
     checked_files: int = 0
     """Files that were judged; those in flight are not among them."""
     in_flight: int = 0
-    """Rows above the mark, and files that somebody is still writing or removing."""
+    """Rows above the mark, and files that are still being written or removed."""
     bytes_expected: int = 0
     """Bytes of the live segments by the manifest …"""
     bytes_actual: int = 0
@@ -257,11 +257,11 @@ class _Page:
         self._checked_files += 1
         unfinished = number is not None and finished is None
         if unfinished:
-            detail = "an unfinished file that nobody is writing"
+            detail = "an unfinished file that no process is writing"
         elif number is None:
             detail = "not a name of holdfast"
         elif self._is_above(number):
-            detail = "a finished file above the mark that nobody is sealing"
+            detail = "a finished file above the mark that no process is sealing"
         else:
             detail = "the manifest names another file for this number, or none"
         self._add("untracked", number, detail, name=name, actual=size, garbage=unfinished)

@@ -104,7 +104,7 @@ class LocalSide:
         return parts[2] in {str(partition.number) for partition in known}
 
     def has_rewrites(self, partition: Partition) -> bool:
-        """Whether somebody compacted the log's own files, or is about to."""
+        """Whether the log's own files were compacted, or are about to be."""
         place = (partition.topic, partition.number)
         folders = (layout.rewrites_folder(*place), layout.intents_folder(*place))
         return any((self._root / folder).is_dir() for folder in folders)

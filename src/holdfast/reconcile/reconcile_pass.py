@@ -52,7 +52,7 @@ class Segments(Protocol):
         """The files by number, and those whose names have none."""
 
     def in_flight(self) -> set[int]:
-        """Numbers above the mark that somebody vouches for; asked after listing."""
+        """Numbers above the mark that are vouched for; asked after listing."""
 
     def rows(self, start: int, stop: int) -> Sequence[SegmentRow]:
         """Rows of the manifest."""
@@ -103,7 +103,7 @@ class Reconciler:
         self.side = side
         self.unit_segments = settings.unit_segments
         self.clock = clock
-        self.fixing = Lock()  # never waited for, so whoever is interrupted while it is held is told that a pass repairs
+        self.fixing = Lock()  # never waited for: a caller that is interrupted meanwhile learns that a pass repairs
         """Held by the pass that repairs."""
         self._lock = RLock()
         self._unfinished: dict[tuple[bool, bool], ReconcilePass] = {}

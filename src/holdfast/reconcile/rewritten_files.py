@@ -65,7 +65,7 @@ class RewrittenFiles:
                 break
             sound.append(read)
         self._apply(sound)
-        # Also of those whose number somebody else took: the loser removes its files first, and then its intent.
+        # Also of those whose number another process took: the loser removes its files first, and then its intent.
         self._runs = [run for intent in intents for run in intent.runs]
         return self
 
@@ -112,7 +112,7 @@ class RewrittenFiles:
         return self._in_effect(file.name)
 
     def is_awaited(self, number: int) -> bool:
-        """Whether somebody says that a file with this number is on its way."""
+        """Whether a file with this number is announced."""
         return any(start <= number < stop for start, stop in self._runs)
 
     def _in_effect(self, name: str) -> bool:

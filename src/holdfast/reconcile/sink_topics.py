@@ -52,7 +52,7 @@ class SinkTopics:
             return isinstance(newest_topic(self._store, self._log, name), SinkTopicDocument)
         except Corrupt as damage:
             if sink_batches.newest_number(self._store, name) < 0:
-                return False  # whose it is cannot be told
+                return False  # its owner is unknown
             self._find_damage(damage, topic=name)
             return True
 

@@ -217,7 +217,7 @@ class StoreObjects:
         return claim
 
     def _check_fence(self) -> None:
-        """Raise Closed when somebody else has claimed the store, StoreForgot when it does not know us any more."""
+        """Raise Closed when another owner has claimed the store, StoreForgot when it does not know us any more."""
         epoch = self._epoch()
         if not epoch or self.store.head(layout.epoch_key(epoch + 1)) is not None:
             raise Closed(

@@ -182,7 +182,7 @@ class TailCheck:
             elif info.key in kept:
                 self._note_evidence(info.key)
             elif _is_overtaken(batch, adopted):
-                detail = "a commit batch of an owner that was overtaken; nobody adopted it"
+                detail = "a commit batch of an overtaken owner; it was not adopted"
                 self._remove_or_find(info, "untracked", detail)
             else:
                 self._objects.count("in_flight")

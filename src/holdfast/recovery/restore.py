@@ -484,7 +484,7 @@ class _Restore:
         if seen.lost:
             logger.warning(
                 "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
-                " seq %d on; %d batches with %d records behind them are left out and stay on the store",
+                " seq %d on; %d batches with %d records after them are left out and stay on the store",
                 seen.lost,
                 walked.reach + 1,
                 len(beyond),

@@ -118,9 +118,7 @@ def not_proved(
     if lost := sum(row.rows for row in rows if row.state == LOST):
         told.append(f"{lost} records were lost when the log was rebuilt, before it was shipped")
     if unread:
-        told.append(
-            f"{unread} commit batches behind a hole cannot be read: what they say was acknowledged is not known"
-        )
+        told.append(f"{unread} commit batches after a hole cannot be read: what they say was acknowledged is unknown")
     if damaged:
         told.append(f"{damaged} damaged objects were left out, because the loss was accepted")
     return tuple(told)
@@ -133,7 +131,7 @@ def _beyond(seen: RootContents) -> Iterable[str]:
         yield "there is no frontier: newest manifest objects that are missing cannot be noticed"
     for (topic, partition), files in sorted(seen.files_beyond.items()):
         yield (
-            f"{files} segment files lie behind the newest manifest object topic={topic} partition={partition}:"
+            f"{files} segment files are after the newest manifest object topic={topic} partition={partition}:"
             " they were on their way, or their manifest objects are lost"
         )
 

@@ -64,7 +64,7 @@ def stands(store: Store, segment: SegmentDocument) -> bool:
         return False
     if data != documents.encode(segment):
         raise Corrupt(
-            "another manifest object stands where that of a sink's batch belongs",
+            "another manifest object is where that of a sink's batch belongs",
             path=key,
             topic=segment.topic,
             partition=segment.partition,

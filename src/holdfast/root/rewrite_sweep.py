@@ -28,9 +28,9 @@ from holdfast.store import layout
 from holdfast.store.port import AlreadyExists, Body, ObjectInfo, Store
 
 STALE_US = 24 * 3600 * 1_000_000
-"""An intent that is open for so long was left by somebody who died."""
+"""An intent that is open for so long was left by a process that died."""
 NOBODY = "0" * 16
-"""The nonce of a rewrite without files: nobody's, or whoever wakes up would take it for the own."""
+"""The nonce of a rewrite without files: nobody's, or a process that wakes up would take it for its own."""
 _AT_ONCE = 500
 
 logger = logging.getLogger("holdfast")
@@ -168,7 +168,7 @@ def _intents(store: Store, log: str, topic: str, partition: int) -> list[IntentD
 def _closed_stale(
     store: Store, place: tuple[str, str, int], intents: Sequence[IntentDocument], number: int, now_us: int
 ) -> list[RewriteDocument]:
-    """Take the next number, if somebody who must be dead announced it and did not write it."""
+    """Take the next number, if a process that must be dead announced it and did not write it."""
     stale = [one for one in intents if one.number == number and one.begun_us + STALE_US <= now_us]
     if not stale:
         return []
@@ -178,7 +178,7 @@ def _closed_stale(
     )
     try:
         store.create(layout.rewrite_key(topic, partition, number), Body.of(documents.encode(closing)))
-    except AlreadyExists:  # it was written after all, or somebody else has closed it
+    except AlreadyExists:  # it was written after all, or another process has closed it
         return []
     logger.info("closed an intent of %s that was left behind", stale[0].host, extra={"action": "intent_closed"})
     return [closing]

@@ -150,7 +150,7 @@ def replaced(segments: Sequence[SegmentDocument], rewrites: Sequence[RewriteDocu
 
 
 def was_replaced(segment: Segment, rewrites: Sequence[RewriteDocument]) -> bool:
-    """Whether another file has taken the place of this one, which was in effect when somebody planned a read."""
+    """Whether another file has taken the place of this one, which was in effect when a read was planned."""
     number, sha256 = segment.head.number, segment.facts.sha256.hex()
     outputs = (output for rewrite in reversed(rewrites) for output in rewrite.outputs)
     newest = next((output for output in outputs if output.segment.number <= number < output.upto), None)

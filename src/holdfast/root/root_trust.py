@@ -20,10 +20,10 @@ from holdfast.store.port import Body
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}\Z")
 _FORGED = (
-    "somebody without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --deep --fix puts the"
+    "a writer without this log's key wrote it, or it was damaged: holdfast reconcile DIR --remote --deep --fix puts the"
     " true one back; what no log wrote can be removed by hand"
 )
-_ROTATED = "if keys were rotated, keep the older ones in the keyring; else somebody without the key wrote this object"
+_ROTATED = "if keys were rotated, keep the older ones in the keyring; else a writer without the key wrote this object"
 
 
 class RootTrust:
@@ -121,7 +121,7 @@ class RootTrust:
         except UnknownKey:
             raise Invalid(
                 f"the keyring has no key {signature.key_id!r}, which signed this root",
-                hint="add the older key behind the current one in the keyring",
+                hint="add the older key after the current one in the keyring",
             ) from None
         raise Invalid(
             f"key {signature.key_id!r} did not sign this root: the keyring is another log's, or log.json was forged",

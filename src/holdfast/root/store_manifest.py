@@ -52,7 +52,7 @@ class StoreManifest(NamedTuple):
     expired: ExpiredDocument | None
     """What is retired; None when nothing is."""
     rewrites: tuple[RewriteDocument, ...] = ()
-    """What compaction has put in the place of segments, where somebody has asked for it."""
+    """What compaction has put in the place of segments, where that was requested."""
 
     @property
     def segments(self) -> list[SegmentDocument]:

@@ -91,7 +91,7 @@ class Alarm:
             return
         self._state, self._is_told = None, False
         self._causes.clear()
-        # The next alarm is a new one and told at once, unless this one was told within the last minute.
+        # The next alarm is a new one and logged at once, unless this one was logged within the last minute.
         self._pause, self._due_at = _MINUTE, self._told_at + _MINUTE
         if is_told:
             logger.info(

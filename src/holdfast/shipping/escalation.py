@@ -37,7 +37,7 @@ class Escalation:
         self._stuck: set[str] = set()
         """Objects that ran out of attempts."""
         self._refused: dict[str, str] = {}
-        """Topics that cannot be shipped, and why: somebody has to do something, and the others go on."""
+        """Topics that cannot be shipped, and why: intervention is needed, and the others continue."""
         self._alarm = Alarm()
         self._note = note
         """Called when an alarm is raised, for a new cause, or cleared."""
@@ -49,19 +49,19 @@ class Escalation:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the store takes something not: a topic that it has from somebody else is not the store's fault."""
+        """Whether the store takes something not: a topic that it has from another writer is not the store's fault."""
         return bool(self._stuck)
 
     def exhausted(self, now: float, key: str, cause: Cause, message: str) -> None:
         """An object ran out of attempts, once more."""
         is_first = not self._stuck
         self._stuck.add(key)
-        # Refused before the alarm is seen, taken again before it is gone: whoever sees it may rely on it.
+        # Refused before the alarm is seen, taken again before it is gone: its observers may rely on it.
         if self._policy == "fail-appends" and is_first:
             self._hold(
                 Unavailable(
                     f"appends are refused while the store cannot be reached: {message}",
-                    hint="they go on when the store answers; set shipping.escalation to 'keep-trying' to go on without",
+                    hint="they continue when the store answers; or set shipping.escalation to 'keep-trying'",
                 )
             )
         before = self._alarm.state

@@ -110,7 +110,7 @@ class ShippingSession:
         await self._until_work()
         if self._calls.stop.is_set() and not self._has_work():
             return
-        await self._earlier.inherited(self.fence)  # before the claim: whoever was rolled back overtakes nobody
+        await self._earlier.inherited(self.fence)  # before the claim: a log that was rolled back overtakes nobody
         gaps = await self._refill.find(thorough=self._calls.is_suspicious)
         self._refill.require_no_loss(gaps)
         self._calls.is_suspicious = False
@@ -127,7 +127,7 @@ class ShippingSession:
             self._refill.require_no_loss(gaps)
         fallen = 0
         if self.fence.is_forgotten:
-            # Before the claim, or whoever is killed in between would take what it finds there for its own.
+            # Before the claim, or a process that is killed in between would take what it finds there for its own.
             marks = ShippedMarks(self._journal)
             fallen = self._fall(marks, _NOTHING, gaps)
             await marks.noted()
@@ -148,7 +148,7 @@ class ShippingSession:
     async def _find_all(self) -> list[PartitionGaps]:
         try:
             return await self._refill.find(thorough=True, strict=True, anew=self.fence.is_forgotten)
-        except Corrupt as damage:  # not the end of shipping: somebody has to look, and can try again
+        except Corrupt as damage:  # not the end of shipping: this needs a person, who can try again
             raise StoreForgot(damage.message, hint=damage.hint) from damage
 
     # -- something to ship --------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class ShippingSession:
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
         frontier = self.frontier = FrontierLane(journal, self._store, self._requests, put, fence, marks, self._counters)
         await self._refill.refill(gaps)
-        # Where the claims are lost, somebody else may have written what is there: all of the tail is sent again.
+        # Where the claims are lost, another writer may have written what exists: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
         shipped = inherited.frontier if fence.is_forgotten else marks.shipped_seq
         records = self._fall(marks, inherited, gaps)

@@ -177,7 +177,7 @@ def root_trust(journal: Journal) -> RootTrust:
 
 
 def shipped_partitions(journal: Journal) -> list[Partition]:
-    """The partitions that go to the store: all but those of topics that somebody else writes there."""
+    """The partitions that go to the store: all but those of topics that another writer writes there."""
     return [partition for partition in list(journal.partitions.values()) if partition.refusal is None]
 
 

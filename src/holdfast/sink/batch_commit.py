@@ -191,5 +191,5 @@ class BatchCommit:
     def _apply(self, document: SinkBatchDocument) -> None:
         try:
             apply(self._root.store, document)
-        except HoldfastError as error:  # the batch is part of the topic: whoever comes next does the rest
+        except HoldfastError as error:  # the batch is part of the topic: the next one does the rest
             logger.warning("manifest objects are late: %s", error.message, extra={"action": "apply_late"})

@@ -142,7 +142,7 @@ class SinkRetention:
         try:
             self._store.create(layout.expired_key(topic, partition, upto), Body.of(documents.encode(document)))
         except AlreadyExists:
-            pass  # somebody else has retired the same
+            pass  # another process has retired the same
 
     def _removable(self, place: tuple[str, int], segments: Sequence[SegmentDocument], leased: int | None) -> set[str]:
         upto = min(removable_below(self._store, *place, self._clock.now_us(), self._grace, leased), len(segments))

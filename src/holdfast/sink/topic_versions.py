@@ -24,7 +24,7 @@ _TRIES = 100
 
 
 class _Taken(Exception):
-    """Somebody else made this version."""
+    """Another writer made this version."""
 
 
 def read_topic(root: SinkRoot, topic: str) -> SinkTopicDocument | None:
@@ -97,13 +97,13 @@ def _check_kind(document: SinkTopicDocument, schema: TopicSchema | None) -> None
 
 
 def _check_growth(current: TopicSchema, schema: TopicSchema) -> None:
-    """The schema was right when the write began: if it is not any more, somebody else has changed the topic."""
+    """The schema was right when the write began: if it is not any more, another writer has changed the topic."""
     try:
         evolve(current, schema)
     except Invalid as error:
         raise Unavailable(
             f"another writer has changed the columns of this topic meanwhile: {error.message}",
-            hint="write again: what fits now is found out anew",
+            hint="write again: the columns are then checked again",
         ) from None
 
 

@@ -67,7 +67,7 @@ def write_task(
     root = open_root(target, clock)
     newest = _newest(root, target.topic)
     if is_marked(newest, mark):
-        for _ in batches:  # whoever sends them expects that they are taken
+        for _ in batches:  # their sender expects that they are taken
             pass
         return WrittenTask(partition=task)
     with TaskFiles(root, target, columns, task, end_of(newest, task), clock, directory=directory) as files:

@@ -48,7 +48,7 @@ def translate(error: Exception, key: str, *, creating: bool = False) -> Exceptio
     """The error to raise for one of obstore's, about one object."""
     answer = _read(str(error))
     if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
-        # To what was no creation it says nothing: somebody is at work there, or the answer was not meant for us.
+        # To what was no creation it says nothing: work is going on there, or the answer was not meant for us.
         conflict = not creating or (answer.status == 409 and answer.code != "BlobAlreadyExists")
         return (
             StoreUnavailable(f"another write is under way key={key}", cause="conflict")

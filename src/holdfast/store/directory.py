@@ -89,7 +89,7 @@ class DirectoryStore:
             except FileExistsError:
                 raise AlreadyExists(key) from None
             except FileNotFoundError:
-                self._made.discard(target.parent)  # somebody removed the folder; the next attempt makes it again
+                self._made.discard(target.parent)  # the folder was removed; the next attempt makes it again
                 raise
             finally:
                 disk.discard(temporary)

@@ -292,7 +292,7 @@ def intents_folder(topic: str, partition: int) -> str:
 
 
 def intent_key(topic: str, partition: int, number: int, nonce: str) -> str:
-    """Says that somebody is about to write a rewrite; several may want the same number."""
+    """Says that a rewrite is about to be written; several may want the same number."""
     return f"{intents_folder(topic, partition)}{number:020d}-{nonce}.json"
 
 

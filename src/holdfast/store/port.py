@@ -64,7 +64,7 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreRefused(Invalid):
-    """The store will not do it until somebody changes something: credentials, bucket, address, clock."""
+    """The store will not do it until something is changed: credentials, bucket, address, clock."""
 
     def __init__(self, message: str, *, cause: Cause = "other", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -29,7 +29,7 @@ logger = logging.getLogger("holdfast.tables")
 
 
 class _Moved(Exception):
-    """What was listed a moment ago is gone: somebody cleans; look again."""
+    """What was listed a moment ago is gone: a cleaning may run; look again."""
 
 
 class LogReading:
@@ -146,7 +146,7 @@ class LogReading:
     def _foreign(self, version: int) -> ForeignCommit:
         return ForeignCommit(
             f"another writer wrote to a table of a pipeline table={self._name} version={version}",
-            hint="only its pipeline may write to it: remove this commit and those behind it "
+            hint="only its pipeline may write to it: remove this commit and those after it "
             f"({self.log.commit_key(version)} …), or the table's folder, and run again",
         )
 

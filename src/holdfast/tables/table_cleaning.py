@@ -72,7 +72,7 @@ class TableCleaner:
             try:
                 return self._cleaned(keep_ms)
             except NotFound:
-                continue  # somebody else cleans, too, and faster
+                continue  # another process cleans, too, and faster
         return CleanReport(table=self._table)
 
     def _cleaned(self, keep_ms: int) -> CleanReport:
@@ -157,7 +157,7 @@ class TableCleaner:
         try:
             base = self._reading.replay(since).checkpoint
         except NotFound:
-            return 0  # somebody else removed them already
+            return 0  # another process removed them already
         listing = self._reading.log.listing()
         keys = [info.key for info in listing.commits if version_of(info) < base]
         keys += [self._reading.log.checkpoint_key(version) for version in listing.checkpoints if version < base]

@@ -144,7 +144,7 @@ class TableLog:
     # -- committing ---------------------------------------------------------------------------------------------
 
     def commit(self, before: TableSnapshot, change: TableChange) -> TableSnapshot | None:
-        """Make a change visible, behind what `before` is; None where somebody else committed first.
+        """Make a change visible, behind what `before` is; None where another writer committed first.
 
         Raises Invalid before anything is written. After StoreUnavailable the outcome is unknown: the next snapshot
         tells, by its run, and until then the files of this change must stay.
@@ -200,7 +200,7 @@ class TableLog:
         if run.table != self._name or run.run != expected:
             raise Invalid(
                 f"this is not the table's next run table={self._name} given={run.table}/{run.run} expected={expected}",
-                hint="take a new snapshot, and go on from its run",
+                hint="take a new snapshot, and continue from its run",
             )
         if before.run is not None and before.run.pipeline != run.pipeline:
             raise Invalid(
@@ -259,7 +259,7 @@ class TableLog:
             except NotFound:
                 return False
             except (Invalid, Corrupt):
-                return True  # which whoever comes next will find
+                return True  # which the next one will find
             if commit is not None:
                 return commit.info.previous == after.check
         return True

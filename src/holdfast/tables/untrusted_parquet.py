@@ -33,7 +33,7 @@ _STEP_BYTES = 32 * 2**20
 _FOOTER_BYTES_MAX = 16 * 2**20
 _GROUPS_MAX = 100_000
 _TAIL_BYTES = 64 * 2**10
-HINT = "somebody else wrote or damaged it; restore the object from a copy, or compute the table anew"
+HINT = "another writer wrote or damaged it; restore the object from a copy, or recompute the table"
 
 Fetch = Callable[[int, int], bytes]
 """So many bytes from a place of the file."""

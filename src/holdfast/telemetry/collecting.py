@@ -71,7 +71,7 @@ def _points(owner: object) -> list[MetricPoint]:
         tell = _watched.get(owner)
     try:
         return [] if tell is None else list(tell(owner))
-    except HoldfastError:  # it was closed just now, or its database cannot be read: the others are told all the same
+    except HoldfastError:  # it was closed just now, or its database cannot be read: the others are still reported
         return []
 
 

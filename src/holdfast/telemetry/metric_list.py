@@ -60,7 +60,7 @@ STATUS = Attribute("holdfast.status", "the status of executions", STATUSES)
 
 
 class LogSample(NamedTuple):
-    """One handle of a log at the moment when somebody collects."""
+    """One handle of a log at the moment of collection."""
 
     log_id: str
     role: str
@@ -323,7 +323,7 @@ SECTIONS = (
         _gauge("holdfast.tables.problems", "{table}", "Tables that are not up to date.",
                lambda tables: len(tables.problems)),
     )),
-    MetricSection("Sharing", lambda seen: None, (  # told by the host of a shared log: see `shared`
+    MetricSection("Sharing", lambda seen: None, (  # reported by the host of a shared log: see `shared`
         _gauge("holdfast.share.clients", "{client}", "Clients that use the log through its owner now.",
                lambda sharing: sharing),
         _gauge("holdfast.share.sessions", "{session}", "Producer sessions that the log remembers.",

@@ -74,7 +74,7 @@ _lock = RLock()
 
 
 def is_loaded() -> bool:
-    """Whether the program has loaded OpenTelemetry's metrics; whoever sets up a provider has."""
+    """Whether the program has loaded OpenTelemetry's metrics; setting up a provider does that."""
     return sys.modules.get("opentelemetry.metrics") is not None
 
 

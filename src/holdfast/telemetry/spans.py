@@ -102,7 +102,7 @@ def is_installed() -> bool:
 
 
 def is_loaded() -> bool:
-    """Whether the program has loaded it: whoever sets up a provider has."""
+    """Whether the program has loaded it: setting up a provider does that."""
     return sys.modules.get("opentelemetry.trace") is not None
 
 
@@ -117,7 +117,7 @@ def tracer() -> Tracer | None:
 
 @contextmanager
 def span(name: str, attributes: Attributes) -> Iterator[SpanRecorder]:
-    """A span around a block, where somebody listens."""
+    """A span around a block, where tracing is set up."""
     found = tracer() if is_loaded() else None
     if found is None:
         yield _NOTHING

@@ -12,7 +12,7 @@ _SERIES_MAX = 100_000
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True):
-    """What is told."""
+    """What is reported."""
 
     append_spans: Literal["parent", "always", "off"] = "parent"
     """Appends that get a span where OpenTelemetry is set up: those of callers that are in a recorded one; all; none."""

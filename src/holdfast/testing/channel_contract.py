@@ -370,7 +370,7 @@ class PersistenceContract:
         self.expect(persistence, ChannelData(sample_meta(5), some("b", "m2", "m3", "m4", "m5")))
 
     def test_after_a_failed_commit_nothing_is_kept_that_depends_on_it(self, persistence: Persistence) -> None:
-        """A backend that answers later refuses what comes behind, until somebody says everything again."""
+        """A backend that answers later refuses what comes behind, until everything is repeated."""
         self.commit(persistence, sample_meta(1), HistoryUpdate(some("a")))
         commits: list[Commit | None] = []
         with self._failing(persistence):

@@ -159,7 +159,7 @@ def runs_between(source: TableSource, before: Reads, after: Reads) -> tuple[int,
 
 
 def together(planned: PlannedTable, steps: Sequence[BackfillStep], joined: Mapping[str, int]) -> list[BackfillStep]:
-    """The same steps, with those as one that read rows of a table which are not told apart by its runs any more.
+    """The same steps, with those as one that read rows of a table whose runs are not distinguished any more.
 
     `joined` tells up to which run of each table that is so. What one of these steps read cannot be said without the
     others.

@@ -155,7 +155,7 @@ class Inputs:
             if before is not None:
                 raise Invalid(
                     f"a table that was read is gone input={source.name}",
-                    hint="put it back, or build the tables that read it anew, under other names",
+                    hint="put it back, or rebuild the tables that read it, under other names",
                 )
             raise NotYet(f"waiting for table {source.name!r}: it has no rows yet")
         _require(source, before, snapshot.table_id)
@@ -238,7 +238,7 @@ def joined_upto(snapshot: TableSnapshot) -> int:
 
 
 def _require_apart(source: TableSource, since: int, snapshot: TableSnapshot) -> None:
-    """Refuse to go on within runs whose rows are told apart no longer."""
+    """Refuse to continue within runs whose rows are no longer distinguished."""
     joined = joined_upto(snapshot)
     if 0 < since < joined:
         raise Invalid(

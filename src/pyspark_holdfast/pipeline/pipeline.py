@@ -296,7 +296,7 @@ class Pipeline:
                 )
 
     def _keep(self, report: RunReport) -> None:
-        """Write the report down; that nothing was new now and then, and not each time that somebody looks."""
+        """Write the report down; that nothing was new now and then, and not at each view."""
         is_idle, now = all(table.outcome == "unchanged" for table in report.tables), self._clock.monotonic()
         if self.reports is None or (is_idle and now - self._kept_at < _IDLE_KEPT_EACH):
             return

@@ -36,7 +36,7 @@ _KEEPS_RIGHT = {"Inner", "Cross", "RightOuter"}
 
 _WINDOWED = "kind=windowed(…) adds up by time and group"
 _KEYED = "kind=keyed(…, order_by=…) keeps the latest row of each key"
-_SNAPSHOT = "kind=snapshot() computes all anew in each run"
+_SNAPSHOT = "kind=snapshot() recomputes everything in each run"
 _SEVERAL = {
     "Aggregate": ("groupBy and aggregates", f"{_WINDOWED}; {_SNAPSHOT}"),
     "Distinct": ("distinct", f"{_KEYED}; {_SNAPSHOT}"),
@@ -57,7 +57,7 @@ _SEVERAL = {
     "FlatMapCoGroupsInArrow": ("cogroup", _SNAPSHOT),
 }  # fmt: skip
 """What authors call the operators that look at several rows, and what to take instead."""
-_CONSTANTS = "spark.createDataFrame(a pyarrow.Table) and spark.sql('VALUES …') can be looked at"
+_CONSTANTS = "spark.createDataFrame(a pyarrow.Table) and spark.sql('VALUES …') can be examined"
 
 
 class _NotSingle(Exception):
@@ -128,7 +128,7 @@ class _Plan:
         if kind == "CTERelationRef":
             return self._is_new(self._shared[node.cteId()])
         if kind in ("LogicalRDD", "ExternalRDD") and not _is_constant(node.rdd()):
-            raise _NotSingle("an RDD or a checkpoint, whose origin cannot be looked at", _CONSTANTS)
+            raise _NotSingle("an RDD or a checkpoint, whose origin cannot be examined", _CONSTANTS)
         if kind == "Generate" and "UDTF" in _kind(node.generator()):
             # It may keep what it has seen, and say so at its end.
             raise _NotSingle("a table function in Python, which sees many rows", _SNAPSHOT)
@@ -144,7 +144,7 @@ class _Plan:
     def _is_new_input(self, node: Any, number: int) -> bool:
         if set(node.schema().fieldNames()) - self._columns.get(number, set()):
             # Compaction puts the same rows into other files.
-            raise _NotSingle("the column _metadata, which tells of files", "take columns of the record")
+            raise _NotSingle("the column _metadata, which describes files", "take columns of the record")
         return bool(node.alias().startswith(_NEW))
 
 

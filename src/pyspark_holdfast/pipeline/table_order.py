@@ -136,7 +136,7 @@ def _check(planned: PlannedTable, by_name: Mapping[str, Table]) -> None:
     for source in planned.new:
         if source.kind == "table" and not isinstance(by_name[source.name].kind, Append):
             raise Invalid(
-                f"rows of table {source.name!r} change, so there are no new ones to go on with table={planned.name}",
+                f"rows of table {source.name!r} change, so there are no new ones to continue with table={planned.name}",
                 hint=f'read all of them: inputs=whole("{source.name}")',
             )
     kind = planned.table.kind

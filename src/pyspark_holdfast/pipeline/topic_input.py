@@ -145,7 +145,7 @@ class RootTopics:
                 raise Invalid(
                     f"the table has read more than the root has topic={name} partition={part} read={begin}"
                     f" settled={ends.get(part, 0)}",
-                    hint="the root has lost records or was restored from an older copy; build the table anew elsewhere",
+                    hint="the root has lost records or was restored from an older copy; rebuild the table elsewhere",
                 )
         return ends
 

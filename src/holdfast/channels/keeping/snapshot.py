@@ -43,12 +43,12 @@ class RepairRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class RepairResponse(msgspec.Struct, frozen=True, gc=False):
-    """A message that somebody misses and we shall send again, unless somebody else does."""
+    """A message that a participant misses and we shall send again, unless another participant does."""
 
     entry: HistoryEntry
     due_ms: int
     data: bytes = b""
-    """What to send, where it was kept by somebody else; ours is made when it is due, of what history has."""
+    """What to send, where it was kept by another participant; ours is made when it is due, of what history has."""
 
 
 class ChannelMeta(msgspec.Struct, frozen=True, gc=False):

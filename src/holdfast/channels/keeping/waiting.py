@@ -19,7 +19,7 @@ async def kept_async(channel: Channel, flight: Flight) -> None:
             await flight.commit  # which has its own time-out
         except HoldfastError:
             pass  # noticed by the channel
-        if not flight.settled:  # else whoever went with this commit has settled it
+        if not flight.settled:  # else the follower of this commit has settled it
             channel.settle(flight)
     flight.settled = True
     channel.tell()
@@ -39,6 +39,6 @@ def await_kept(channel: Channel, flight: Flight, timeout_s: float) -> None:
 
 
 def warn_on_loop(stacklevel: int) -> None:
-    """Whoever waits on an event loop keeps all others there waiting."""
+    """A blocking wait on an event loop blocks everything else there."""
     if in_coroutine():
         warnings.warn("this blocks the event loop; use the operation's _async form", RuntimeWarning, stacklevel)

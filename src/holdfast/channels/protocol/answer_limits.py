@@ -53,7 +53,7 @@ class AnswerLimits:
         if self.clock_refused_in_a_row in _WARNED_AT:
             logger.warning(
                 "%d messages in a row were refused, for their time is more than channels.lamport_jump_max_ms ahead of "
-                "this machine's clock: set the clock, if it is behind; on a busy nim channel with other "
+                "this machine's clock: set the clock, if it is slow; on a busy nim channel with other "
                 "implementations, raise the setting channel=%s",
                 self.clock_refused_in_a_row,
                 channel_id,
@@ -98,7 +98,7 @@ class AnswerLimits:
     # -- asking -------------------------------------------------------------------------------------------
 
     def may_postpone(self, message_id: str) -> bool:
-        """Whether a request of ours may wait anew because somebody else asks for the same."""
+        """Whether a request of ours may wait anew because another participant asks for the same."""
         times = self._postponed.get(message_id, 0)
         self._postponed[message_id] = times + 1
         return times < _POSTPONED_MAX

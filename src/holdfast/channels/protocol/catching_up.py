@@ -37,19 +37,19 @@ AGAIN_MS = 5_000
 HELP_PAUSE_MS = 1_000
 """We help no more often than this."""
 STRIDE = 256
-"""So far apart we look for what somebody has; its filter may hold no more than that."""
+"""So far apart we look for what a participant has; its filter may hold no more than that."""
 NAMED_MAX = 4 * BULK
 """So many names of those who helped us are remembered."""
 AHEAD = 64
 """So many of them are asked for beyond what could wait here, at most: as many as came in order the last time."""
 _PROBES = 4
-"""So many ids in a row that somebody has, or lacks, tell on which side of a gap they are."""
+"""So many ids in a row that a participant has, or lacks, tell on which side of a gap they are."""
 _MARGIN = 32
 """Before a gap others may be missing, too: not everybody hears everything in the same order."""
 
 
 class Help(msgspec.Struct, frozen=True):
-    """What to name for somebody who is behind."""
+    """What to name for a participant who is behind."""
 
     entries: tuple[HistoryEntry, ...]
     due_ms: int
@@ -85,7 +85,7 @@ def offer(state: ChannelState, message: SdsMessage, theirs: Filter, now: int) ->
 
 
 def is_behind(state: ChannelState, message: SdsMessage, theirs: Filter) -> bool:
-    """Whether somebody who asks for a message lacks those before it, too."""
+    """Whether a participant who asks for a message lacks those before it, too."""
     ids = state.filter.ids
     until = _first(ids, {entry.message_id for entry in message.repair_request})
     if until is None:  # so long ago that our filter has let it go
@@ -95,7 +95,7 @@ def is_behind(state: ChannelState, message: SdsMessage, theirs: Filter) -> bool:
 
 
 def heard_help(state: ChannelState, message: SdsMessage) -> None:
-    """Somebody names things: if it is what we were about to name, that is done."""
+    """A participant names things: if it is what we were about to name, that is done."""
     if state.help is not None:
         named = {entry.message_id for entry in message.causal_history}
         if sum(entry.message_id in named for entry in state.help.entries) * 2 >= len(state.help.entries):
@@ -162,7 +162,7 @@ def _first(ids: Sequence[str], asked: set[str]) -> int | None:
 
 
 def _lacked(ids: Sequence[str], until: int, theirs: Filter) -> list[str]:
-    """Ids that somebody lacks, from the beginning of a gap that lasts at least up to there."""
+    """Ids that a participant lacks, from the beginning of a gap that lasts at least up to there."""
 
     def has(at: int) -> bool:
         return all(message_id in theirs for message_id in ids[at : at + _PROBES])

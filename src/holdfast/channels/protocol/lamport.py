@@ -61,7 +61,7 @@ def check(channel_id: str, lamport: int, most: LamportBounds) -> None:
 
 
 class AheadOfClock(Invalid):
-    """A message comes from the future, as our clock has it; told apart so that it can be counted apart."""
+    """A message comes from the future, as our clock has it; distinguished so that it can be counted by itself."""
 
 
 def after_hearing(own: int, lamport: int, most: LamportBounds, *, tick: int) -> int:

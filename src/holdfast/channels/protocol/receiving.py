@@ -116,7 +116,7 @@ def _receive_sync(
     now: int,
     effects: StepEffects,
 ) -> None:
-    """What somebody knows: it is no part of the conversation, but says what we lack."""
+    """What a participant knows: it is no part of the conversation, but says what we lack."""
     assert message.lamport is not None
     _hear(state, message.lamport, bounds(state.rules.dialect, state.rules.settings, now))
     heard_help(state, message)

@@ -31,7 +31,7 @@ from holdfast.channels.wire.wire_fields import write_entry
 FEW = 3
 """Who asks for more at once is behind: nobody else does by default."""
 ANSWER_MS = 2_000
-"""Within this time somebody who is behind is answered."""
+"""Within this time a participant who is behind is answered."""
 WANTED_MAX = 200
 """So many are looked for in the log at once."""
 ALWAYS_FIT = 20
@@ -175,7 +175,7 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
 
 
 def _answered_together(state: ChannelState, message: SdsMessage, now: int) -> int:
-    """When somebody who is behind is answered: all at once, so that it comes in the order in which it was asked for.
+    """When a participant that is behind is answered: all at once, so that it comes in the order of the requests.
 
     Who of us is the first to answer depends on the first that was asked for.
     """
@@ -282,7 +282,7 @@ def _answer(state: ChannelState, now: int, effects: StepEffects) -> None:
             continue  # the next time
         response = state.responses.pop(message_id)
         effects.changed = True
-        if not guard.may_answer:  # it has waited for long enough: whoever still lacks it asks again
+        if not guard.may_answer:  # it has waited for long enough: a participant that still lacks it asks again
             guard.withheld += 1
             continue
         known, place = state.history.get(message_id), state.known.get(message_id)
@@ -291,7 +291,7 @@ def _answer(state: ChannelState, now: int, effects: StepEffects) -> None:
         if data:
             guard.answer(message_id, len(data), now)
             effects.events.append(RepairReady(rules.channel_id, message_id, data))
-        elif place is not None and place.at_ms:  # else it has left history meanwhile: somebody else may have it
+        elif place is not None and place.at_ms:  # else it has left history meanwhile: another participant may have it
             effects.wanted.append(KnownMessage(message_id, place.at_ms, place.sender_id))
 
 

@@ -19,7 +19,7 @@ from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 from holdfast.errors import Full, Invalid
 
 BULK_BYTES_MAX = 2**16
-"""What a sync message may ask for, and name, each, when somebody is behind."""
+"""What a sync message may ask for, and name, each, when a participant is behind."""
 _ENVELOPE_BYTES = 4_096
 """What a message has besides its filter and its entries: three ids, at most."""
 _ASKED_MAX = 5
@@ -27,7 +27,7 @@ _ASKED_MAX = 5
 
 
 def send(state: ChannelState, given: Send, now: int, effects: StepEffects) -> None:
-    """Content for everybody: it is ours to send again until somebody has it."""
+    """Content for everybody: it is ours to send again until a participant has it."""
     rules, settings = state.rules, state.rules.settings
     check_content(given.content, settings.content_bytes_max)
     if len(state.outgoing) >= settings.outgoing_max:
@@ -150,7 +150,7 @@ def _went_out(state: ChannelState, message: SdsMessage, now: int) -> None:
         state.guard.asked(message_id)
         if message_id in state.waiting or state.asked[message_id] < _ASKED_MAX:
             ask_later(state, message_id, now)
-        else:  # only a sync message named it; the next one will, if somebody still has it
+        else:  # only a sync message named it; the next one will, if a participant still has it
             del state.requests[message_id]
             state.named.pop(message_id, None)
 

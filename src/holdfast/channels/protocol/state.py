@@ -186,10 +186,10 @@ class ChannelState:
         self.ahead = 16
         """How many of these to ask for beyond what could wait here."""
         self.help: Help | None = None
-        """What to name for somebody who is behind."""
+        """What to name for a participant who is behind."""
         self.helped_ms = 0
         self.answering = False
-        """Somebody who is behind waits for our answers."""
+        """A participant who is behind waits for our answers."""
         self.syncs = 0
         """Sync messages sent since the start: whose turn it is to be named."""
 

@@ -114,7 +114,7 @@ class StepEffects:
         self.sync_due = False
         """There is something to ask for, or to tell, that should not wait for the next sync message."""
         self.wanted: list[KnownMessage] = []
-        """Messages beyond history that somebody asked for: to be found in the log and sent again."""
+        """Messages beyond history that a participant asked for: to be found in the log and sent again."""
 
     def release(self) -> None:
         """Let go of what was handed over to be kept: many steps may wait for their commits, and the collector looks

@@ -115,7 +115,7 @@ class Link:
         """Hand a message to the transport; what it does not take counts as lost."""
         try:
             self._transport(data)
-        except Exception as error:  # a transport is somebody else's code, and the network somebody else's, too
+        except Exception as error:  # a transport is foreign code, and so is the network
             logger.warning(
                 "a message was not taken by its transport bytes=%d: %s: %s",
                 len(data),

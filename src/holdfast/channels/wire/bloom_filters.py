@@ -211,7 +211,7 @@ class RollingBloom:
 
 
 class ReceivedBloom:
-    """A `Filter` that somebody sent."""
+    """A `Filter` that a participant sent."""
 
     __slots__ = ("_bits", "_flavour", "_shape")
 

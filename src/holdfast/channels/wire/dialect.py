@@ -16,7 +16,7 @@ DialectName = Literal["nim", "rfc"]
 
 
 class Filter(Protocol):
-    """A bloom filter that somebody sent."""
+    """A bloom filter that a participant sent."""
 
     def __contains__(self, message_id: str) -> bool: ...
 

@@ -26,7 +26,7 @@ BLOOM_BYTES_MAX = 2**22
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, gc=False):
-    """A message named by another one: as its cause, or as what somebody asks for again."""
+    """A message named by another one: as its cause, or as what a participant asks for again."""
 
     message_id: str
     retrieval_hint: bytes = b""

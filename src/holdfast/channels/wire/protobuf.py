@@ -18,7 +18,7 @@ from holdfast.errors import Invalid
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 UINT64_MAX = 2**64 - 1
-HINT = "drop it: it was damaged on the way, or whoever sent it speaks another wire format"
+HINT = "drop it: it was damaged on the way, or its sender speaks another wire format"
 _TAG_MIN, _TAG_MAX = 8, 2**32 - 1
 _SHORT = tuple(bytes((value,)) for value in range(0x80))
 

@@ -60,7 +60,7 @@ class RootTable(msgspec.Struct, frozen=True):
     lag_records: int
     """Records that are settled and that the table does not show yet."""
     problem: str | None
-    """Why it cannot be brought up to date: somebody else has written to it, or it is damaged."""
+    """Why it cannot be brought up to date: another writer has written to it, or it is damaged."""
 
 
 class RootTopic(msgspec.Struct, frozen=True):
@@ -276,7 +276,7 @@ def show_tables(tables: list[tuple[str, RootTable]]) -> None:
 
 def _words(claim: Claim | None) -> str:
     if claim is None:
-        return "by nobody: a log's own directory, a root that only sinks write to, or nothing was shipped"
+        return "by no log: a log's own directory, a root that only sinks write to, or nothing was shipped"
     return f"epoch {claim.epoch} by process {claim.pid} on {claim.host} at {claim.claimed} ({claim.purpose})"
 
 

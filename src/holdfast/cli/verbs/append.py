@@ -39,7 +39,7 @@ EPILOG = """\b
 Examples:
   holdfast append data orders 'hello' --key c-42
   generate | holdfast append data orders --lines --json
-A payload that begins with a dash goes behind '--'.
+A payload that begins with a dash goes after '--'.
 A line ends with a newline, which is not part of its record.
 A typed topic takes JSON objects, one per line: column names and values."""
 

@@ -92,7 +92,7 @@ class MissingLine(msgspec.Struct, frozen=True):
 
 
 class RepairLine(msgspec.Struct, frozen=True):
-    """A request that is to be sent, or an answer to somebody else's."""
+    """A request that is to be sent, or an answer to another participant's."""
 
     message_id: str
     sender_id: str

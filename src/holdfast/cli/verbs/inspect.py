@@ -33,7 +33,7 @@ _ENTRIES_MAX = 2**32
 _FORMAT = "FORMAT"
 
 EPILOG = """\b
-Checks: ok, BAD, or unchecked (encrypted and no key, or behind other damage).
+Checks: ok, BAD, or unchecked (encrypted and no key, or after other damage).
 Digests and links are checked without a key; stamps and bodies need it when the log is encrypted.
 Example:
   holdfast inspect data --topic orders --entries 5 --records"""

@@ -93,7 +93,7 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 @click.option(
     "--position",
     metavar="TOKEN",
-    help="Go on where an earlier read ended, '-' for the beginning, and print the new position at the end.",
+    help="Continue where an earlier read ended, '-' for the beginning, and print the new position at the end.",
 )
 @click.option("--format", "form", type=click.Choice([TEXT, JSON, ARROW]), help="How to print.  [default: text]")
 @click.option("--raw", is_flag=True, help="Payloads only, byte by byte, each followed by a newline.")

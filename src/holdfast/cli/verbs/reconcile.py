@@ -126,10 +126,7 @@ def _show(report: ReconcileReport) -> None:
                 f"{report.segments} segments, {report.files} files{', every one proved' if report.deep else ''}",
             ),
             ("in flight", report.in_flight),
-            *(
-                [("evidence", f"{report.evidence} commit batches behind a loss that was accepted")]
-                * bool(report.evidence)
-            ),
+            *([("evidence", f"{report.evidence} commit batches after an accepted loss")] * bool(report.evidence)),
             ("bytes", f"{report.bytes_actual} of {report.bytes_expected}"),
             ("repairs", report.fixes_skipped or len(report.repairs)),
             ("findings", len(report.findings)),

@@ -118,7 +118,7 @@ def _show(report: RestoreReport) -> None:
     if report.cut_batches:
         told = "none was acknowledged" if not report.lost_commits else "they stay on the store"
         records = f"{report.cut_records} records"
-        facts.append(("left out", f"{report.cut_batches} commit batches behind a hole with {records}; {told}"))
+        facts.append(("left out", f"{report.cut_batches} commit batches after a hole with {records}; {told}"))
     if report.lost_commits:
         facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
     facts += [

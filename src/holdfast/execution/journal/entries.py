@@ -19,7 +19,7 @@ from holdfast.errors import Corrupt, HoldfastError, UnsupportedEntryKind
 from holdfast.execution.journal.execution_id import ExecutionId
 
 VERSION = 1
-_NEWER = "it was written by a newer holdfast: use that one to go on with this execution"
+_NEWER = "it was written by a newer holdfast: use that one to continue this execution"
 
 Status = Literal["queued", "running", "completed", "failed", "aborted", "canceled"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -54,7 +54,7 @@ class EffectIntent(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2
 
 
 class PromiseCreated(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
-    """Somebody who has the token may settle this promise."""
+    """A holder of the token may settle this promise."""
 
     path: str
     promise: bytes
@@ -72,7 +72,7 @@ class PromiseResolved(msgspec.Struct, frozen=True, array_like=True, gc=False, ta
 
 
 class TimerArmed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=5):
-    """Somebody sleeps until then."""
+    """The program sleeps until then."""
 
     path: str
     timer: bytes
@@ -174,7 +174,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=15):
 
 
 class Administered(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=16):
-    """Somebody interfered: canceled, resumed, forked, rewound."""
+    """An intervention from outside: canceled, resumed, forked, rewound."""
 
     action: str
     detail: str

@@ -179,7 +179,7 @@ class ExecutionStore:
     ) -> UnitTicket:
         """Hand entries, a changed row, or operations that belong to them, over: all in one commit.
 
-        Returns at once. `acked` says that somebody waits for it. `alone` begins a commit unit of its own. `size` are
+        Returns at once. `acked` says that a caller waits for it. `alone` begins a commit unit of its own. `size` are
         the bytes of the operations. Raises Full where there is no room, on an event loop without waiting for it, and
         Invalid for what is too large; nothing was handed over then.
         """

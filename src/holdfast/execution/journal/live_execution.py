@@ -53,7 +53,7 @@ from holdfast.signals import Signal
 NOTE_CHARS_MAX = 500
 
 _FROM_OUTSIDE = (PromiseResolved, SignalSent, Administered)
-"""What others hand over: they are told if it was not stored, whatever the program chose."""
+"""What others hand over: they get an error if it was not stored, whatever the program chose."""
 
 logger = logging.getLogger("holdfast.executions")
 
@@ -97,7 +97,7 @@ class LiveExecution:
         self.is_suspended = False
         """Whether it is to leave off, to be gone on with, rather than to end."""
         self.has_left_off = False
-        """Whether its program was told so: whatever it does then, it did not come to its end."""
+        """Whether its program knows: whatever it does then, it did not come to its end."""
         self.ending: UnitTicket | None = None
         """Of the commit that ended it."""
         self.loss: JournalLoss | None = None
@@ -154,7 +154,7 @@ class LiveExecution:
         if steps - self.journal.folded_steps > most and not is_busy:
             raise Full(
                 f"an execution has up to {most} steps that are not folded execution={self.id}",
-                hint="see executions.steps_max; go on in another execution",
+                hint="see executions.steps_max; continue in another execution",
             )
 
     def _fold(self) -> None:
@@ -208,7 +208,7 @@ class LiveExecution:
         """What `write` does, for entries that nobody in this run will look for; arguments as `ExecutionStore.write`."""
         with once(self._lock):  # each goes with one of those who write at the same time
             pending, self.pending = self.pending, []
-        is_from_outside = parts and isinstance(parts[0], _FROM_OUTSIDE)  # others are told if it was not stored
+        is_from_outside = parts and isinstance(parts[0], _FROM_OUTSIDE)  # others get an error if it was not stored
         loss = None if is_from_outside else self.loss
         try:
             ticket = self.store.write(
@@ -318,7 +318,7 @@ class LiveExecutions:
         self.closed: Closed | None = None
         """Why none is opened any more."""
         self._visited: set[ExecutionId] = set()
-        """Nobody runs them, and somebody outside brings them something right now: opening one waits for that."""
+        """They are not running, and something from outside is being brought to them: opening one waits for that."""
         self._is_free = Condition(store.lock)
         self.changed = Signal()
         """Notified when an execution has ended, or is let go."""
@@ -369,8 +369,8 @@ class LiveExecutions:
     def visit(self, execution: ExecutionId) -> Iterator[LiveExecution]:
         """An execution that is brought something from outside, whether it is being run here or not.
 
-        If it is not, whoever wants to open it waits meanwhile: wait for what you write before you leave. If it is, it
-        may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
+        If it is not, a program that wants to open it waits meanwhile: wait for what you write before you leave. If it
+        is, it may be let go meanwhile. Raises NotFound, and Unavailable if others are at it for long.
         """
         store = self.store
         with once(store.lock):
@@ -401,7 +401,7 @@ class LiveExecutions:
         return execution not in self._opening and execution not in self._visited
 
     def is_held(self, execution: ExecutionId) -> bool:
-        """Whether somebody here runs it, opens it, or changes it by hand."""
+        """Whether it is being run, opened, or changed by hand in this process."""
         with self.store.lock:  # one that is opened leaves the one dictionary for the other
             return execution in self._live or execution in self._opening or execution in self._visited
 
@@ -419,7 +419,7 @@ class LiveExecutions:
 
     def close(self) -> None:
         """Open none any more, and ask those that run to leave off."""
-        with self.store.lock:  # whoever opens one is among them, or is refused
+        with self.store.lock:  # an opener is among them, or is refused
             self.closed, running = Closed("the log is being closed"), self.all()
         for live in running:
             live.suspend(self.closed.message)

@@ -31,7 +31,7 @@ from holdfast.model.record_columns import Columns, Extra
 _ENTRIES_MAX = 20_000
 """Entries that are removed in one commit, about, however few executions they belong to."""
 _AT_A_BOUND = 20
-"""Executions that are removed by somebody who finds a bound reached."""
+"""Executions that are removed when a bound is reached."""
 
 logger = logging.getLogger("holdfast.executions")
 

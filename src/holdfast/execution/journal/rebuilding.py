@@ -87,7 +87,7 @@ def rebuild(journal: Journal, records: Iterable[Record]) -> int:
 def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
     found: dict[ExecutionId, _Found] = {}
     for record in records:
-        if record.kind not in _KINDS:  # a newer version's, or of somebody who took this for a topic of their own
+        if record.kind not in _KINDS:  # a newer version's, or of a program that took this for a topic of its own
             continue
         execution = _execution(record)
         if record.kind == "pruned":

@@ -148,7 +148,7 @@ class AnyContext:
                 path=path,
                 recorded=bytes([marked.version & 255]),
                 asked=bytes([number & 255]),
-                hint="go on with the program that began it",
+                hint="continue with the program that began it",
             )
         return marked.version
 
@@ -166,7 +166,7 @@ class AnyContext:
     # -- what a program may wait for --------------------------------------------------------------------------
 
     def promise(self, name: str, *, returns: Any = Any) -> Promise:
-        """Something that somebody outside will say, by a token: `promise.result()`, or `await promise`.
+        """A value that comes from outside, by a token: `promise.result()`, or `await promise`.
 
             approval = ctx.promise("approval")
             ctx.step("ask", lambda: mail(boss, approval.token()))

@@ -130,7 +130,7 @@ class ExecutionBlock:
     def _leave_off(self, error: BaseException | None) -> None:
         """What makes a program leave off goes no further than its block: only a worker knows what it is."""
         if isinstance(error, Suspension) and self._retry is None:
-            raise Closed(str(error), hint="the execution is as it was: open the log again, and go on with it") from None
+            raise Closed(str(error), hint="the execution is as it was: open the log again, and resume it") from None
 
     async def _opened_async(self) -> LiveExecution:
         """Open it on the loop if nothing of it is stored; else in a thread, which waits for the disk."""

@@ -127,7 +127,7 @@ def _class_at(module: str, name: str) -> type[Exception] | None:
     for part in name.split("."):
         if not isinstance(found, ModuleType | type):
             return None
-        home = type if isinstance(found, type) else ModuleType  # not a class of somebody's own, with its own lookup
+        home = type if isinstance(found, type) else ModuleType  # not a custom class, with its own lookup
         found = home.__getattribute__(found, "__dict__").get(part)
     if not (isinstance(found, type) and Exception in type.__getattribute__(found, "__mro__")):
         return None

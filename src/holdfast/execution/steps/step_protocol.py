@@ -120,7 +120,7 @@ def _resolve(run: ProgramRun, step: StepHandle) -> Protocol:
         return value
     yield WriteEntries((audit,), True)
     raise AmbiguousEffect(
-        f"nobody knows whether this effect happened; it was not run again execution={run.live.id}",
+        f"it is unknown whether this effect happened; it was not run again execution={run.live.id}",
         path=step.path,
         key=step.key,
     )

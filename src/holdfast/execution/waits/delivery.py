@@ -92,7 +92,7 @@ class Delivery:
 class _Written(NamedTuple):
     is_new: bool
     ticket: UnitTicket | None = None
-    """Of what was written: somebody else's may not be durable yet."""
+    """Of what was written: one of another writer may not be durable yet."""
     refusal: Full | None = None
     """No room in the execution: waiting for room in the journal would not help."""
 

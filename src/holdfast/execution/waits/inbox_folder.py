@@ -48,7 +48,7 @@ class InboxFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return f"it cannot be looked at: {error.strerror}"
+            return f"it cannot be read: {error.strerror}"
         if not S_ISDIR(status.st_mode):
             return "it is not a folder"
         if status.st_uid != os.geteuid():

@@ -51,7 +51,7 @@ class Token(NamedTuple):
 
 
 def parse_token(text: object) -> Token:
-    """What somebody says is a token; the error does not repeat it."""
+    """What is passed as a token; the error does not repeat it."""
     if isinstance(text, str) and text.startswith(_PREFIX) and len(text) < 200:
         encoded = text[len(_PREFIX) :]
         try:

@@ -31,7 +31,7 @@ TOKENS_MAX = 100
 
 
 class Promise:
-    """Something that somebody outside will say: `result()` waits for it, and so does `await`.
+    """A value that comes from outside: `result()` waits for it, and so does `await`.
 
     The program passes `token()` to the one that will settle it.
     """

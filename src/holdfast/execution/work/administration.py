@@ -340,8 +340,8 @@ def _kept(entries: Sequence[Entry], before: str | None, *, repeat_guarded: bool)
     guarded = sorted(_guarded(undone))
     if guarded and not repeat_guarded:
         raise Invalid(
-            f"guarded effects behind this step may have happened, and would happen again steps={','.join(guarded)}",
-            hint="cut behind them, or say repeat_guarded=True (--repeat-guarded) if that is what you want",
+            f"guarded effects after this step may have happened, and would happen again steps={','.join(guarded)}",
+            hint="cut after them, or pass repeat_guarded=True (--repeat-guarded) if that is what you want",
         )
     return [*entries[:cut], *(entry for entry in entries[cut:] if _stays(entry, known, promises))]
 

@@ -102,7 +102,7 @@ class Background:
                         exc_info=error,
                     )
             self._wake.wait(self._pause())
-            self._wake.clear()  # before looking whether it is over: whoever stops it says so first
+            self._wake.clear()  # before looking whether it is over: the stopper says so first
 
     def _due(self) -> list[_Duty]:
         """Those whose time has come; their next interval begins now."""

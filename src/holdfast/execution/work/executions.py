@@ -311,7 +311,7 @@ class Executions:
         return self._room().delivery.settle(token, payload, is_error=is_error)
 
     def _payload_max(self) -> int:
-        """The owner says no to what is too large, if that is somebody else."""
+        """Another process, if it is the owner, refuses what is too large."""
         return self._room().settings.payload_bytes_max if self._ask is None else 2**62
 
     # -- schedules --------------------------------------------------------------------------------------------

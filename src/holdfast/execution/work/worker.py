@@ -61,7 +61,7 @@ logger = logging.getLogger("holdfast.execution")
 _IDLE_S = 60.0
 _CONCURRENCY_MAX = 10_000
 _HELD_S = 0.05
-"""How long one is left alone that somebody holds."""
+"""How long one is left alone that is held."""
 _TROUBLE_S = 5.0
 """How long an execution is left alone whose journal could not be written."""
 
@@ -227,14 +227,14 @@ class Worker:
         unknown = {row.kind for row in rows} - self._functions.keys()
         if unknown:
             logger.warning(
-                "executions were left that no function here can go on with kinds=%s",
+                "executions were left that no function here can resume kinds=%s",
                 ", ".join(sorted(unknown)),
                 extra={"action": "worker_unknown_kinds"},
             )
         return sorted((row for row in rows if row.kind in self._functions), key=lambda row: row.created_us)
 
     def _is_left(self, row: ExecutionRow) -> bool:
-        """Whether it has no end and no program; somebody may be changing it by hand."""
+        """Whether it has no end and no program; it may be being changed by hand."""
         return row.status == "running" and self._room.live.get(row.execution) is None
 
     def _take(self) -> bool:
@@ -289,7 +289,7 @@ class Worker:
         except ExecutionHeld:  # somebody runs it, or changes it by hand: then it may be waiting again in a moment
             self._later.append((self._monotonic() + _HELD_S, taken.row))
         except Diverged as error:
-            self._tell(taken, "an execution cannot go on, its program has changed: %s", error.message, logging.ERROR)
+            self._tell(taken, "an execution cannot continue, its program has changed: %s", error.message, logging.ERROR)
             await asyncio.to_thread(self._room.administration.note, taken.row.execution, error.message)
         except Closed as error:
             if self._room.live.closed is None:  # nobody has closed the log: it has failed

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.telemetry.burst import Burst
 
 _NEARLY = 0.8
-"""Of its limit: where somebody should hear of the tail."""
+"""Of its limit: where the tail should be reported."""
 
 logger = logging.getLogger("holdfast.journal")
 

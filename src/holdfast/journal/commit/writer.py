@@ -65,7 +65,7 @@ _NEVER = 2**63
 _LATE_ENTRIES_MAX = 256
 """So many entries may be in files alone: the more, the cheaper the groups, and the longer an open after a crash."""
 _FOLD_S = 1.0
-"""For so long: what the database does not name, it cannot miss where somebody cuts off the end of the files."""
+"""For so long: what the database does not name, it cannot miss when the end of the files is cut off."""
 _FRAME_BYTES, _ITEM_BYTES, _RECORD_BYTES = 2048, 1024, 32
 """More than a frame needs beside payloads: for itself, for each entry with its head, for each record."""
 
@@ -169,7 +169,7 @@ class Writer:
         """Bring groups out of files into the database; a full or locked one gets them later: they are durable."""
         row = self._folded_row()
         try:
-            work(row)  # type: ignore[arg-type]  # whoever folds has something to fold
+            work(row)  # type: ignore[arg-type]  # folding has something to fold
             self._fold_at, self._fold_due = _LATE_ENTRIES_MAX, self._clock.monotonic() + _FOLD_S
             if row is not None:
                 self._state.row = row

@@ -54,7 +54,7 @@ class GroupScan:
         self._began: tuple[int, int, int] | None = None
         self._late = UnfoldedRows()
         self._is_lent = False
-        """Somebody reads what was found so far: it must not change any more."""
+        """A reader uses what was found so far: it must not change any more."""
         self._unsynced: set[int] = set()
         """Files in which something was found since that nobody says is durable."""
         self._durable: int | None = None

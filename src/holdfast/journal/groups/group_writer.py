@@ -132,7 +132,7 @@ class GroupWriter:
         return 0 if self._current is None else self._current.room
 
     def check_owned(self) -> None:
-        """Raise if somebody else has taken the log over, or has removed the file, as all of the directory may be."""
+        """Raise if another process has taken the log over, or has removed the file, as all of the directory may be."""
         if self._current is None:
             return
         if self._current.is_fenced():
@@ -178,7 +178,7 @@ class GroupWriter:
                 self._give_up(error)
                 return False
             raise DiskFailed(f"a file of groups could not be begun: {error}") from error
-        # Whoever takes the log over marks the files that it finds: so this one must be there before that is asked.
+        # The next owner marks the files that it finds: so this one must be there before that is asked.
         self._prove_ownership()
         self._current = self._mine[file.number] = file
         self._files.keep(file)

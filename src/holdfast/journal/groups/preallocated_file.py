@@ -156,7 +156,7 @@ class GroupFile:
         disk.write_at(self._descriptor, [token], SECTOR_BYTES)
 
     def is_fenced(self) -> bool:
-        """Whether somebody else has taken the log over."""
+        """Whether another process has taken the log over."""
         return os.pread(self._descriptor, FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
 
     def is_linked(self) -> bool:

@@ -67,7 +67,7 @@ class CatchUp:
                 self._recover_all()
 
     def _refuse_second(self) -> None:
-        """Refuse whoever was interrupted with what another thread may wait for that takes up something meanwhile."""
+        """Refuse a caller that was interrupted holding what another thread, catching up, may wait for."""
         refuse_second(self._lock)
         self._backend.refuse_second()
 

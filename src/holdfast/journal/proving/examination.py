@@ -112,7 +112,7 @@ class Examination:
             yield mark, self._watermark(mark)
         for space in control.spaces:
             yield space, self._stamped(space, "a space")
-        if not self._is_opening:  # whoever opens the log proves them when it takes them up
+        if not self._is_opening:  # the opener of the log proves them when it takes them in
             yield None, self._sessions()
         yield from self._shipped()
 
@@ -226,7 +226,7 @@ class Examination:
                 stamp, self._bad(f"a watermark belongs to no partition partition_id={mark.partition_id}")
             )
         if not mark.first_offset <= mark.sealed_offset <= self._heads[mark.partition_id].next_offset:
-            return self._verdict(stamp, self._bad("a watermark lies beyond its head", *place, mark.sealed_offset))
+            return self._verdict(stamp, self._bad("a watermark is beyond its head", *place, mark.sealed_offset))
         if not mark.segments or self._is_end(self._tables.segment(mark.partition_id, mark.segments - 1), mark):
             return self._verdict(stamp)
         return self._verdict(stamp, self._bad("the manifest does not end at its watermark", *place, mark.sealed_offset))

@@ -223,7 +223,7 @@ class _Restoring:
                 self._topics.policies[self._names[row.topic_id]] = row
                 self._topics.stamps["policy", row.topic_id] = row.stamp
             case HeadRow() if verdict.end is not None and verdict.end < _OFFSETS_MAX:
-                # Whoever reads on regardless sees all that is there; each entry is still proved.
+                # A reader that continues regardless sees all that exists; each entry is still proved.
                 if (partition := self._topics.by_id.get(row.partition_id)) is not None:
                     partition.durable = max(partition.durable, verdict.end)
             case ShipmentRow() if verdict == GOOD and row.partition_id in self._topics.by_id:

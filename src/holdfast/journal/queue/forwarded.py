@@ -139,8 +139,8 @@ class ForwardedTicket:
     def begin(self, group: Group) -> None:
         """Let a group know of it, before its items are put there; by the queue, with its lock held.
 
-        A signal may strike the main thread anywhere: so `settle` looks whether the records are there. Whoever has more
-        than one item is no main thread.
+        A signal may strike the main thread anywhere: so `settle` checks whether the records are there. A sender of
+        more than one item is not a main thread.
         """
         self.group = group
         group.is_plain = False

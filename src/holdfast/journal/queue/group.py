@@ -350,7 +350,7 @@ class Group:
         self.records_cap = records_cap
         self.bytes_cap = bytes_cap
         self.acked = False
-        """Somebody waits for this group: it starts at once."""
+        """A caller waits for this group: it starts at once."""
         self.done = False
         self.error: HoldfastError | None = None
         """Why nothing of this group was stored, or is known to be."""

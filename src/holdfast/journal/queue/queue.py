@@ -259,7 +259,7 @@ class Queue(QueuedGroups):
                     return sending.refused(admitted)
                 group = admitted
                 if timeout > 0:
-                    known = sending.known()  # … and after: somebody else may have sent it meanwhile
+                    known = sending.known()  # … and after: another thread may have sent it meanwhile
             if known is not None:
                 return known
             forwarded = sending.place(group)

@@ -96,7 +96,7 @@ class QueuedGroups:
             return self._finishing and not (self._closed or self._open.items or self._open.acked)
 
     def put_back(self, taken: Sequence[Group]) -> None:
-        """Only these were taken: a signal struck whoever took another one. It comes again, before all others."""
+        """Only these were taken: a signal struck the taker of another one. It comes again, before all others."""
         with self._lock:
             lost = [one for one in self._taken if one not in taken and one is not self._open and not one.done]
             self._closed.extendleft(reversed([one for one in lost if one not in self._closed]))
@@ -111,12 +111,12 @@ class QueuedGroups:
             self._settle(group)
 
     def _settle(self, group: Group) -> None:
-        if group not in self._taken:  # a signal struck whoever said so before
+        if group not in self._taken:  # a signal struck the thread that said so before
             return
         self._taken.remove(group)
         self._pending_records -= group.records
         self._pending_bytes -= group.bytes
-        self.room.notify()  # whoever it wakes waits for the lock
+        self.room.notify()  # the thread that it wakes waits for the lock
 
     def abandon(self, refusal: HoldfastError) -> list[Group]:
         """Take nothing more and hand over all that waits; used when the writer cannot go on."""

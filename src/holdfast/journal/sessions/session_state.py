@@ -130,7 +130,7 @@ class SessionState:
             return Invalid(
                 f"this was written before, and its receipt is not remembered any more sequence={sequence}"
                 f" last={self.last}",
-                hint=f"go on with sequence={self.last + 1}; journal.session_answers_max says how many are remembered",
+                hint=f"use sequence={self.last + 1}; journal.session_answers_max says how many are remembered",
             )
         return OutcomeUnknown(
             f"a group of a session came again after its answer was forgotten sequence={sequence} floor={self.floor}",

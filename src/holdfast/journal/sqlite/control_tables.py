@@ -152,7 +152,7 @@ class ControlTables:
 
     def stored_log_row(self) -> LogRow | None:
         """The same as the database has it: without groups that are in files alone, and with its stamp."""
-        if not self._is_log_read:  # what is wrong with it is told once
+        if not self._is_log_read:  # what is wrong with it is reported once
             self._stored, self._is_log_read = next(iter(self.rows("log", LogRow, "WHERE id=1")), None), True
         return self._stored
 

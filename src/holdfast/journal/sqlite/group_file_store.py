@@ -347,7 +347,7 @@ class GroupFileStore:
         if any(None in place for place in filed):  # as below
             return []
         bodies = [(self.files.body(*place), seq) for seq, *place in filed]
-        if any(body is None for body, _ in bodies):  # whoever reads it will say so
+        if any(body is None for body, _ in bodies):  # its reader will report it
             return []
         self._backend.run_many("UPDATE entries SET body=?, file=0, position=0, size=0 WHERE seq=?", bodies)
         return [(file, size) for _, file, _, size in filed]

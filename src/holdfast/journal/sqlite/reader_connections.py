@@ -37,7 +37,7 @@ class ReaderConnections:
         self._kept: list[apsw.Connection] = []
         self._lock = RLock()
         self._lent = 0
-        """Connections that somebody reads with at this moment."""
+        """Connections in use at this moment."""
         self._is_suspended = False
         self._closed: Closed | None = None
         self._reopenings = 0

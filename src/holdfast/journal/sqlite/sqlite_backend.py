@@ -171,7 +171,7 @@ class SqliteBackend:
             if not self.connection.get_autocommit():
                 self.connection.execute("ROLLBACK")
         except apsw.Error:
-            pass  # whatever brought us here is what is told
+            pass  # the cause is what is reported
 
     def close_quietly(self) -> None:
         """Close after an error, which is the one to tell."""

@@ -71,7 +71,7 @@ class Partition:
         self.damage: Corrupt | None = None
         """Why nothing can be read here, for those who read a damaged log."""
         self.refusal: HoldfastError | None = None
-        """Why nothing is appended here any more, and nothing shipped: somebody else writes this topic on the store."""
+        """Why nothing is appended here any more, and nothing shipped: another writer writes this topic on the store."""
         self.shipment: ShipmentRow | None = None
         """How far it is on the store; the shipper replaces it. None: no store, what is sealed is settled."""
         self.shipping_state = shipping_state or ShippingState()

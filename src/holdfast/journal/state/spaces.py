@@ -52,7 +52,7 @@ Item = tuple[bytes, int, bytes]
 """Key, number and body."""
 
 _CONTEXT = b"holdfast 1 item|"
-_REMEDY = "put a copy of the log back, or drop the space: whoever keeps it begins it anew"
+_REMEDY = "put a copy of the log back, or drop the space: its keeper starts it over"
 
 
 # -- what may be asked for --------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
     weights: Weights = {}
     with naming(row.name):
         for item in islice(items, row.items + 1):
-            if vault.keyed and not item.key_epoch:  # its weight could be made by anybody
+            if vault.keyed and not item.key_epoch:  # its weight could be forged
                 raise Corrupt("an item of a space is not encrypted", path=str(path), hint=_REMEDY)
             weights[item.key] = item_weight(vault, item)
         if len(weights) != row.items or not digests.same(sum_bytes(sum(weights.values())), row.sum):

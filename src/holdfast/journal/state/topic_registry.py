@@ -118,7 +118,7 @@ class TopicRegistry:
         )
 
     def store_schema(self, backend: Backend, vault: Vault, operation: AddSchema, clock: Clock) -> None:
-        """Insert the next version of a schema; a version that somebody else took first is refused."""
+        """Insert the next version of a schema; a version that was taken first by another writer is refused."""
         versions = self.schemas[operation.topic]
         if operation.version != len(versions) + 1:
             raise Invalid("the topic's schema has changed meanwhile", hint="get the topic again")

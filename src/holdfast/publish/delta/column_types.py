@@ -93,7 +93,9 @@ def _check_names(names: Sequence[str], inside: str) -> None:
             raise _refused(path, "its name has a space or one of ,;{}()=, which Delta does not allow", _NAME_HINT)
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            raise _refused(path, f"its name differs from {other!r} in case only, which Delta cannot tell", _NAME_HINT)
+            raise _refused(
+                path, f"its name differs from {other!r} in case only, which Delta cannot distinguish", _NAME_HINT
+            )
 
 
 def _refused(column: str, reason: str, hint: str) -> Invalid:

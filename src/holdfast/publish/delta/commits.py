@@ -23,7 +23,7 @@ _LINE_BYTES = 64 * 2**10
 _LINE_BYTES_MAX = 64 * 2**20
 """The first line of a commit names every partition: it may be long, but not without end."""
 _PASSED_MAX = 1_000
-_UNPUBLISH = "holdfast unpublish ROOT TOPIC removes the table's log and no data; then publish it anew"
+_UNPUBLISH = "holdfast unpublish ROOT TOPIC removes the table's log and no data; then publish it again"
 
 
 class TableStanding(NamedTuple):
@@ -92,7 +92,7 @@ class DeltaCommits:
     # -- reading one --------------------------------------------------------------------------------------
 
     def _ours(self, info: ObjectInfo) -> PublishedState | None:
-        """What we wrote into a commit; None where somebody else wrote it."""
+        """What we wrote into a commit; None where another writer wrote it."""
         line = self._line(info)
         try:
             first = None if line is None else _first_line.decode(line)

@@ -26,7 +26,7 @@ logger = logging.getLogger("holdfast.publish")
 
 
 class ForeignCommit(Invalid):
-    """Somebody else writes to a table of ours; nothing of it was changed by us."""
+    """Another writer writes to a table of ours; nothing of it was changed by us."""
 
 
 class _Hint(msgspec.Struct):
@@ -124,7 +124,7 @@ class DeltaLog:
         try:
             self._store.create(self.checkpoint_key(version), Body.of(data))
         except AlreadyExists:
-            pass  # whoever wrote it wrote what the same commits say
+            pass  # its writer wrote what the same commits say
         # Objects are never overwritten. Without the hint readers list the log, so it may be missing for a moment.
         key = layout.delta_hint_key(self.folder)
         self._store.delete([key])
@@ -134,7 +134,7 @@ class DeltaLog:
             pass
 
     def is_note(self, info: ObjectInfo) -> bool:
-        """Whether a commit changes nothing: it only tells that somebody was here."""
+        """Whether a commit changes nothing: it only shows that another writer was here."""
         if info.size > NOTE_BYTES_MAX:
             return False
         lines = [line for line in self._store.get(info.key, NOTE_BYTES_MAX).splitlines() if line.strip()]

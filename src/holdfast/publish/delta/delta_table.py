@@ -70,7 +70,7 @@ class DeltaTable:
     ) -> bool | None:
         """Make the table show these changes, behind what `look` saw.
 
-        True if it does, False if somebody else committed meanwhile, None if there is nothing to commit. A new table
+        True if it does, False if another writer committed meanwhile, None if there is nothing to commit. A new table
         keeps retired files for `delete_after_ms`, an older one too if that is given.
         """
         now_ms = self._clock.now_us() // 1000

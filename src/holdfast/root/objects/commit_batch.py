@@ -181,7 +181,7 @@ def _problems(batch: CommitBatch, columns: Columns) -> Iterator[str]:
     if len(batch.entries) > ENTRIES_MAX:
         yield "it has too many entries"
     if seqs and not batch.first_seq <= seqs[0] <= seqs[-1] <= batch.last_seq:
-        yield "an entry lies outside of it"
+        yield "an entry is outside of it"
     if any(map(ge, seqs, seqs[1:])):
         yield "its entries are not in order"
     if any(map(ge, [0, *numbers], numbers)) or not set(columns["key_epoch"]) <= {0, *numbers}:

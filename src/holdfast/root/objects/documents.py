@@ -276,9 +276,9 @@ class RewriteDocument(Document, frozen=True, kw_only=True, tag="rewrite"):
 
 
 class IntentDocument(Document, frozen=True, kw_only=True, tag="intent"):
-    """Somebody is about to rewrite these segments: files with these numbers that no manifest knows are on their way.
+    """These segments are about to be rewritten: files with these numbers that no manifest knows are on their way.
 
-    It ends when the rewrite with its number is there, whoever wrote that.
+    It ends when the rewrite with its number exists, from any writer.
     """
 
     topic: str

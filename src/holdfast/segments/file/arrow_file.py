@@ -18,7 +18,7 @@ import pyarrow as pa
 
 _WAIT_S = 0.0005
 _WAITS_MAX = 1_000
-"""Arrow's threads need microseconds. This bounds what the end waits for somebody who keeps a reader that is closed."""
+"""Arrow's threads need microseconds. This bounds how long closing waits for a reader that is still in use."""
 
 
 class ProvenSource(Protocol):

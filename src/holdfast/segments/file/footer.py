@@ -178,7 +178,7 @@ class BundlePart(NamedTuple):
 
 
 def part_of(footer: Footer, pairs: Mapping[str, str]) -> BundlePart:
-    """The file of one encrypted segment as a part; raises BadFooter if its pairs could not be told again from that."""
+    """The file of one encrypted segment as a part; raises BadFooter if its pairs could not be recovered from that."""
     try:
         part = BundlePart(footer, bytes.fromhex(pairs.get(_MAC, "")))
     except ValueError:

@@ -133,7 +133,7 @@ class KeyIndex:
 class KeyIndexBuilder:
     """Makes the index of a segment, from its keys in the order of its rows.
 
-    The work is done by `beside`, a thread of somebody else that takes one piece after the other, while the caller goes
+    The work is done by `beside`, another thread that takes one piece after the other, while the caller goes
     on; without one it is done at once.
 
     >>> builder = KeyIndexBuilder()
@@ -290,7 +290,7 @@ def _unpacked(stored: _Stored, rows: int) -> tuple[memoryview, memoryview]:
     gaps, units = _joined_planes(planes[: 2 * count]), _joined_planes(planes[2 * count :])
     fingerprints = pc.cumulative_sum(_array(gaps, "H").cast(pa.uint32()))
     if pc.max(_array(units, "H")).as_py() * stored.unit_rows >= rows or fingerprints[-1].as_py() >= stored.scale:
-        raise BadIndex("has an index of keys that points behind its rows")
+        raise BadIndex("has an index of keys that points beyond its rows")
     return memoryview(fingerprints.buffers()[1]).cast("I")[:count], units
 
 

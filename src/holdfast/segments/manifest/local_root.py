@@ -94,7 +94,7 @@ class LocalRootPublisher:
         try:
             self.say_settled()
         except Closed:
-            pass  # it is elsewhere, and whoever closes the log is told
+            pass  # it is elsewhere, and closing the log reports it
         except OSError as error:
             logger.warning("the frontier cannot be written: %s", error, extra={"action": "frontier_late"})
 
@@ -116,7 +116,7 @@ class LocalRootPublisher:
         return [partition for partition in self._journal.partitions.values() if partition.sealed.segments]
 
     def _write_frontier(self, settled: dict[str, dict[str, int]]) -> None:
-        """The next one, and then the others go: whoever meets neither looks again."""
+        """The next one, and then the others go: a reader that meets neither looks again."""
         folder = self._root / layout.FRONTIERS / f"{0:020d}"
         older = (
             [name for name in os.listdir(folder) if layout.parse_number(name) is not None] if folder.is_dir() else []
@@ -217,7 +217,7 @@ class LocalRootPublisher:
             self._write(layout.LOG, self._log_document())
             self._is_renewed = False
             logger.warning(
-                "published the manifest of this directory anew: its log.json was not this log's",
+                "republished the manifest of this directory: its log.json was not this log's",
                 extra={"action": "root_renewed"},
             )
 
@@ -245,4 +245,4 @@ def _content(path: Path, key: str) -> bytes:
     try:
         return disk.read_file(path, object_limits.largest(key))
     except (disk.NotRegular, disk.TooLong):
-        raise Corrupt("this is no document's file", path=str(path), hint="it is written anew") from None
+        raise Corrupt("this is no document's file", path=str(path), hint="it is rewritten") from None

@@ -225,7 +225,7 @@ class Retention:
             self.before_removal(partition.topic)
 
     def _tell_unread(self, partition: Partition, removed: list[RemovedSegment]) -> None:
-        """Consumers that were waited for have not read all of it: that is no reason to stay, but one to be told."""
+        """Consumers that were waited for have not read all of it: that is no reason to stay, but one to be reported."""
         waiting = self._waits(partition)
         ends = [r.first + r.rows for r in removed if (r.topic, r.partition) == (partition.topic, partition.number)]
         if waiting is not None and max(ends) > waiting.floor:

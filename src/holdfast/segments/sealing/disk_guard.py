@@ -109,7 +109,7 @@ class DiskGuard:
                 Unavailable(
                     f"the disk is nearly full; nothing was written free={free} needed={needed} path={self._path}",
                     hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
-                    " appends go on by themselves",
+                    " appends then continue",
                 ),
             )
             logger.error("appends refused: the disk is nearly full", extra={"action": "disk_low", "free": free})

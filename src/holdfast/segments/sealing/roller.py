@@ -50,7 +50,7 @@ Chore = Callable[[float], float]
 
 
 class Request:
-    """Somebody waits until these partitions are sealed up to these offsets."""
+    """A caller waits until these partitions are sealed up to these offsets."""
 
     def __init__(self, wanted: dict[Partition, int], reached: Callable[[Partition], int]) -> None:
         self.wanted = wanted
@@ -157,7 +157,7 @@ class Roller:
             if self.publishing is not None:
                 self.publishing.finish()
         except Closed:
-            pass  # the journal ended; those who use it are told
+            pass  # the journal ended; its users are notified
         except BaseException:
             logger.critical("the roller stopped because of a defect", extra={"action": "roller_died"}, exc_info=True)
         finally:
@@ -277,7 +277,7 @@ class Roller:
         return True
 
     def _note_lateness(self, partition: Partition) -> None:
-        """Say it when records wait much longer for their seal than they should, and nothing failed that was told."""
+        """Say it when records wait much longer for their seal than they should, and no failure was reported."""
         now, age_max = self._clock.monotonic(), self._settings.age_max_ms / 1000
         late = now - partition.tail_since - age_max if partition.tail_since and not self._retry else 0.0
         if late <= max(_LATE_S, age_max):
@@ -408,7 +408,7 @@ class Roller:
             self._pace.rest()
 
     def _trim_slice(self, partition: Partition) -> int:
-        """How many entries one commit removes: fewer large ones, while somebody may wait for it."""
+        """How many entries one commit removes: fewer large ones, while a caller may wait for it."""
         few = _TRIM_BYTES // max(1, self._entry_bytes.get(partition, 0))
         most = self._settings.trim_entries
         return most if self._is_urgent() else max(1, min(most, few))

@@ -228,8 +228,8 @@ class _Span:
         return entry
 
 
-_HINT = "the records stay durable in the journal; check the disk, sealing goes on by itself"
+_HINT = "the records stay durable in the journal; check the disk, sealing then continues"
 _FULL = (
     "the records stay durable in the journal; the disk or its quota is full: free space (holdfast retain DIR removes"
-    " old segments), sealing goes on by itself"
+    " old segments), sealing then continues"
 )

@@ -97,7 +97,7 @@ def _places(topic: TopicSchema, found: pa.Schema) -> list[int | None]:
     except UnicodeError:
         raise Invalid("a column's name is not text", hint="rename the column") from None
     if len(set(names)) < len(names):
-        raise Invalid("a column stands twice in the data", hint="rename or drop one of them")
+        raise Invalid("a column appears twice in the data", hint="rename or drop one of them")
     unknown = [name for name in names if name not in topic.names]
     if unknown:
         raise Invalid(

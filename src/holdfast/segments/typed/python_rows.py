@@ -185,7 +185,7 @@ def _float_fits(value: Any, bits: int) -> bool:
 
 
 def _decimal_fits(value: Any) -> bool:
-    """Whether Arrow may look at it. Hazard: it takes the process down over 1E-99999999, which anybody can send."""
+    """Whether Arrow may look at it. Hazard: it takes the process down over 1E-99999999, which anyone can send."""
     if isinstance(value, Integral):
         return True
     return bool(value.is_finite()) and abs(value.adjusted()) < _DIGITS_MAX and len(str(value)) < _DIGITS_MAX

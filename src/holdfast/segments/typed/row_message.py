@@ -78,7 +78,7 @@ def decode_several(messages: Sequence[bytes | memoryview], schema: pa.Schema) ->
 
 
 def sent_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """The same of somebody else's bytes: columns that share theirs, and would take more once apart, are BadRows."""
+    """The same of foreign bytes: columns that share theirs, and would take more once apart, are BadRows."""
     batch = decode_rows(data, schema)
     if batch.nbytes > len(data):
         raise BadRows("columns lie over one another")
@@ -86,7 +86,7 @@ def sent_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def stream_batches(data: bytes, rows_max: int, bytes_max: int) -> list[pa.RecordBatch]:
-    """The batches of an IPC stream that somebody sends, in the memory of `data`; raises BadRows unless all is valid.
+    """The batches of a received IPC stream, in the memory of `data`; raises BadRows unless all is valid.
 
     Types that repeat values are refused, more rows than there may be, and rows that stand for more than `bytes_max`
     while they are not so long themselves.

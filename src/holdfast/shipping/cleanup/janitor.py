@@ -172,7 +172,7 @@ class Janitor:
         if inherited is None or not inherited.beyond:
             return frozenset()
         return await self._asking.until_answered(
-            "look at what is behind a hole", lambda: loop.run_in_executor(None, evidence, self._store, inherited)
+            "inspect what comes after a hole", lambda: loop.run_in_executor(None, evidence, self._store, inherited)
         )
 
     async def _merge_keys(self) -> None:

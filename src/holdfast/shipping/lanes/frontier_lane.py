@@ -84,7 +84,7 @@ class FrontierLane:
         self._news.set()
 
     def hurry(self) -> None:
-        """Somebody waits until the store has it."""
+        """A caller waits until the store has it."""
         self._hurry.set()
 
     async def begin(self) -> None:
@@ -108,7 +108,7 @@ class FrontierLane:
             await self.write()
 
     async def write(self) -> None:
-        """Say how far everything is now, if that is more than what the store was told."""
+        """Say how far everything is now, if that is more than what the store has."""
         settled = {partition: partition.settled for partition in shipped_partitions(self._journal)}
         await self._write()
         self._journal.shipping_state.frontier = settled

@@ -59,7 +59,7 @@ class BatchOrder:
     def begin(self) -> int:
         """The next place in line; refused behind an abandoned one, where nothing can count any more."""
         if self._end is not None:
-            raise Invalid(f"nothing begins behind an abandoned batch place={self._end}", hint=_HINT)
+            raise Invalid(f"nothing begins after an abandoned batch place={self._end}", hint=_HINT)
         place = self._begun
         self._begun += 1
         return place

@@ -147,7 +147,7 @@ class SegmentLane:
         """What the manifest objects of segments up to these offsets will say, once their files are there."""
         are_there = partial(self._are_there, needs)
         await _until(self._arrived, lambda: self.is_overdue or are_there())
-        if self.is_overdue or not are_there():  # they settle one by one; whoever restores meanwhile gets them like that
+        if self.is_overdue or not are_there():  # they settle one by one; a restore meanwhile gets them like that
             self.free = {**self.free, **needs}
             self.shipped.set()
             await _until(self.settled, lambda: all(p.settled >= end for p, end in needs.items()))
@@ -236,7 +236,7 @@ class SegmentLane:
                     with spans.span(spans.SETTLE, _about(partition, row)):
                         await self._put(key, Body.file(path, row.size, row.sha256))
             except FileGone:
-                continue  # retention took it (`allow_unsettled`), or somebody moved it away
+                continue  # retention took it (`allow_unsettled`), or it was moved away
             return
         if not row.size or not await self._is_there(key):  # it may have come here before retention took it
             await self._expire(partition)

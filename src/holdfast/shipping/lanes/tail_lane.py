@@ -134,7 +134,7 @@ class TailLane:
         self._ordering = BatchOrder()
         self._stages: dict[int, tuple[Stage[Body], SourceBatch]] = {}
         self.sent: deque[SentBatch] = deque()
-        """Batches on the store, oldest first, until somebody removes them."""
+        """Batches on the store, oldest first, until they are removed."""
         self._in_flight = 0
         self._last_sent = NEVER_SENT
         self._stopping = False

@@ -140,7 +140,7 @@ class Uploader:
             # From here on it is the reading that is repeated; the writing only where nothing stands there after all.
             found = await self._requests.until_answered(f"read back {key}", lambda: self._read_back(key))
             if found is None:
-                await self._fence.check()  # whoever has taken over may have removed it since
+                await self._fence.check()  # the new owner may have removed it since
                 raise StoreUnavailable(f"an object exists and cannot be read key={key}", cause="other") from None
             return found
         finally:

@@ -51,14 +51,14 @@ class EarlierEpochs:
         """What is there; more than there is here means that this log was rolled back."""
         inherited = await self._look()
         loop = asyncio.get_running_loop()
-        # Read first: what somebody without the key has put there is Corrupt, and no reason to refuse appends.
+        # Read first: what was put there without the key is Corrupt, and no reason to refuse appends.
         is_ours = await self._asking.until_answered(
             "read the commit batches", lambda: loop.run_in_executor(None, self._is_ours, inherited)
         )
         if not is_ours or inherited.frontier > self._journal.commits.last_seq:
-            await fence.require_own()  # unless they belong to somebody who has taken over since
+            await fence.require_own()  # unless they belong to a new owner
             raise RolledBack(
-                "the store holds commits that this log lacks: the log was rolled back, or created anew"
+                "the store holds commits that this log lacks: the log was rolled back, or recreated"
                 f" last={self._journal.commits.last_seq} store={inherited.frontier}",
                 path=self._store.url,
                 hint="an old copy of the directory was put back? get the newest state with: holdfast restore",

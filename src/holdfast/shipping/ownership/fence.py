@@ -107,7 +107,7 @@ class Fence:
     async def introduce(self, *, rebuild: bool = False) -> bool:
         """Make sure that this root is this log's, or nobody's, and that its document is there.
 
-        Raises Invalid when it is another log's; StoreForgot when it no longer is this log's; Closed when somebody has
+        Raises Invalid when it is another log's; StoreForgot when it no longer is this log's; Closed when the log was
         taken over meanwhile. With `rebuild` nothing is written yet, the store may have forgotten this log, and the
         answer is whether the document has to be written.
         """
@@ -185,7 +185,7 @@ class Fence:
         """Take the next number; from now on nobody below it moves a mark.
 
         Only a restore takes a log over. A directory that is opened again finds that the newest claim is its own, or
-        that there is none; if somebody else has taken over meanwhile, it is refused. Where the store has forgotten
+        that there is none; if another process has taken over meanwhile, it is refused. Where the store has forgotten
         claims that this directory made, only a `rebuild` goes on, above them.
         """
         nonce = self._clock.random_bytes(16).hex()
@@ -218,7 +218,7 @@ class Fence:
 
     async def _fill_holes(self, claimed: set[int], epoch: int) -> None:
         """Claim numbers below ours that are missing: the holder of the one before must find that it was overtaken."""
-        if epoch - len(claimed) > _HOLES_MAX:  # nobody claims that often: somebody else put a claim there
+        if epoch - len(claimed) > _HOLES_MAX:  # nobody claims that often: another process put a claim there
             raise Corrupt(f"claims are missing on the store missing={epoch - 1 - len(claimed)}", path=layout.EPOCHS)
         missing = sorted(set(range(1, epoch)) - claimed)
         for number in missing:
@@ -232,7 +232,7 @@ class Fence:
             )
 
     async def require_own(self, *, rebuild: bool = False) -> None:
-        """Raise Closed when somebody else has taken over, also before the claim; StoreForgot as `introduce` does."""
+        """Raise Closed when another process has taken over, also before the claim; StoreForgot as `introduce` does."""
         if self.epoch:
             await self.check()
         else:
@@ -260,10 +260,10 @@ class Fence:
             newest = self._remembered  # a listing may lag
         self.is_forgotten |= newest < self._remembered
         if newest < self._remembered and rebuild:
-            return  # whoever made these claims was overtaken by this log
+            return  # the writer of these claims was overtaken by this log
         if newest < self._remembered:
             raise StoreForgot(
-                "the store has forgotten claims that this log made: it was emptied, made anew, or put back from an old "
+                "the store has forgotten claims that this log made: it was emptied, recreated, or put back from an old "
                 f"copy store={self._store.url} claimed={self._remembered} found={newest}"
             )
         if newest and not await self._is_own(newest):
@@ -286,7 +286,7 @@ class Fence:
             ) from damage
 
     async def check(self) -> None:
-        """Raise Closed when somebody else has claimed a higher number; else all that is finished by now counts."""
+        """Raise Closed when another process has claimed a higher number; else all that is finished by now counts."""
         self._asked += 1
         mine = self._asked
         while self._answered < mine:
@@ -335,7 +335,7 @@ class Fence:
         if own != self._claim:
             what = "is gone" if own is None else "was replaced"
             raise StoreForgot(
-                f"our claim on the store {what}: it was emptied, made anew, or put back from an old copy "
+                f"our claim on the store {what}: it was emptied, recreated, or put back from an old copy "
                 f"store={self._store.url} epoch={self.epoch}"
             )
         self._claim_seen = now
@@ -350,7 +350,7 @@ class Fence:
         key = layout.epoch_key(self.epoch + 1)
         if await self._asking.until_answered("look for a higher claim", lambda: self._remote.head(key)) is None:
             return False
-        # Reading proves it: a claim that somebody without the key has put there shuts nobody out, and is Corrupt.
+        # Reading proves it: a claim that was put there without the key fences nobody, and is Corrupt.
         found = await self._asking.until_answered("read the higher claim", lambda: self._remote.read(key))
         return found is not None and documents.decode(found, key, EpochDocument).log == self._log_id.hex()
 

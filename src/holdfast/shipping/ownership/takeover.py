@@ -78,14 +78,14 @@ class Takeover:
     def settle(self, manifest: StoreManifest, named: Sequence[SegmentDocument]) -> StoreManifest:
         """Write the manifest objects of segments that commit batches name, where the old owner did not come to it.
 
-        After these batches were adopted, and `require_newest`: later claims find them, too; somebody
-        who had claimed before may not have, and would take over a part of what they name.
+        After these batches were adopted, and `require_newest`: later claims find them, too; an owner that had claimed
+        before may not have, and would take over a part of what they name.
         """
         while True:
             news = [document for document in manifest.segments if document.number >= named[0].number]
             if all(self._create(_manifest_key(document), documents.encode(document)) for document in news):
                 return manifest
-            # Somebody who was overtaken has started in a slot; the segments come behind.
+            # An overtaken owner has started in a slot; the segments come behind.
             found = read_manifest(self._store, self._log.log, manifest.topic, manifest.partition)
             before, manifest = manifest, continued(found, named, self._log.log)._replace(rewrites=manifest.rewrites)
             if manifest.documents == before.documents:
@@ -138,7 +138,7 @@ class Takeover:
             manifest = found._replace(rewrites=manifest.rewrites)
 
     def say_settled(self, claim: EpochDocument, ends: Mapping[Where, int], seq: int) -> None:
-        """Write the frontier of this ownership: what counts from now on, also where somebody has accepted a loss."""
+        """Write the frontier of this ownership: what counts from now on, also where a loss was accepted."""
         settled = frontiers.said_by((*where, end) for where, end in ends.items())
         for number in count():  # an interrupted attempt may have said less
             document = FrontierDocument(log=claim.log, epoch=claim.epoch, number=number, seq=seq, settled=settled)
@@ -146,7 +146,7 @@ class Takeover:
                 return
 
     def require_newest(self, epoch: int) -> None:
-        """Raise Closed when somebody has claimed since."""
+        """Raise Closed when there was a claim since."""
         newest = newest_epoch(self._store)
         if newest != epoch:
             raise self._overtaken(newest)

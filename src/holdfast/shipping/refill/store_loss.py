@@ -14,7 +14,7 @@ from holdfast.errors import Unavailable
 
 REBUILD = "holdfast ship DIR --rebuild-store"
 _HINT = (
-    "appending goes on here, nothing is acknowledged there; put the right store back, or bring it back from what is "
+    "appending continues here, nothing is acknowledged there; put the right store back, or rebuild it from "
     f"here: {REBUILD}"
 )
 

@@ -188,7 +188,7 @@ class BlockingPool:
         self._endpoint = endpoint
         self._wait = wait
         self._ca_file = ca_file
-        # A file is looked at now, so that a wrong name is told at once; the system's own certificates can wait.
+        # A file is looked at now, so that a wrong name is reported at once; the system's own certificates can wait.
         self._tls: ssl.SSLContext | None = tls_context(ca_file) if ca_file else None
         self._free = threading.Condition(threading.Lock())
         self._in_use = self._waiting = 0

@@ -48,7 +48,7 @@ class AsyncConnection(asyncio.Protocol):
         self.served = 0
         """Whole answers that came over it."""
         self.reusable = True
-        """Whether another request may follow; whoever uses it says so."""
+        """Whether another request may follow; its user says so."""
         self.ended = False
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()

@@ -124,7 +124,7 @@ class EndpointState:
     def _learn_place(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
         moved = StoreUnavailable(f"the store is elsewhere key={asked.key}", cause="redirect")
         if asked.route != self._route:
-            return moved  # somebody else learned it already
+            return moved  # another request learned it already
         at = asked.route
         found = redirected(self.address, self._home.place, at.place, at.region, asked.response)
         self._redirects += 1
@@ -146,7 +146,7 @@ class EndpointState:
         offset_us = theirs - self.clock.now_us()
         if not theirs or abs(offset_us - asked.route.offset_us) < SKEW_CORRECTED_US:
             if asked.route.offset_us != self._route.offset_us:
-                return _skewed(self._route.offset_us)  # somebody else learned it already
+                return _skewed(self._route.offset_us)  # another request learned it already
             return refused(f"the store refuses the time of the request key={asked.key}", "clock_skew")
         self._route = self._route._replace(offset_us=offset_us)
         self._home = self._home._replace(offset_us=offset_us)

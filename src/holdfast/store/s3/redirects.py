@@ -80,6 +80,6 @@ def _server(address: S3Address, host: str) -> str:
 
 
 def _shown(place: BucketPlace) -> str:
-    """A host as it may be printed: it is whatever somebody wrote."""
+    """A host as it may be printed: it is untrusted text."""
     host = f"{place.scheme}://{place.host_header}"
     return host if _HOST_SHOWN.fullmatch(place.host_header) else "(unprintable)"

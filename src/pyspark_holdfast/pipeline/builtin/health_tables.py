@@ -33,7 +33,7 @@ def health(*topics: str, called: str = "health") -> tuple[Table, Table]:
     segments = f"{called}_segments"
 
     @table(
-        # A segment that retention has removed before it was looked at is not missed by anybody.
+        # A segment that retention has removed before it was looked at is not missed.
         inputs=[topic(name, emit="manifest", failOnDataLoss=False) for name in topics],
         kind=append(),
         name=segments,

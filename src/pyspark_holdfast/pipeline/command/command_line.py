@@ -143,7 +143,7 @@ def _work(pipeline: Pipeline, call: CommandCall, output: CommandOutput, session:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a warning says what is not told here anyway."""
+    """Whether a warning says what is not reported here anyway."""
     return getattr(record, "action", "") != "table_failed"
 
 
@@ -205,7 +205,7 @@ def _show_run(report: RunReport, call: CommandCall, output: CommandOutput, *, is
         output.show(RUN_COLUMNS, [_run_row(one) for one in report.tables])
         for one in report.tables:
             _say_failure(one.name, one.error, one.hint, output)
-            if one.note and one.outcome == "written":  # others were told when it was their turn
+            if one.note and one.outcome == "written":  # others were reported when it was their turn
                 output.say(f"{one.name}: {one.note}")
     return _code(report)
 
@@ -299,7 +299,7 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 
 def checked(call: CommandCall, *, available_now: bool, refuse: Callable[[str], NoReturn]) -> CommandCall:
-    """A call whose arguments belong together; `refuse` is told what does not."""
+    """A call whose arguments belong together; `refuse` gets what does not."""
     if call.every is not None and available_now:
         refuse("--every and --available-now exclude each other")
     if call.action != RUN and (call.every is not None or available_now or call.only):

@@ -89,7 +89,7 @@ def _let_import(folder: str) -> None:
 def _send_as_code(module: ModuleType) -> None:
     try:
         from pyspark.cloudpickle import register_pickle_by_value
-    except ImportError:  # without Spark nothing is sent; whoever starts it says what is missing
+    except ImportError:  # without Spark nothing is sent; its starter says what is missing
         return
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
@@ -103,7 +103,7 @@ def _told(error: BaseException, path: Path) -> HoldfastError:
     if isinstance(error, SystemExit):
         return Invalid(
             f"{where}: the file ended the program when it was loaded",
-            hint='put what runs it behind `if __name__ == "__main__":`',
+            hint='put what runs it under `if __name__ == "__main__":`',
         )
     message = _syntax(error, path.absolute()) if isinstance(error, SyntaxError) else str(error)
     first = message.strip().splitlines()[0] if message.strip() else ""

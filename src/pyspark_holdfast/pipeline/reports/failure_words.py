@@ -21,7 +21,7 @@ _CODE = re.compile(r"; line \d+ pos \d+;?$|\s*SQLSTATE: \w+;?$")
 
 
 class Words(NamedTuple):
-    """A failure, told."""
+    """A failure, in words."""
 
     error: str
     kind: str

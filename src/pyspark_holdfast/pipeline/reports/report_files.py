@@ -152,8 +152,9 @@ class ReportFiles:
         self._create(_LINEAGES + name + "l", lines)
 
     def _create(self, key: str, data: bytes) -> None:
-        """Create what nobody else creates: if it is there, a reply was lost. What may pass is tried once more; a folder
-        that somebody removed is made again then.
+        """Create what nobody else creates: if it is there, a reply was lost. What may pass is tried once more.
+
+        A folder that was removed is made again then.
         """
         for attempt in range(2):
             try:
@@ -179,7 +180,7 @@ def _address(place: str | Path) -> StoreAddress:
 
 
 def _append(folder: Path, lines: bytes) -> None:
-    """Add lines to the end, in one write; a line that somebody left unfinished stays by itself."""
+    """Add lines to the end, in one write; an unfinished line stays by itself."""
     path = folder / LINEAGE
     _turn_over(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
