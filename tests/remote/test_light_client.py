@@ -38,14 +38,34 @@ with holdfast.connect(sys.argv[1]) as log:
 print(json.dumps(sorted(sys.modules)))
 """
 
-OWNERS = (
-    "apsw", "cryptography", "obstore", "holdfast.channels.participant", "holdfast.compaction", "holdfast.crypto.vault",
-    "holdfast.execution.work", "holdfast.journal.backend", "holdfast.journal.commit", "holdfast.journal.groups",
-    "holdfast.journal.journal", "holdfast.journal.proving", "holdfast.journal.sqlite", "holdfast.log.local_log",
-    "holdfast.log.upkeep", "holdfast.reconcile", "holdfast.root", "holdfast.segments.file.segment_reader",
-    "holdfast.segments.manifest.local_manifest", "holdfast.segments.retention", "holdfast.segments.sealing",
-    "holdfast.sharing", "holdfast.shipping.lanes", "holdfast.shipping.shipper", "holdfast.store.s3",
-)  # fmt: skip
+OWNERS = [
+    "apsw",
+    "cryptography",
+    "obstore",
+    "holdfast.channels.participant",
+    "holdfast.compaction",
+    "holdfast.crypto.vault",
+    "holdfast.journal.backend",
+    "holdfast.journal.commit.staging",
+    "holdfast.journal.commit.writer",
+    "holdfast.journal.groups",
+    "holdfast.journal.journal",
+    "holdfast.journal.proving",
+    "holdfast.journal.sqlite",
+    "holdfast.execution.work",
+    "holdfast.log.local_log",
+    "holdfast.log.upkeep",
+    "holdfast.reconcile",
+    "holdfast.root",
+    "holdfast.segments.file.segment_reader",
+    "holdfast.segments.manifest.local_manifest",
+    "holdfast.segments.retention",
+    "holdfast.segments.sealing",
+    "holdfast.sharing",
+    "holdfast.shipping.lanes",
+    "holdfast.shipping.shipper",
+    "holdfast.store.s3",
+]
 """What only those load who have the log itself, with everything in it."""
 
 
