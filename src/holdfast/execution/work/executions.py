@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import builtins
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.arguments import flag, seconds, text, whole
 from holdfast.clock import Clock, SystemClock
@@ -27,9 +27,8 @@ from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionS
 from holdfast.execution.work.work_queue import DEFAULT
 
 if TYPE_CHECKING:
+    from holdfast.caller import InThread
     from holdfast.execution.execution_room import ExecutionRoom
-
-Result = TypeVar("Result")
 
 _LIMIT = 1_000
 _PRIORITY_MAX = 2**31
@@ -66,13 +65,6 @@ class ExecutionSource(Protocol):
 
     async def result_async(self, execution: ExecutionId, timeout: float | None, returns: Any) -> Any:
         """The same for coroutines."""
-
-
-class InThread(Protocol):
-    """How a verb that blocks is called for a coroutine."""
-
-    def __call__(self, call: Callable[[], Result], /) -> Awaitable[Result]:
-        """What it returns."""
 
 
 class Executions:
