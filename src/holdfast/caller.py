@@ -10,10 +10,21 @@ from __future__ import annotations
 import sys
 from _thread import RLock
 from asyncio.events import _get_running_loop
+from collections.abc import Awaitable, Callable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_OPTIMIZED
 from types import FrameType
+from typing import Protocol, TypeVar
 
 from holdfast.errors import Unavailable
+
+Result = TypeVar("Result")
+
+
+class InThread(Protocol):
+    """How a call that blocks is made for a coroutine."""
+
+    def __call__(self, call: Callable[[], Result], /) -> Awaitable[Result]:
+        """What it returns."""
 
 
 def in_coroutine() -> bool:

@@ -17,12 +17,11 @@ from holdfast.log.topics.following import Follower
 from holdfast.log.topics.watching import Watch
 from holdfast.remote.consuming.remote_consumer import RemoteConsumer
 from holdfast.remote.refused_verbs import REFUSED, REFUSED_EXECUTIONS
-from holdfast.remote.remote_executions import RemoteExecutions
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
 
-PAIRS: list[tuple[type, type]] = [(Consumer, RemoteConsumer), (Executions, RemoteExecutions)]
+PAIRS: list[tuple[type, type]] = [(Consumer, RemoteConsumer)]
 INTERNAL = {"begin_again", "consumed_at", "is_dead", "is_idle", "take", "lose", "open_consumer"}
 """What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
 
@@ -45,13 +44,6 @@ def test_every_verb_takes_the_same_arguments(local: type, remote: type) -> None:
         if callable(value):
             assert arguments(ours) == arguments(value), name
             assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(value), name
-
-
-def test_verbs_that_work_on_parts_of_an_open_log_are_all_replaced() -> None:
-    inherited = {
-        name for name, value in public(Executions).items() if inspect.getattr_static(RemoteExecutions, name) is value
-    }
-    assert inherited == {"start", "cancel", "resume", "fork", "rewind", "settle", "resolve", "reject", "signal"}
 
 
 def test_what_is_missing_says_so_and_where_to_do_it(remote: Log) -> None:
@@ -83,6 +75,7 @@ def test_a_log_is_one_class_at_every_distance(remote: Log, name: str, tmp_path: 
     with holdfast.open(tmp_path) as here, holdfast.open(tmp_path / "shared", share=True) as shared:
         for log in (here, shared, remote):
             assert type(log) is Log
+            assert type(log.executions) is Executions
             assert type(log.topic(name)) is holdfast.Topic
             assert type(log.topic(name + "-rows", schema=schema)) is holdfast.TypedTopic
             assert type(log.topic(name).follow()) is Follower

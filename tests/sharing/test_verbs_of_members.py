@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import Invalid, Log
-from holdfast.log.topics import following
+from holdfast.log.topics import local_source
 from tests.sharing.shared_logs import join, shared
 
 pytestmark = pytest.mark.crash
@@ -181,7 +181,7 @@ def test_a_transaction_of_a_member_has_its_receipts_and_is_whole(member: Log) ->
 
 
 def test_a_follower_is_woken_and_goes_on_over_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_NEWS_S", 3600.0)  # nothing but the owner's word wakes it
+    monkeypatch.setattr(local_source, "_NEWS_S", 3600.0)  # nothing but the owner's word wakes it
     with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as writer:
         topic, got, here = log.topic("orders"), [], threading.Semaphore(0)
 

@@ -22,6 +22,7 @@ from holdfast.execution.work.administration import Administration
 from holdfast.execution.work.background import Background
 from holdfast.execution.work.executions import Executions
 from holdfast.execution.work.requests import apply
+from holdfast.execution.work.stored_executions import StoredExecutions
 from holdfast.execution.work.work_queue import WorkQueue
 from holdfast.execution.work.worker import Worker
 from holdfast.journal.journal import Journal
@@ -69,7 +70,7 @@ class ExecutionRoom:
         self.delivery = Delivery(self.live)
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
-        facade = Executions(lambda: self.store, lambda: self)
+        facade = Executions(StoredExecutions(lambda: self.store, lambda: self), lambda verb: self)
         self.inbox = Inbox(folder, journal, partial(apply, facade), timeout)
         self.background = background
         background.every(settings.poll_interval_ms, "timers", self.waiters.tick)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.log.ports import InThread
+    from holdfast.caller import InThread
 
 
 class AsyncVerbs:

@@ -112,8 +112,10 @@ class LogExecutions:
     def facade(self) -> Executions:
         """What users see of executions."""
         from holdfast.execution.work.executions import Executions
+        from holdfast.execution.work.stored_executions import StoredExecutions
 
-        return Executions(self._stored, self.room, None if self._context.journal.owned else self.ask)
+        source = StoredExecutions(self._stored, self.room)
+        return Executions(source, self.room_for, None if self._context.journal.owned else self.ask)
 
     def stats(self) -> ExecutionStats | None:
         """Counts; None while nobody has asked this handle for executions."""

@@ -6,14 +6,15 @@ for some of them, which ask the owner (`owner/`). A client over HTTP has parts t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
 
+    from holdfast.caller import InThread
     from holdfast.channels.keeping.snapshot import ChannelData
     from holdfast.channels.keeping.storage import Migration
     from holdfast.channels.participant import Channels
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import ShippingCounters, ShippingStats, Unshipped
 
-Result = TypeVar("Result")
 Schema: TypeAlias = "pa.Schema | Literal['latest'] | None"
 Names: TypeAlias = tuple[str, ...] | None
 """Names of topics; None: all of them."""
@@ -256,13 +256,6 @@ class LifetimePort(Protocol):
 
     def close(self, timeout: float | None = None) -> None:
         """End it; what was accepted is handed on first. A second call does nothing."""
-
-
-class InThread(Protocol):
-    """How a verb that blocks is called for a coroutine."""
-
-    def __call__(self, call: Callable[[], Result], /) -> Awaitable[Result]:
-        """What it returns."""
 
 
 class MaintenancePort(Protocol):

@@ -6,13 +6,15 @@ canonical bytes of everything before it; `holdfast.crypto.vault` makes and verif
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.crypto import digests
-from holdfast.crypto.vault import Vault
 from holdfast.model.segment import Segment, SegmentFacts, SegmentHead
+
+if TYPE_CHECKING:
+    from holdfast.crypto.vault import Vault
 
 
 class Capabilities(msgspec.Struct, frozen=True):

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
     from holdfast.compaction.compactor import Progress
     from holdfast.execution.execution_room import ExecutionRoom
+    from holdfast.execution.work.executions import Executions
     from holdfast.log.log_stats import Stats
     from holdfast.log.ports import Names
     from holdfast.log.upkeep.topic_retention import TopicRetention
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.remote.remote_catalog import RemoteCatalog
-    from holdfast.remote.remote_executions import RemoteExecutions
     from holdfast.remote.server_info import ServerInfo
     from holdfast.remote.writing.client_journal import ClientJournal
     from holdfast.segments.retention.retention_report import RetentionReport
@@ -165,11 +165,11 @@ class ServerExecutions:
         """None run here."""
         refuse(verb)
 
-    def facade(self) -> RemoteExecutions:
+    def facade(self) -> Executions:
         """What users see of executions."""
-        from holdfast.remote.remote_executions import RemoteExecutions
+        from holdfast.remote.remote_executions import executions_at
 
-        return RemoteExecutions(self._exchange, self._timeout)
+        return executions_at(self._exchange, self._timeout)
 
 
 class Connection:

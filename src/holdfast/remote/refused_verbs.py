@@ -23,7 +23,6 @@ REFUSED: dict[str, str] = {
 """Verbs of the log."""
 
 REFUSED_EXECUTIONS: dict[str, str] = {
-    "journal": "the journal's own verbs need the log itself: open it, or share it with share=True",
     "prune": "prune() works; dry_run=True is asked where the log is: holdfast execution prune DIR --dry-run",
     "settle_encoded": "use log.executions.settle(…)",
     "start_encoded": "use log.executions.start(…)",

@@ -7,47 +7,64 @@ are durable when they return. Payloads are shown only to those who ask for them 
 from __future__ import annotations
 
 import builtins
-from asyncio import get_running_loop, to_thread
+from asyncio import to_thread
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.arguments import flag, seconds, text, whole
-from holdfast.clock import SystemClock
-from holdfast.errors import ExecutionCanceled, ExecutionError, Invalid, Unavailable
-from holdfast.execution.journal.entries import ENDED, STATUSES, ExecutionRow
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Invalid
+from holdfast.execution.journal.entries import STATUSES, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId, checked_name, fresh_id, given_id
-from holdfast.execution.journal.execution_record import in_order
-from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX
-from holdfast.execution.journal.pruning import is_over
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.execution.waits.schedules import Missed, Schedule
 from holdfast.execution.waits.signal_wait import signal_name
 from holdfast.execution.waits.wait_values import payload_of
-from holdfast.execution.work.administration import unknown
-from holdfast.execution.work.calls import check_call, decode_outcome, encode_call, encode_outcome
-from holdfast.execution.work.execution_views import (
-    ExecutionDetails,
-    ExecutionSummary,
-    details,
-    last_end,
-    summary,
-    unfolded,
-)
+from holdfast.execution.work.calls import check_call, encode_call, encode_outcome
+from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.work_queue import DEFAULT
-from holdfast.signals import Signal
 
 if TYPE_CHECKING:
+    from holdfast.caller import InThread
     from holdfast.execution.execution_room import ExecutionRoom
 
 _LIMIT = 1_000
 _PRIORITY_MAX = 2**31
-_LOOK_AGAIN_S = 60.0
-_NOTHING = object()
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
 """Asks the owner of a log to do something, and returns what it answers."""
+
+
+class ExecutionSource(Protocol):
+    """Where executions are looked at: in the log that keeps them, or at its server."""
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is for them."""
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """How large a value may be, as far as that is known here."""
+
+    def list(self, statuses: frozenset[str] | None, kind: str | None, limit: int) -> builtins.list[ExecutionSummary]:
+        """Executions, the newest first."""
+
+    def summary(self, execution: ExecutionId) -> ExecutionSummary:
+        """One execution, without what happened in it."""
+
+    def show(self, execution: ExecutionId, *, reveal: bool) -> ExecutionDetails:
+        """All that is durable of one execution."""
+
+    def prunable(self) -> int:
+        """How many ended long enough ago to be removed."""
+
+    def result(self, execution: ExecutionId, timeout: float | None, returns: Any) -> Any:
+        """Wait for an execution's end, and return what it returned, or raise what it raised."""
+
+    async def result_async(self, execution: ExecutionId, timeout: float | None, returns: Any) -> Any:
+        """The same for coroutines."""
 
 
 class Executions:
@@ -58,12 +75,18 @@ class Executions:
     """
 
     def __init__(
-        self, stored: Callable[[], ExecutionStore], room: Callable[[], ExecutionRoom], ask: Ask | None = None
+        self,
+        source: ExecutionSource,
+        room: Callable[[str], ExecutionRoom],
+        ask: Ask | None = None,
+        in_thread: InThread = to_thread,
     ) -> None:
-        self._stored = stored
+        """`room` gives what a verb needs that works on the log itself; Invalid where the log is elsewhere."""
+        self._source = source
         self._room = room
         self._ask = ask
         """How the owner of the log is asked, where this is not the owner."""
+        self._in_thread = in_thread
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -75,23 +98,15 @@ class Executions:
         most = whole(limit, "limit")
         if most < 1:
             raise Invalid("limit is at least 1", hint="for instance limit=100")
-        rows = [
-            row
-            for row in self._stored().rows.copy().values()
-            if (wanted is None or row.status in wanted) and kind in (None, row.kind)
-        ]
-        rows.sort(key=lambda row: (row.created_us, row.id), reverse=True)
-        return [summary(row) for row in rows[:most]]
+        return self._source.list(wanted, kind, most)
 
     def summary(self, execution: ExecutionId | str) -> ExecutionSummary:
         """One execution, without what happened in it."""
-        return summary(_row(self._stored(), given_id(execution)))
+        return self._source.summary(given_id(execution))
 
     def show(self, execution: ExecutionId | str, *, reveal: bool = False) -> ExecutionDetails:
         """All that is durable of one execution: its steps, and what happened to it. Payloads only with `reveal`."""
-        store, found = self._stored(), given_id(execution)
-        blocks, _ = store.load(found)
-        return details(_row(store, found), in_order(blocks), reveal=flag(reveal, "reveal"))
+        return self._source.show(given_id(execution), reveal=flag(reveal, "reveal"))
 
     def prune(self, *, dry_run: bool = False) -> int:
         """Remove executions that ended long enough ago, as the settings say; how many there are.
@@ -99,10 +114,8 @@ class Executions:
         The log does so by itself every `executions.prune_interval_ms`.
         """
         if flag(dry_run, "dry_run"):
-            store = self._stored()
-            now = store.trusted_time.now_us()
-            return sum(is_over(row, store.settings, now) for row in store.rows.copy().values())
-        return self._room().pruning.prune() if self._ask is None else int(self._ask("prune", {}))
+            return self._source.prunable()
+        return self._room("prune").pruning.prune() if self._ask is None else int(self._ask("prune", {}))
 
     # -- beginning, and waiting for the end -------------------------------------------------------------------
 
@@ -124,13 +137,12 @@ class Executions:
 
         This and all other changes work in a log that is open for reading only, too: its owner is asked to make them.
         """
-        store = self._stored()
-        found = fresh_id(store.clock) if id is None else given_id(id)
+        found = fresh_id(self._source.clock) if id is None else given_id(id)
         fields: dict[str, Any] = {
             "id": str(found),
             "kind": checked_name(kind, "kind"),
             "queue": checked_name(queue, "queue"),
-            "input": encode_call(args, kwargs, store.settings.payload_bytes_max),
+            "input": encode_call(args, kwargs, self._source.payload_bytes_max),
             "priority": _priority(priority),
             "due_us": _moment(not_before),
         }
@@ -142,7 +154,7 @@ class Executions:
 
     def start_encoded(self, *, id: str, kind: str, queue: str, input: bytes, priority: int, due_us: int) -> None:
         """What `start` does, with arguments that are bytes already."""
-        room = self._room()
+        room = self._room("start_encoded")
         now = room.clock.now_us()
         check_call(input, room.settings.payload_bytes_max)
         room.administration.start(
@@ -161,7 +173,7 @@ class Executions:
 
     async def start_async(self, kind: str, /, *args: Any, **options: Any) -> ExecutionId:
         """What `start` does, for coroutines."""
-        return await to_thread(self.start, kind, *args, **options)
+        return await self._in_thread(lambda: self.start(kind, *args, **options))
 
     def result(self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any) -> Any:
         """Wait for an execution's end, and return what it returned, or raise what it raised.
@@ -170,25 +182,14 @@ class Executions:
         Raises ExecutionCanceled for one that was canceled, and Unavailable after `timeout` seconds (None waits for
         ever).
         """
-        found = given_id(execution)
-        store = self._stored()
-        deadline = None if timeout is None else store.clock.monotonic() + seconds(timeout)
-        while (value := self._ended(found, returns)) is _NOTHING:
-            pause = self._pause(deadline, found)
-            self._changed().sleep(lambda: self._has_ended(found), pause)
-        return value
+        return self._source.result(given_id(execution), None if timeout is None else seconds(timeout), returns)
 
     async def result_async(
         self, execution: ExecutionId | str, timeout: float | None = None, *, returns: Any = Any
     ) -> Any:
         """What `result` does, for coroutines."""
-        found = given_id(execution)
-        deadline = None if timeout is None else self._stored().clock.monotonic() + seconds(timeout)
-        while (value := await to_thread(self._ended, found, returns)) is _NOTHING:
-            future = self._changed().future(get_running_loop(), self._pause(deadline, found))
-            if not self._has_ended(found):
-                await future
-        return value
+        wait = None if timeout is None else seconds(timeout)
+        return await self._source.result_async(given_id(execution), wait, returns)
 
     # -- by hand ----------------------------------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ class Executions:
         found, why = given_id(execution), text(reason, "reason", "no longer wanted")[:NOTE_CHARS_MAX]
         if self._ask is not None:
             return str(self._ask("cancel", {"id": str(found), "reason": why}))
-        return self._room().administration.cancel(found, why)
+        return self._room("cancel").administration.cancel(found, why)
 
     def resume(self, execution: ExecutionId | str, *, queue: str = DEFAULT) -> None:
         """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
@@ -208,7 +209,7 @@ class Executions:
         if self._ask is not None:
             self._ask("resume", {"id": str(found), "queue": where})
         else:
-            self._room().administration.resume(found, where)
+            self._room("resume").administration.resume(found, where)
 
     def fork(
         self,
@@ -222,14 +223,14 @@ class Executions:
 
         Steps behind that run again, there. If guarded effects are among them, `repeat_guarded` must say so.
         """
-        found, fork = given_id(execution), fresh_id(self._stored().clock) if id is None else given_id(id)
+        found, fork = given_id(execution), fresh_id(self._source.clock) if id is None else given_id(id)
         path = None if before is None else text(before, "before", "charge")
         repeat = flag(repeat_guarded, "repeat_guarded")
         if self._ask is not None:
             fields = {"id": str(found), "before": path, "fork": str(fork), "repeat_guarded": repeat}
             self._ask("fork", fields)
             return fork
-        return self._room().administration.fork(found, path, fork, repeat_guarded=repeat)
+        return self._room("fork").administration.fork(found, path, fork, repeat_guarded=repeat)
 
     def rewind(self, execution: ExecutionId | str, *, before: str, repeat_guarded: bool = False) -> None:
         """Forget what this execution recorded from a step on; it is queued again, and goes on from there.
@@ -241,7 +242,7 @@ class Executions:
         if self._ask is not None:
             self._ask("rewind", {"id": str(found), "before": path, "repeat_guarded": repeat})
         else:
-            self._room().administration.rewind(found, path, repeat_guarded=repeat)
+            self._room("rewind").administration.rewind(found, path, repeat_guarded=repeat)
 
     def settle(
         self, execution: ExecutionId | str, path: str, value: Any = None, *, error: BaseException | None = None
@@ -258,7 +259,7 @@ class Executions:
     def settle_encoded(self, execution: ExecutionId | str, path: str, payload: bytes, *, is_error: bool) -> None:
         """What `settle` does, with a value or error that is bytes already."""
         where = text(path, "path", "charge")
-        self._room().administration.settle(given_id(execution), where, payload, is_error=is_error)
+        self._room("settle_encoded").administration.settle(given_id(execution), where, payload, is_error=is_error)
 
     # -- from outside -----------------------------------------------------------------------------------------
 
@@ -287,32 +288,34 @@ class Executions:
         if self._ask is not None:
             fields = {"id": str(found), "name": signal_name(name), "payload": payload}
             return bool(self._ask("signal", {**fields, "signal": str(number or fresh_id(SystemClock()))}))
-        return self._room().delivery.send(found, signal_name(name), payload, None if number is None else number.bytes)
+        return self._room("signal").delivery.send(
+            found, signal_name(name), payload, None if number is None else number.bytes
+        )
 
     async def resolve_async(self, token: str, value: Any = None) -> bool:
         """What `resolve` does, for coroutines."""
-        return await to_thread(self.resolve, token, value)
+        return await self._in_thread(lambda: self.resolve(token, value))
 
     async def reject_async(self, token: str, reason: str = "") -> bool:
         """What `reject` does, for coroutines."""
-        return await to_thread(self.reject, token, reason)
+        return await self._in_thread(lambda: self.reject(token, reason))
 
     async def signal_async(
         self, execution: ExecutionId | str, name: str, value: Any = None, *, signal_id: str | None = None
     ) -> bool:
         """What `signal` does, for coroutines."""
-        return await to_thread(self.signal, execution, name, value, signal_id=signal_id)
+        return await self._in_thread(lambda: self.signal(execution, name, value, signal_id=signal_id))
 
     def _settle_promise(self, token: str, payload: bytes, *, is_error: bool) -> bool:
         parse_token(token)
         if self._ask is not None:
             fields = {"token": token, "payload": payload, "is_error": is_error}
             return bool(self._ask("settle_promise", fields))
-        return self._room().delivery.settle(token, payload, is_error=is_error)
+        return self._room("settle").delivery.settle(token, payload, is_error=is_error)
 
     def _payload_max(self) -> int:
         """Another process, if it is the owner, refuses what is too large."""
-        return self._room().settings.payload_bytes_max if self._ask is None else 2**62
+        return self._source.payload_bytes_max if self._ask is None else 2**62
 
     # -- schedules --------------------------------------------------------------------------------------------
 
@@ -337,7 +340,7 @@ class Executions:
 
             log.executions.schedule("nightly", "0 3 * * *", "report", "sales", zone="Europe/Berlin")
         """
-        room = self._room()
+        room = self._room("schedule")
         asked = Schedule(
             checked_name(name, "schedule"),
             when,
@@ -352,55 +355,11 @@ class Executions:
 
     def unschedule(self, name: str) -> bool:
         """Take a schedule away; what it has begun goes on. False if there is none of this name."""
-        return self._room().schedules.remove(checked_name(name, "schedule"))
+        return self._room("unschedule").schedules.remove(checked_name(name, "schedule"))
 
     def schedules(self) -> builtins.list[Schedule]:
         """All schedules, by name."""
-        return self._room().schedules.all()
-
-    # -- the end ----------------------------------------------------------------------------------------------
-
-    def _ended(self, execution: ExecutionId, returns: Any) -> Any:
-        """What it came to, once that is durable; _NOTHING before."""
-        store = self._stored()
-        row = _row(store, execution)
-        if row.status not in ENDED:
-            return _NOTHING
-        live = None if store.is_read_only else self._room().live.get(execution)
-        if live is not None and live.ending is not None:
-            live.ending.result()
-        if row.status == "canceled":
-            raise ExecutionCanceled(f"this execution was canceled execution={execution}: {row.note}")
-        if row.status == "aborted":
-            raise ExecutionError(f"this execution was abandoned execution={execution}: {row.note}")
-        ended = last_end(list(unfolded(in_order(store.load(execution)[0]))))
-        if ended is None or ended.status != row.status:
-            return _NOTHING
-        return decode_outcome(ended.payload, returns, is_error=row.status == "failed")
-
-    def _has_ended(self, execution: ExecutionId) -> bool:
-        return _row(self._stored(), execution).status in ENDED
-
-    def _changed(self) -> Signal:
-        return Signal() if self._stored().is_read_only else self._room().live.changed
-
-    def _pause(self, deadline: float | None, execution: ExecutionId) -> float:
-        """How long to wait before looking again; raises when the time is up."""
-        store = self._stored()
-        most = store.settings.poll_interval_ms / 1000 if store.is_read_only else _LOOK_AGAIN_S
-        if deadline is None:
-            return most
-        left = deadline - store.clock.monotonic()
-        if left <= 0:
-            raise Unavailable(f"the execution has not ended in time execution={execution}", hint="wait longer")
-        return min(most, left)
-
-
-def _row(store: ExecutionStore, execution: ExecutionId) -> ExecutionRow:
-    row: ExecutionRow | None = store.rows.get(execution)
-    if row is None:
-        raise unknown(execution)
-    return row
+        return self._room("schedules").schedules.all()
 
 
 def _statuses(given: str | Iterable[str] | None) -> frozenset[str] | None:

@@ -6,14 +6,17 @@ All of it with the queue's lock held. What the writer makes of the numbers of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Full, HoldfastError, Invalid
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedTicket, ForwardedUnit, Item
 from holdfast.journal.queue.group import Group
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.sessions.session_state import PRODUCER, SessionState, refused_all
-from holdfast.journal.sessions.session_table import SessionTable
-from holdfast.model.trusted_time import TrustedTime
+
+if TYPE_CHECKING:
+    from holdfast.journal.sessions.session_table import SessionTable
+    from holdfast.model.trusted_time import TrustedTime
 
 
 class SessionSend:

@@ -14,14 +14,16 @@ by the queue's lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Full, HoldfastError
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.sessions.session_state import SessionState, StagedSession, restored
 from holdfast.model.control_rows import LogRow, SessionRow
+
+if TYPE_CHECKING:
+    from holdfast.crypto.vault import Vault
 
 SUM_BYTES = 32
 _MODULUS = 1 << (8 * SUM_BYTES)

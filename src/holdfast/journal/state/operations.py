@@ -7,13 +7,15 @@ to; `change` says what it does to the log's own counters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.crypto.keyring import Keyring
-from holdfast.crypto.vault import KeyEpoch
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.state_digest import Vouched
 from holdfast.model.control_rows import PolicyRow, SchemaRow, SegmentRow, ShipmentRow, ShippingRow, WatermarkRow
+
+if TYPE_CHECKING:
+    from holdfast.crypto.keyring import Keyring
+    from holdfast.crypto.vault import KeyEpoch
 
 
 class Change(NamedTuple):

@@ -22,20 +22,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from holdfast.caller import once
 from holdfast.crypto import digests
-from holdfast.crypto.cipher import NotAuthentic
-from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid
-from holdfast.journal.backend import Backend, Rows
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.journal.state.state_digest import MODULUS, SUM_BYTES
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX as KEY_BYTES_MAX
 from holdfast.model.control_rows import SPACE_NAME_BYTES_MAX as NAME_BYTES_MAX
 from holdfast.model.control_rows import ItemRow, SpaceRow
+
+if TYPE_CHECKING:
+    from holdfast.crypto.vault import Vault
+    from holdfast.journal.backend import Backend, Rows
 
 BODY_BYTES_MAX = 16 * 2**20
 ITEMS_MAX = 100_000
@@ -186,6 +188,8 @@ def proved(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) ->
 
 def opened(vault: Vault, path: Path, row: SpaceRow, items: Iterable[ItemRow]) -> list[Item]:
     """Proved items with their bodies opened, by number and key."""
+    from holdfast.crypto.cipher import NotAuthentic
+
     found: list[Item] = []
     with naming(row.name):
         for item in items:

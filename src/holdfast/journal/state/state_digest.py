@@ -10,9 +10,11 @@ and weighs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from holdfast.crypto.vault import Vault
+if TYPE_CHECKING:
+    from holdfast.crypto.vault import Vault
+
 
 SUM_BYTES = 32
 MODULUS = 1 << (8 * SUM_BYTES)

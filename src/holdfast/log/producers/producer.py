@@ -29,8 +29,9 @@ from holdfast.caller import in_coroutine
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal_port import JournalPort, Run, check_producer
 from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit
+from holdfast.log.ports import TopicsPort
 from holdfast.log.producers.produced_ticket import Asked, ProducedTicket, all_of, only
-from holdfast.log.topics.given_topics import GivenTopics, Topics
+from holdfast.log.topics.given_topics import GivenTopics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -55,7 +56,7 @@ class ProducerStatus(msgspec.Struct, frozen=True):
 class Producer:
     """A producer of an open log; get it with `log.producer(name)`."""
 
-    def __init__(self, name: str, journal: JournalPort, topics: Topics, *, start: int = 1) -> None:
+    def __init__(self, name: str, journal: JournalPort, topics: TopicsPort, *, start: int = 1) -> None:
         self.name = name
         self._key = producer_key(name)
         self._start = whole(start, "start")

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from holdfast.errors import Invalid
 from holdfast.journal.journal_port import JournalPort
+from holdfast.log.ports import TopicsPort
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
-
-
-class Topics(Protocol):
-    """Where topics are found by their names."""
-
-    def raw(self, name: str) -> Topic:
-        """The raw topic of this name, created if it is not there."""
 
 
 class GivenTopics:
@@ -22,7 +14,7 @@ class GivenTopics:
 
     __slots__ = ("_journal", "_taker", "_topics", "_typed_hint")
 
-    def __init__(self, journal: JournalPort, topics: Topics, taker: str, typed_hint: str) -> None:
+    def __init__(self, journal: JournalPort, topics: TopicsPort, taker: str, typed_hint: str) -> None:
         """`taker` is who takes them, and `typed_hint` how it takes the rows of a typed topic."""
         self._journal = journal
         self._topics = topics

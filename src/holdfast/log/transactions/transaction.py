@@ -32,8 +32,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.log.ports import ItemKeys
-from holdfast.log.topics.given_topics import GivenTopics, Topics
+from holdfast.log.ports import ItemKeys, TopicsPort
+from holdfast.log.topics.given_topics import GivenTopics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -60,7 +60,7 @@ class Transaction:
     def __init__(
         self,
         journal: JournalPort,
-        topics: Topics,
+        topics: TopicsPort,
         hidden: ItemKeys,
         *,
         timeout: float | None = None,

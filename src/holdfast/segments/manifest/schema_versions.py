@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt
-from holdfast.journal.journal import Journal
-from holdfast.journal.journal_port import JournalPort
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed.key_column import key_of
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal
+    from holdfast.journal.journal_port import JournalPort
 
 
 def versions(journal: JournalPort, topic: str) -> tuple[TopicSchema, ...]:
