@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Journal
 from holdfast.log.owner_asking import Asking
-from holdfast.log.topics.topic_partitions import partitions_of
 from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.owner.call_messages import (
@@ -53,7 +52,6 @@ class MaintenanceProxy:
 
     def seal(self, topics: Names, timeout: float) -> None:
         """Seal what is durable now."""
-        partitions_of(self._journal, topics)  # an unknown one is named here as by any log
         self._asking.ask("seal", SealTopics(topics, min(timeout, SECONDS_MAX)), Nothing, timeout)
 
     def seal_soon(self, topics: Names) -> None:
@@ -72,12 +70,10 @@ class MaintenanceProxy:
         """Join small segment files."""
         from holdfast.compaction.compaction_report import CompactionReport
 
-        partitions_of(self._journal, topics)
         return self._asking.ask("compact", Compact(topics, target, dry_run), CompactionReport)
 
     def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""
-        partitions_of(self._journal, (topic,))
         request = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
         self._asking.ask("set_retention", request, Nothing, self._timeout)
 
