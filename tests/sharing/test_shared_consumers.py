@@ -115,6 +115,17 @@ def test_partitions_are_shared_out_among_processes_and_move_when_one_is_killed(t
         one.end()
 
 
+def test_the_lag_of_a_member_counts_what_was_acknowledged(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as (log, _):
+        fill(log)
+        topic = log.topic("orders")
+        with topic.consumer("billing") as consumer:
+            behind = consumer.lag
+            for number in range(1, 20):
+                topic.append(b"more", partition=0)
+                assert consumer.lag == behind + number
+
+
 def test_of_two_processes_that_work_on_a_record_one_commits_it(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (log, _):
         fill(log, 2)

@@ -295,6 +295,7 @@ class Consumer(AnyConsumer, Generic[Item]):
     def lag(self) -> int:
         """How many durable records of its partitions are not committed as consumed."""
         self._refuse_second()
+        self._journal.refresh(self.topic)  # what was acknowledged here counts, also in a member
         with self._members.lock:
             return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self._numbers())
 
