@@ -21,8 +21,14 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.clock import SystemClock
+from holdfast.execution.waits.inbox_message import message
+from holdfast.journal.commit.owner_calls import ForgetProducersCall
+from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
+from holdfast.log.log_executions import AskExecutions
 from holdfast.model import frame
 from holdfast.model.record_columns import Columns
+from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention
+from holdfast.owner.verbs import VERBS
 from holdfast.remote.wire.group_message import RecordsRun, SpaceChange, Unit, encode_group
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition
@@ -128,6 +134,10 @@ class Asking:
         if (route.method, route.path) == ("POST", "/v1/groups"):
             session = {"holdfast-session": f"{self._number:032x}", "holdfast-sequence": "1", "holdfast-floor": "1"}
             return path, encode_group([_item(topic)]), {**session, "content-type": "application/msgpack"}
+        if route.path.startswith(CALLS):
+            verb = VERBS[route.path.removeprefix(CALLS)]
+            asked = REQUESTS[verb.name](topic, self._number) if verb.name in REQUESTS else verb.request()
+            return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
         if route.path == "/v1/client/executions":
             asked = [self._number.to_bytes(16, "big"), "prune", {}]
             return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
@@ -140,6 +150,20 @@ def _item(topic: str) -> Any:
         return Unit([SpaceChange("s", [(b"k", b"v")], [])], False)
     return RecordsRun(topic, 0, frame.encode(Columns([b"x"], [1])))
 
+
+CALLS = "/v1/calls/"
+NO_LIMIT = (None, None, None)
+REQUESTS: dict[str, Any] = {
+    "set_retention": lambda topic, _: SetRetention(topic, (None, None, 1000), (), NO_LIMIT),
+    "marks": lambda topic, _: AskMarks(topic),
+    "seal": lambda topic, _: SealTopics((topic,)),
+    "compact": lambda topic, _: Compact(topic, dry_run=True),
+    "consumers": lambda topic, _: AskConsumers(topic),
+    "forget_consumer": lambda topic, _: ForgetConsumer("nobody", topic),
+    "forget_producers": lambda topic, _: ForgetProducersCall((b"nobody",)),
+    "ask_executions": lambda topic, number: AskExecutions(message(0, number.to_bytes(16, "big"), "prune", {})),
+}
+"""What is asked of verbs whose requests have no defaults."""
 
 BODIES: dict[str, Any] = {
     "/v1/topics/{topic}/records": lambda topic: {"payload": "x"},
@@ -196,7 +220,8 @@ def matrix(directory: Path) -> str:
 
 
 def _line(asking: Asking, route: RouteDefinition, tokens: list[str], *, narrow: bool) -> str:
-    about_topic = route.about == "topic" or route.path in ABOUT_TOPICS
+    named = VERBS[route.path.removeprefix(CALLS)].request.__struct_fields__ if route.path.startswith(CALLS) else ()
+    about_topic = "{topic}" in route.path or route.path in ABOUT_TOPICS or {"topic", "topics"} & {*named}
     same: dict[str, list[str]] = {}
     for scope, token in zip(SCOPES, tokens, strict=True):
         answers = (
@@ -211,7 +236,7 @@ def _line(asking: Asking, route: RouteDefinition, tokens: list[str], *, narrow: 
 def _cell(asking: Asking, route: RouteDefinition, token: str, *, narrow: bool) -> str:
     """One answer for each kind of topic; two of them where names of one kind are answered differently."""
     found = []
-    in_body = route.about != "topic"
+    in_body = "{topic}" not in route.path
     for names in KINDS.values():
         asked = [name for name in names if not (in_body and "%" in name)]
         answers = {asking.status(route, name, token) for name in (asked if narrow else asked[:1])}

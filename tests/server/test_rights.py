@@ -20,6 +20,7 @@ from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
 from holdfast.log.topics.topic import Topic
+from holdfast.log.upkeep.maintenance import Maintenance
 from holdfast.model import frame
 from holdfast.model.record_columns import Columns
 from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun, Unit, decode_outcome, encode_group
@@ -397,7 +398,7 @@ def test_one_tokens_long_work_leaves_room_for_others(tmp_path: Path, monkeypatch
         begun.release()
         may_end.wait(30)
 
-    monkeypatch.setattr(Log, "seal", seal)
+    monkeypatch.setattr(Maintenance, "seal", seal)
     for place in _placed(tmp_path):
         with ThreadPoolExecutor(6) as pool:
             asked = [pool.submit(place.client("boss").ask, "POST", "/v1/seal", {"topic": "orders"}) for _ in range(5)]

@@ -15,9 +15,9 @@ from holdfast import HoldfastError, Invalid, Log
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.owner.consumer_calls import ConsumerCalls
-from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb_calls import VerbCalls
+from holdfast.owner.verbs import VERBS, answered
 
 pytestmark = pytest.mark.disk
 
@@ -46,20 +46,18 @@ def caller() -> Peer:
 def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
     owner: Log, which: int, request_: Any, raw: bytes | None
 ) -> None:
-    consumers, marks = ConsumerCalls(owner), MarkEvents(owner._context.journal)
-    handlers = {**VerbCalls(owner).handlers(), **marks.handlers(), **consumers.handlers()}
-    name = sorted(handlers)[which % len(handlers)]
+    port = LogOwner(owner)
+    verb = VERBS[sorted(VERBS)[which % len(VERBS)]]
     try:
         body = raw if raw is not None else msgspec.msgpack.encode(request_)
     except (OverflowError, ValueError):
         return
     try:
-        handlers[name](caller(), body)
+        answered(port, caller(), verb, body)
     except HoldfastError:
         pass
     finally:
-        consumers.stop()
-        marks.stop()
+        port.stop()
     assert owner.topic("orders").marks()[0].durable >= 1
     assert owner.stats().journal.poisoned is None
 
@@ -86,9 +84,10 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
 
 
 def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
-    handlers, no_limit = VerbCalls(owner).handlers(), [None, None, None]
+    port, no_limit = LogOwner(owner), [None, None, None]
     with pytest.raises(HoldfastError):
-        handlers["set_retention"](caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
+        answered(port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):
-        handlers["seal"](caller(), b"\xc1")
+        answered(port, caller(), VERBS["seal"], b"\xc1")
+    port.stop()
     owner.topic("orders").append(b"two")

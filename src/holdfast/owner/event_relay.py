@@ -20,7 +20,6 @@ from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import Nothing
 from holdfast.owner.link_port import MET, OwnerLink
 from holdfast.owner.peer import Peer
@@ -28,7 +27,6 @@ from holdfast.shipping.events import Event, Subscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.parts import LogStore
-    from holdfast.owner.call_handlers import CallHandler
 
 SHIPPING = "shipping"
 
@@ -53,11 +51,8 @@ class EventCalls:
         self._lock = RLock()
         self._subscription: Subscription | None = None
 
-    def handlers(self) -> dict[str, CallHandler]:
-        """The call that it answers."""
-        return {"subscribe": handler(Nothing, self._subscribe)}
-
-    def _subscribe(self, caller: Peer, _: Nothing) -> Nothing:
+    def subscribe(self, caller: Peer) -> Nothing:
+        """Tell a peer what happens to commits."""
         with once(self._lock):
             if self._subscription is None:
                 self._subscription = self._store.subscribe()

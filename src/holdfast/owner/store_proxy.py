@@ -67,7 +67,7 @@ class StoreProxy:
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable and not known to be on the store."""
-        return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).spans
+        return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).unshipped
 
     def rebuild(self, *, accept_loss: bool, timeout: float) -> RebuildReport:
         """Bring back what the store has lost."""

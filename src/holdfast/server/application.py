@@ -83,7 +83,7 @@ class Application:
     def _note(self, definition: RouteDefinition | None, request: ApiRequest, status: int) -> None:
         if definition is not None:
             caller = getattr(request, "caller", None)
-            self._served.audit.note(caller, definition, _path_topic(definition, request), status)
+            self._served.audit.note(caller, definition, _path_topic(request), status)
 
     # -- finding the route --------------------------------------------------------------------------------
 
@@ -193,9 +193,9 @@ async def _nothing(*_: Any) -> None:
 _OTHER_LOG = "another log is served at this address now; connect again, to the one that you mean"
 
 
-def _path_topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
+def _path_topic(request: ApiRequest) -> str | None:
     """The topic that a path names, if it could be one: what else a client writes there is not repeated."""
-    topic = request.params.get("topic") if definition.about == "topic" else None
+    topic = request.params.get("topic")
     return topic if topic is not None and is_name(topic) else None
 
 

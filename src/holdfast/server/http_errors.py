@@ -39,11 +39,9 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 )  # fmt: skip
 """The first that fits counts."""
 
-_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder")
+_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder", "expected")
 """What clients may learn of an error's attributes."""
 
-_GAP = re.compile(r"sequence=\d+ expected=(\d+)\Z")
-"""What is said of a producer's number that leaves a gap: values stand at the end of a message."""
 _PATH = re.compile(r" path=.*?(?=: | [a-z_]+=|$)", re.DOTALL)
 _PLACE = re.compile(r"(?<![\w.:/<])/(?!v1/|docs\b|metrics\b)[^\s'\"]+")
 """A path of this machine in a text; routes of the server are none."""
@@ -77,8 +75,8 @@ def status_of(error: HoldfastError) -> int:
     """The status of an error."""
     if isinstance(error, Refusal):
         return error.status
-    if type(error) is Invalid and _GAP.search(error.message):
-        return 409
+    if isinstance(error, Invalid) and getattr(error, "expected", None) is not None:
+        return 409  # a producer's number that leaves a gap
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 
@@ -87,9 +85,6 @@ def body_of(error: HoldfastError, request: str, sees: Callable[[str], bool] = la
     if isinstance(error, NoTopic):
         error = error.shown_to(sees)
     fields = {name: value for name in _FIELDS if (value := getattr(error, name, None)) is not None}
-    gap = _GAP.search(error.message) if type(error) is Invalid else None
-    if gap is not None:
-        fields["expected"] = int(gap[1])
     return ErrorBody(kind_of(error), _message(error), _hint(error), fields, request)
 
 

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Denied, Invalid
 from holdfast.log.log import Log
@@ -19,6 +21,9 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_partitions import NoTopic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
+from holdfast.owner.log_owner import LogOwner
+from holdfast.owner.peer import Peer
+from holdfast.owner.verbs import VERBS
 from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
@@ -31,6 +36,8 @@ Value = TypeVar("Value")
 AnyKind = Topic | TypedTopic
 
 _READERS, _WORKERS = 8, 4
+WORK_SECONDS = 600.0
+"""How long a request waits for long work; the work itself goes on."""
 
 
 class Served:
@@ -54,6 +61,8 @@ class Served:
         """Set when the server shuts down: followers end, nothing new is begun."""
         self.members: Any = None
         """Members of consumers that live here, once there are any."""
+        self.owner = LogOwner(log, wait_max=WORK_SECONDS)
+        """What does the verbs."""
         self._topics: dict[str, AnyKind] = {}
         self._readers = ThreadPoolExecutor(_READERS, "holdfast-http-read")
         self._workers = ThreadPoolExecutor(_WORKERS, "holdfast-http-work")
@@ -94,6 +103,14 @@ class Served:
         for number in journal.sessions.partitions_of(name.encode()):
             if not caller.may("append", journal.partitions[number].topic):
                 raise Denied(f"this producer appends to a topic that is not this token's token={caller.id}")
+
+    # -- verbs --------------------------------------------------------------------------------------------
+
+    async def verb(self, caller: Caller, name: str, asked: msgspec.Struct) -> msgspec.Struct:
+        """Do what the table of verbs has under this name, if the caller may ask for it."""
+        verb, peer = VERBS[name], Peer(bytes(16), 0, _nobody_hears, caller)
+        work = partial(verb.done, self.owner, peer, asked)
+        return await (self.do(caller, work) if verb.is_long else self.read(work))
 
     # -- threads ------------------------------------------------------------------------------------------
 
@@ -142,5 +159,10 @@ class Served:
 
     def close(self) -> None:
         """The threads end with what they are doing."""
+        self.owner.stop()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _nobody_hears(_event: str, _body: bytes) -> None:
+    """A single request takes no events."""

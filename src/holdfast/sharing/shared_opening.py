@@ -11,7 +11,6 @@ from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
-from holdfast.owner.call_handlers import journal_handlers
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.membership import Asked, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
@@ -68,7 +67,6 @@ def _log_of(owner: Owner | None) -> Log | None:
 
 
 def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
-    host.calls.update(journal_handlers(owner.journal))
     assert isinstance(owner, _Owned)
     owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.consumers.consumer import Consumer
-from holdfast.log.consumers.consumer_status import ConsumerStatus
+from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
 from holdfast.log.consumers.members import Committing
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -231,13 +231,7 @@ def gone(consumer: str, topic: str) -> Invalid:
 async def list_consumers(request: ApiRequest, served: Served) -> Answer:
     """How far consumers are."""
     topic = request.text("topic")
-    found = [one for one in await served.read(partial(served.log.consumers, topic)) if _may_see(request, one)]
-    return json_answer({"consumers": found})
-
-
-def _may_see(request: ApiRequest, one: ConsumerStatus) -> bool:
-    caller = request.caller
-    return caller.sees(one.topic) and (caller.may("read", one.topic) or caller.may_consume(one.consumer, one.topic))
+    return json_answer(await served.verb(request.caller, "consumers", AskConsumers(topic)))
 
 
 async def show_consumer(request: ApiRequest, served: Served) -> Answer:
@@ -251,9 +245,8 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a consumer's position."""
-    await served.do(
-        request.caller, partial(served.log.forget_consumer, request.params["name"], request.params["topic"])
-    )
+    asked = ForgetConsumer(request.params["name"], request.params["topic"])
+    await served.verb(request.caller, "forget_consumer", asked)
     return Answer(status=204)
 
 

@@ -12,7 +12,9 @@ import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.model.record import Marks, Watermark
+from holdfast.owner.call_messages import SetRetention, limits_of
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.given_records import given_schema
@@ -229,18 +231,10 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
         raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
     limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
     age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
-    await served.do(
-        request.caller,
-        partial(
-            served.log.set_retention,
-            request.params["topic"],
-            bytes_max=asked.bytes_max,
-            age_max=age,
-            records_max=asked.records_max,
-            wait_for=asked.wait_for,
-            wait_limit=limit,
-        ),
-    )
+    wanted = TopicRetention.asked_for(asked.bytes_max, age, asked.records_max, asked.wait_for, limit)
+    topic = request.params["topic"]
+    told = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
+    await served.verb(request.caller, "set_retention", told)
     return Answer(b"{}", JSON)
 
 
