@@ -25,14 +25,12 @@ from holdfast.execution.waits.inbox_message import message
 from holdfast.journal.commit.owner_calls import ForgetProducersCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
 from holdfast.log.log_executions import AskExecutions
-from holdfast.model import frame
-from holdfast.model.record_columns import Columns
 from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention
 from holdfast.owner.verbs import VERBS
-from holdfast.remote.wire.group_message import RecordsRun, SpaceChange, Unit, encode_group
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition
 from holdfast.server.tokens import FILE, TokenFile, make
+from tests.remote import groups
 
 TABLE = Path(__file__).with_name("rights.txt")
 
@@ -40,6 +38,8 @@ SCOPES = ("append", "read", "consume:billing", "produce:device-7", "admin", "aud
 PATTERNS = (("orders",), ("*",), ("*", "_*"))
 LIKE = ("orders2", "orders.", "Orders", "order", "xorders", "orders%20", "orders%2F", "ord%C3%A9rs", "%6frders2")
 """Names that look like the token's own, and are others."""
+STATUSES = {"Denied": 403, "NotFound": 404, "Invalid": 400}
+"""Of what is refused alone, as if it were the answer to a request."""
 KINDS = {
     "mine": ("orders", "%6frders"),
     "like": LIKE,
@@ -104,7 +104,8 @@ def tokens_for(log: Log, *wanted: tuple[str, tuple[str, ...], tuple[str, ...]]) 
 class Asking:
     """One connection, and the numbers that make each request one of its own."""
 
-    def __init__(self, server: serving.HttpServer) -> None:
+    def __init__(self, server: serving.HttpServer, log: Log) -> None:
+        self._log = log
         self._connection = HTTPConnection("127.0.0.1", server.address.port, timeout=30)
         self._number = 0
 
@@ -119,9 +120,18 @@ class Asking:
         answer = self._connection.getresponse()
         if route.is_stream and answer.status == 200 and "wait" not in route.query:
             self._connection.close()
+        elif route.path == "/v1/groups" and answer.status == 200:
+            (outcome,) = groups.outcomes(answer.read())
+            return 200 if outcome.error is None else STATUSES[outcome.error.kind]
         else:
             answer.read()
         return answer.status
+
+    def _item(self, topic: str) -> Any:
+        if topic == "_spaces":
+            return groups.unit(groups.space("s", b"k", b"v"))
+        parts = self._log._journal.topics.get(topic)
+        return groups.rows(groups.NOWHERE if parts is None else parts[0].id, b"x")
 
     def _request(self, route: RouteDefinition, topic: str) -> tuple[str, bytes | None, dict[str, str]]:
         named = {"topic": topic, "name": "billing", "member": "0" * 32, "partition": "0", "offset": "0",
@@ -132,8 +142,8 @@ class Asking:
         if route.method in ("GET", "DELETE"):
             return path, None, {}
         if (route.method, route.path) == ("POST", "/v1/groups"):
-            session = {"holdfast-session": f"{self._number:032x}", "holdfast-sequence": "1", "holdfast-floor": "1"}
-            return path, encode_group([_item(topic)]), {**session, "content-type": "application/msgpack"}
+            session = {"holdfast-session": f"{self._number:032x}", "content-type": "application/msgpack"}
+            return path, groups.packed(self._item(topic)), session
         if route.path.startswith(CALLS):
             verb = VERBS[route.path.removeprefix(CALLS)]
             asked = REQUESTS[verb.name](topic, self._number) if verb.name in REQUESTS else verb.request()
@@ -143,12 +153,6 @@ class Asking:
             return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
         body = json.dumps(BODIES.get(route.path, lambda topic: {})(topic)).encode()
         return path, body, {"content-type": "application/json"}
-
-
-def _item(topic: str) -> Any:
-    if topic == "_spaces":
-        return Unit([SpaceChange("s", [(b"k", b"v")], [])], False)
-    return RecordsRun(topic, 0, frame.encode(Columns([b"x"], [1])))
 
 
 CALLS = "/v1/calls/"
@@ -209,7 +213,7 @@ def matrix(directory: Path) -> str:
         ]
         texts = tokens_for(log, *wanted)
         with running(log, token_share=1, members_max=100_000) as server, contextlib.ExitStack() as stack:
-            asking = Asking(server)
+            asking = Asking(server, log)
             stack.callback(asking.close)
             parts = [HEAD]
             for at, patterns in enumerate(PATTERNS):

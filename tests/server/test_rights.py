@@ -19,16 +19,15 @@ import holdfast
 from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
+from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
-from holdfast.model import frame
-from holdfast.model.record_columns import Columns
-from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun, Unit, decode_outcome, encode_group
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import make
+from tests.remote import groups
 from tests.server.rights_matrix import TABLE, matrix, running, tokens_for
 
 pytestmark = pytest.mark.disk
@@ -64,11 +63,9 @@ class Client:
         return self.ask(
             "POST",
             "/v1/groups",
-            encode_group(items),
+            groups.packed(*items, sequence=sequence, floor=1),
             content_type="application/msgpack",
             holdfast_session=session,
-            holdfast_sequence=str(sequence),
-            holdfast_floor="1",
         )
 
 
@@ -84,6 +81,9 @@ class Place:
     def client(self, name: str) -> Client:
         self._clients.append(Client(self.server, self._tokens[name]))
         return self._clients[-1]
+
+    def records(self, topic: str, *payloads: bytes, keys: list[bytes | None] | None = None) -> Any:
+        return groups.rows(self.log._journal.topics[topic][0].id, *payloads, keys=keys)
 
     def close(self) -> None:
         for client in self._clients:
@@ -109,10 +109,6 @@ def _placed(directory: Path, settings: dict[str, Any] | None = None, **limits: A
             place.close()
 
 
-def records(topic: str, *payloads: bytes, keys: list[bytes | None] | None = None) -> RecordsRun:
-    return RecordsRun(topic, 0, frame.encode(Columns(list(payloads), [1] * len(payloads))), keys)
-
-
 def test_every_route_with_every_right_about_every_kind_of_topic(tmp_path: Path) -> None:
     """A route that is not in the table, or is answered otherwise, shows as a difference."""
     found, expected = matrix(tmp_path).split("\n"), TABLE.read_text().split("\n")
@@ -126,9 +122,9 @@ def test_a_key_of_one_topic_is_none_of_another(place: Place) -> None:
     """What a client says under a key in `orders` cannot make an append to `secret` known, whatever bytes it sends."""
     secret, orders = place.log.topic("secret"), place.log.topic("orders")
     _, victim = secret._checks.unique_record(b"pay-1", b"42 EUR", None)
-    status, _ = place.client("web").group(records("orders", b"42 EUR", keys=[victim[:32]]))
+    status, _ = place.client("web").group(place.records("orders", b"42 EUR", keys=[victim[:32]]))
     assert status == 200
-    assert place.client("web").group(records("orders", b"42 EUR", keys=[b"pay-1"]), sequence=2)[0] == 200
+    assert place.client("web").group(place.records("orders", b"42 EUR", keys=[b"pay-1"]), sequence=2)[0] == 200
     assert secret.append(b"42 EUR", idempotency_key=b"pay-1").repeated is False
     assert [record.payload for record in secret.read()] == [b"42 EUR"]
     assert orders.append(b"42 EUR", idempotency_key=b"pay-1").repeated is True
@@ -174,25 +170,25 @@ def test_what_a_key_stands_for_is_what_the_server_sees(place: Place) -> None:
         topic = log.topic("orders2", schema="latest")
         encoded = topic._prepared([{"id": 1, "name": "a"}], None, 0, None).parts[0][1]
         other = topic._prepared([{"id": 2, "name": "b"}], None, 1, None).parts[0][1]
-    one = RowsRun("orders2", 0, bytes(encoded.body), encoded.schema, b"k", 7)
-    two = RowsRun("orders2", 1, bytes(other.body), other.schema, b"k", 7)
+    ids, batch = [part.id for part in place.log._journal.topics["orders2"]], b"any"
+    one, two = groups.typed(ids[0], encoded, b"k", batch), groups.typed(ids[1], other, b"k", batch)
     client = place.client("all")
-    assert _outcome(client.group(Unit([one, two], False))).items[0].error is None
-    alone = _outcome(client.group(Unit([one], False), sequence=2)).items[0].error
+    assert _outcome(client.group(groups.unit(one, two)))[0].error is None
+    alone = _outcome(client.group(groups.unit(one), sequence=2))[0].error
     assert alone is not None
     assert "something else" in alone.message
 
 
-def _outcome(answer: tuple[int, bytes]) -> GroupOutcome:
+def _outcome(answer: tuple[int, bytes]) -> Outcomes:
     assert answer[0] == 200, answer
-    return decode_outcome(answer[1])
+    return groups.outcomes(answer[1])
 
 
 def test_a_session_belongs_to_the_token_that_chose_it(place: Place) -> None:
     """Somebody else's session and number give no answer of theirs, and make nothing of theirs known."""
-    assert place.client("all").group(records("secret", b"mine"))[0] == 200
-    outcome = _outcome(place.client("web").group(records("orders", b"other")))
-    assert outcome.items[0].runs[0].topic == "orders"
+    assert place.client("all").group(place.records("secret", b"mine"))[0] == 200
+    outcome = _outcome(place.client("web").group(place.records("orders", b"other")))
+    assert outcome[0].runs[0].partition_id == place.log._journal.topics["orders"][0].id
     assert [record.payload for record in place.log.topic("orders").read()] == [b"other"]
 
 
@@ -415,7 +411,7 @@ def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) 
         asked = {"holdfast_producer": "device-1", "holdfast_sequence": "1"}
         assert place.client("shop").ask("POST", "/v1/topics/orders/records", {"payload": "x"}, **asked)[0] == 200
         web = place.client("web")
-        statuses = [web.group(records("orders", b"y"), session=f"{number:032x}")[0] for number in range(60)]
+        statuses = [web.group(place.records("orders", b"y"), session=f"{number:032x}")[0] for number in range(60)]
         assert (statuses.count(200), statuses.count(429)) == (10, 50)
         status, body = place.client("shop").ask("POST", "/v1/topics/orders/records", {"payload": "x"}, **asked)
         assert (status, json.loads(body)["repeated"]) == (200, True)

@@ -20,7 +20,7 @@ from holdfast.model.record_json import GivenRecord, moment
 from holdfast.model.row_json import Row, typed_rows
 from holdfast.server.api_answers import ARROW, BYTES, JSON, NDJSON
 from holdfast.server.api_request import ApiRequest, decoded, whole_of
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,7 +181,7 @@ def given_rows(request: ApiRequest, topic: TypedTopic, content: bytes) -> Given:
             return Given(typed_rows(found, schema), False)
         return Given(typed_rows([decoded(content, _row)], schema), True)
     if kind == BYTES:
-        raise Refusal(415, f"topic {topic.name!r} is typed: bytes are no row", hint="send JSON, NDJSON or Arrow")
+        raise RefusedRequest(415, f"topic {topic.name!r} is typed: bytes are no row", hint="send JSON, NDJSON or Arrow")
     raise _other_type()
 
 
@@ -219,5 +219,7 @@ def given_schema(content: bytes) -> pa.Schema:
         raise Invalid("the schema is no message of Arrow", hint="schema.serialize() makes one") from None
 
 
-def _other_type() -> Refusal:
-    return Refusal(415, "the body's type is missing or not known", hint=f"send {JSON}, {NDJSON}, {BYTES} or {ARROW}")
+def _other_type() -> RefusedRequest:
+    return RefusedRequest(
+        415, "the body's type is missing or not known", hint=f"send {JSON}, {NDJSON}, {BYTES} or {ARROW}"
+    )

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from holdfast.errors import (
     Closed,
@@ -29,6 +26,7 @@ from holdfast.errors import (
     WaitTimedOut,
 )
 from holdfast.log.topics.topic_partitions import NoTopic
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.browser_guard import WrongHost
 from holdfast.server.request_caller import NotKnown
 
@@ -49,17 +47,7 @@ _HINT_OF_FULL = "wait as long as Retry-After says, then send it again"
 _HINT_OF_UNKNOWN = "send it again with the same producer and sequence, or the same Idempotency-Key: it is written once"
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """What every answer holds that is not 2xx."""
-
-    kind: str
-    message: str
-    hint: str
-    fields: dict[str, Any]
-    request: str
-
-
-class Refusal(Invalid):
+class RefusedRequest(Invalid):
     """A request that is wrong in a way for which HTTP has a status of its own."""
 
     def __init__(
@@ -73,7 +61,7 @@ class Refusal(Invalid):
 
 def status_of(error: HoldfastError) -> int:
     """The status of an error."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error.status
     if isinstance(error, Invalid) and getattr(error, "expected", None) is not None:
         return 409  # a producer's number that leaves a gap
@@ -90,7 +78,7 @@ def body_of(error: HoldfastError, request: str, sees: Callable[[str], bool] = la
 
 def kind_of(error: HoldfastError) -> str:
     """The documented kind of an error; what was raised may be a subclass that a room keeps to itself."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error.kind
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
 
@@ -102,7 +90,7 @@ def headers_of(error: HoldfastError, status: int) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", b"1"))
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="holdfast"'))
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     return headers
 

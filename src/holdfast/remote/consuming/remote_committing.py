@@ -1,7 +1,7 @@
 """The position of a server's consumer on its way into a transaction: sent with it, and committed with it there.
 
 In the client it is a change of the space that a log keeps positions in, whose one item names the member and how far it
-got. `outgoing_groups` sends that as what it is; nobody else sees it.
+got. The server takes it for what it is (`group_screening`); nobody else sees it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,22 @@ import msgspec
 
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.stored_positions import SPACE
-from holdfast.remote.wire.group_message import Consumed
 
 if TYPE_CHECKING:
     from holdfast.journal.queue.ticket import UnitTicket
 
 _SPACE = SPACE.encode()
+
+
+class Consumed(msgspec.Struct, array_like=True, frozen=True):
+    """How far a member of a consumer, which the server keeps, got in partitions whose position changes."""
+
+    topic: str
+    consumer: str
+    member: str
+    position: dict[int, int]
+
+
 _decode = msgspec.msgpack.Decoder(Consumed).decode
 
 

@@ -26,10 +26,9 @@ from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.log.topics.validation import time_of
 from holdfast.remote.consuming.member_session import MemberSession, MemberState
-from holdfast.remote.consuming.remote_committing import RemoteCommitting
+from holdfast.remote.consuming.remote_committing import Consumed, RemoteCommitting
 from holdfast.remote.http.exchange import Pauses, monotonic
 from holdfast.remote.own_thread import awaited, begin
-from holdfast.remote.wire.group_message import Consumed
 from holdfast.remote.writing.remote_journal import RemoteJournal
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from holdfast.execution.waits.inbox_message import message
 from holdfast.log.log_executions import AskExecutions
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.http_errors import Refusal
-from holdfast.server.routes.group_routes import MSGPACK
+from holdfast.server.http_errors import RefusedRequest
+from holdfast.server.routes.call_routes import MSGPACK
 from holdfast.server.served import Served
 
 _Id = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -37,7 +37,7 @@ _decode = msgspec.msgpack.Decoder(ExecutionBody).decode
 async def ask(request: ApiRequest, served: Served) -> Answer:
     """Do what is asked for, once."""
     if request.media_type != MSGPACK:
-        raise Refusal(415, "what is asked for is MessagePack", hint=f"send Content-Type: {MSGPACK}")
+        raise RefusedRequest(415, "what is asked for is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     try:
         asked = _decode(await request.body())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.owner.verbs import Verb
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.served import Served
 
 MSGPACK = "application/msgpack"
@@ -24,7 +24,7 @@ def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
 
     async def handler(request: ApiRequest, served: Served) -> Answer:
         if request.media_type != MSGPACK:
-            raise Refusal(415, "a call is MessagePack", hint=f"send Content-Type: {MSGPACK}")
+            raise RefusedRequest(415, "a call is MessagePack", hint=f"send Content-Type: {MSGPACK}")
         asked = verb.decoded(await request.body())
         return Answer(msgspec.msgpack.encode(await served.verb(request.caller, verb.name, asked)), MSGPACK)
 

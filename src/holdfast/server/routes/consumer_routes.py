@@ -25,7 +25,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.places import Places
 from holdfast.server.record_pages import arrow, lines
 from holdfast.server.request_caller import Caller
@@ -340,7 +340,7 @@ async def commit(request: ApiRequest, served: Served) -> Answer:
             async with transaction:
                 await served.read(partial(transaction.consumed, member.consumed_at(at)))
         except Invalid as error:
-            raise Refusal(409, error.message, hint=error.hint) from None
+            raise RefusedRequest(409, error.message, hint=error.hint) from None
         return json_answer({"committed": await served.read(lambda: consumer.committed)})
 
 

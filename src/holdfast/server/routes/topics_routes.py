@@ -18,7 +18,7 @@ from holdfast.owner.call_messages import SetRetention, limits_of
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.given_records import given_schema
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.served import AnyKind, Served
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
         is_new = await served.do(request.caller, create)
     except Invalid as error:
         if name in await served.read(served.log.topics):  # it is there, and not as it is asked for
-            raise Refusal(409, error.message, hint=error.hint) from None
+            raise RefusedRequest(409, error.message, hint=error.hint) from None
         raise
     answer = await served.read(partial(_shown, served, name))
     return json_answer(answer, 201 if is_new else 200)
