@@ -89,7 +89,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in one page of a read."""
 
     followers_max: int = 128
-    """Connections that follow topics."""
+    """Connections that follow topics; and as many clients that are told of changes."""
 
     heartbeat_ms: float = 15_000
     """How often a follower is told that the server is still there."""

@@ -23,9 +23,9 @@ from holdfast import Log, Settings
 from holdfast.clock import SystemClock
 from holdfast.execution.waits.inbox_message import message
 from holdfast.journal.commit.owner_calls import ForgetProducersCall
-from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
+from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer, LeaveConsumer, SyncMember
 from holdfast.log.log_executions import AskExecutions
-from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention
+from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention, Watch
 from holdfast.owner.verbs import VERBS
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition
@@ -140,14 +140,15 @@ class Asking:
         if route.path.endswith("/latest"):
             path += "?key=k"
         if route.method in ("GET", "DELETE"):
-            return path, None, {}
+            return path, None, {"holdfast-session": SESSION} if route.path == "/v1/events" else {}
         if (route.method, route.path) == ("POST", "/v1/groups"):
             session = {"holdfast-session": f"{self._number:032x}", "content-type": "application/msgpack"}
             return path, groups.packed(self._item(topic)), session
         if route.path.startswith(CALLS):
             verb = VERBS[route.path.removeprefix(CALLS)]
             asked = REQUESTS[verb.name](topic, self._number) if verb.name in REQUESTS else verb.request()
-            return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
+            session = {"holdfast-session": SESSION, "content-type": "application/msgpack"}
+            return path, msgspec.msgpack.encode(asked), session
         if route.path == "/v1/client/executions":
             asked = [self._number.to_bytes(16, "big"), "prune", {}]
             return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
@@ -155,7 +156,7 @@ class Asking:
         return path, body, {"content-type": "application/json"}
 
 
-CALLS = "/v1/calls/"
+CALLS, SESSION = "/v1/calls/", "5" * 32
 NO_LIMIT = (None, None, None)
 REQUESTS: dict[str, Any] = {
     "set_retention": lambda topic, _: SetRetention(topic, (None, None, 1000), (), NO_LIMIT),
@@ -165,6 +166,10 @@ REQUESTS: dict[str, Any] = {
     "consumers": lambda topic, _: AskConsumers(topic),
     "forget_consumer": lambda topic, _: ForgetConsumer("nobody", topic),
     "forget_producers": lambda topic, _: ForgetProducersCall((b"nobody",)),
+    "watch": lambda topic, _: Watch((topic,), False),
+    "join_consumer": lambda topic, number: JoinConsumer("billing", topic, number.to_bytes(16, "big"), (), 0.0, {}),
+    "sync_member": lambda topic, number: SyncMember("billing", topic, number.to_bytes(16, "big"), ()),
+    "leave_consumer": lambda topic, number: LeaveConsumer("billing", topic, number.to_bytes(16, "big")),
     "ask_executions": lambda topic, number: AskExecutions(message(0, number.to_bytes(16, "big"), "prune", {})),
 }
 """What is asked of verbs whose requests have no defaults."""

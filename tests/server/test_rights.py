@@ -12,6 +12,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,8 +21,11 @@ from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
 from holdfast.journal.sessions.outcomes import Outcomes
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
+from holdfast.owner.call_messages import Watch
+from holdfast.remote.http.server_link import ServerLink
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
@@ -339,6 +343,23 @@ def test_a_header_that_decides_stands_once(place: Place, name: str) -> None:
         assert connection.recv(65536).split(b" ")[1] == b"400"
 
 
+def test_a_member_of_a_client_belongs_to_its_token(place: Place) -> None:
+    """The same bytes from another token are another member, in another session: nothing of the first one changes."""
+    token = b"m" * 16
+    with place.connect("shop") as mine, place.connect("all") as theirs:
+        links = [ServerLink(one._exchange, SystemClock()) for one in (mine, theirs)]
+        join = JoinConsumer("billing", "orders", token, None, 0.0, {})
+        assert links[0].call("join_consumer", join, Assignment, 10.0).held.keys() == {0}
+        assert links[1].call("leave_consumer", LeaveConsumer("billing", "orders", token), Ok, 10.0) == Ok()
+        assert links[1].call("join_consumer", join, Assignment, 10.0).held == {}
+        gone = SyncMember("billing", "orders", b"n" * 16, (), (token,))
+        assert not links[1].call("sync_member", gone, Assignment, 10.0).is_member
+        sync = SyncMember("billing", "orders", token, ())
+        assert links[0].call("sync_member", sync, Assignment, 10.0).held.keys() == {0}
+        for link in links:
+            link.close()
+
+
 # -- shares -----------------------------------------------------------------------------------------------
 
 
@@ -356,6 +377,13 @@ def test_one_token_does_not_take_all_places(tmp_path: Path) -> None:
                 assert place.client(other).ask("GET", "/v1/topics/orders/records")[0] == 200
             place.log.topic("orders").append(b"y")
             assert [wait.result()[0] for wait in waits] == [200] * 4
+        watch = msgspec.msgpack.encode(Watch(("orders",), False))
+        form = "application/msgpack"
+        told = [
+            greedy[0].ask("POST", "/v1/calls/watch", watch, content_type=form, holdfast_session=f"{number:032x}")[0]
+            for number in range(4)
+        ]
+        assert told == [200, 200, 200, 429]
         made = [
             greedy[0].ask("POST", "/v1/topics/orders/consumers/billing/members", {"patience": 0})[0] for _ in range(4)
         ]

@@ -137,14 +137,19 @@ class Verb(NamedTuple):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid("a call does not decode", hint="run the same version of holdfast everywhere") from error
 
+    def check(self, rights: Rights, request: msgspec.Struct) -> Right:
+        """Raise Denied unless somebody with these rights may ask for this."""
+        if self.right is None:
+            raise Denied(f"only members of a shared log may ask for {self.name!r}", hint="see docs/reference/rights.md")
+        self.right.check(rights, request)
+        return self.right
+
     def done(self, owner: LogOwner, peer: Peer, request: msgspec.Struct) -> msgspec.Struct:
         """What comes of it, if whoever asks may ask."""
-        rights, right = peer.rights, self.right
+        rights = peer.rights
         if rights is None:
             return self.handler(owner, peer, request)
-        if right is None:
-            raise Denied(f"only members of a shared log may ask for {self.name!r}", hint="see docs/reference/rights.md")
-        right.check(rights, request)
+        right = self.check(rights, request)
         found: msgspec.Struct = right.show(rights, self.handler(owner, peer, right.bind(rights, request)))
         return found
 

@@ -23,11 +23,12 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
-from holdfast.owner.verbs import VERBS
+from holdfast.owner.verbs import Verb
 from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
 from holdfast.server.browser_guard import BrowserGuard
+from holdfast.server.client_peers import ClientPeers
 from holdfast.server.places import Places, TokenSessions
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
@@ -55,6 +56,9 @@ class Served:
         self.bodies = Places(settings.bodies_bytes_max, "bytes of bodies", share, settings.body_bytes_max)
         self.requests = Places(settings.requests_max, "requests", share)
         self.followers = Places(settings.followers_max, "followers", share)
+        self.member_places = Places(settings.members_max, "members of consumers", share)
+        told = Places(settings.followers_max, "clients that are told of changes", share)
+        self.peers = ClientPeers(told, self.member_places, settings.member_timeout_ms / 1000, self.clock)
         self.sessions = TokenSessions(log._journal, self.clock, share)
         self.audit = Audit(log, is_wanted=settings.audit)
         self.draining = asyncio.Event()
@@ -106,10 +110,9 @@ class Served:
 
     # -- verbs --------------------------------------------------------------------------------------------
 
-    async def verb(self, caller: Caller, name: str, asked: msgspec.Struct) -> msgspec.Struct:
-        """Do what the table of verbs has under this name, if the caller may ask for it."""
-        verb, peer = VERBS[name], Peer(bytes(16), 0, _nobody_hears, caller)
-        work = partial(verb.done, self.owner, peer, asked)
+    async def verb(self, caller: Caller, verb: Verb, asked: msgspec.Struct, peer: Peer | None = None) -> msgspec.Struct:
+        """Do what the table of verbs says, if the caller may ask for it."""
+        work = partial(verb.done, self.owner, peer or Peer(bytes(16), 0, _nobody_hears, caller), asked)
         return await (self.do(caller, work) if verb.is_long else self.read(work))
 
     # -- threads ------------------------------------------------------------------------------------------

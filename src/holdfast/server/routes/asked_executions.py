@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.execution.waits.inbox_message import message
 from holdfast.log.log_executions import AskExecutions
+from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import RefusedRequest
@@ -43,4 +44,4 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Invalid("this is nothing that can be asked for", hint="send it as holdfast's own client does") from None
     told = AskExecutions(message(served.clock.now_us(), asked.id, asked.action, asked.fields))
-    return Answer(msgspec.msgpack.encode(await served.verb(request.caller, "ask_executions", told)), MSGPACK)
+    return Answer(msgspec.msgpack.encode(await served.verb(request.caller, VERBS["ask_executions"], told)), MSGPACK)

@@ -23,6 +23,7 @@ from holdfast.log.consumers.members import Committing
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
+from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.http_errors import RefusedRequest
@@ -113,10 +114,10 @@ class ConsumedAt:
 class Members:
     """All of them. Those that nobody uses go."""
 
-    def __init__(self, most: int, timeout: float, share: float) -> None:
+    def __init__(self, places: Places, timeout: float) -> None:
         self._members: dict[str, Member] = {}
         self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._places = Places(most, "members of consumers", share)
+        self._places = places
         self._timeout = timeout
         self._reaper: asyncio.Task[None] | None = None
 
@@ -196,8 +197,7 @@ def _close_unused(making: asyncio.Future[Consumer[Any]]) -> None:
 def _members(served: Served) -> Members:
     found = served.members
     if not isinstance(found, Members):
-        limits = served.settings
-        found = served.members = Members(limits.members_max, limits.member_timeout_ms / 1000, limits.token_share)
+        found = served.members = Members(served.member_places, served.settings.member_timeout_ms / 1000)
     return found
 
 
@@ -231,7 +231,7 @@ def gone(consumer: str, topic: str) -> Invalid:
 async def list_consumers(request: ApiRequest, served: Served) -> Answer:
     """How far consumers are."""
     topic = request.text("topic")
-    return json_answer(await served.verb(request.caller, "consumers", AskConsumers(topic)))
+    return json_answer(await served.verb(request.caller, VERBS["consumers"], AskConsumers(topic)))
 
 
 async def show_consumer(request: ApiRequest, served: Served) -> Answer:
@@ -246,7 +246,7 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a consumer's position."""
     asked = ForgetConsumer(request.params["name"], request.params["topic"])
-    await served.verb(request.caller, "forget_consumer", asked)
+    await served.verb(request.caller, VERBS["forget_consumer"], asked)
     return Answer(status=204)
 
 

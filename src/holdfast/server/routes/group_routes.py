@@ -20,16 +20,16 @@ from holdfast.owner.wire import Answer as GroupAnswer
 from holdfast.remote.consuming.remote_committing import Consumed
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.group_screening import GroupScreening
 from holdfast.server.http_errors import RefusedRequest
-from holdfast.server.routes.call_routes import MSGPACK
+from holdfast.server.routes.call_routes import MSGPACK, session_of
 from holdfast.server.routes.consumer_routes import Member, gone, held_members
+from holdfast.server.routes.group_screening import GroupScreening
 from holdfast.server.served import Served
 
 if TYPE_CHECKING:
     from holdfast.journal.queue.forwarded import Item
 
-_SESSION_DIGITS, _NUMBER_DIGITS = 32, 18
+_NUMBER_DIGITS = 18
 _LARGE_BYTES = 64 * 1024
 _ITEMS_MAX = 16_384
 
@@ -129,11 +129,3 @@ def _check_known(request: ApiRequest, last: int) -> None:
             kind="OutcomeUnknown",
             hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
         )
-
-
-def session_of(request: ApiRequest) -> bytes:
-    """The session that a client chose, as one that no other token comes to."""
-    text = request.header(b"holdfast-session") or ""
-    if len(text) != _SESSION_DIGITS or not all(letter in "0123456789abcdef" for letter in text):
-        raise Invalid("Holdfast-Session has 32 hexadecimal digits", hint="choose 16 random bytes per client")
-    return request.caller.own(bytes.fromhex(text))

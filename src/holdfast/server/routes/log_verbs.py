@@ -94,7 +94,7 @@ def verb(name: str) -> Handler:
 
     async def handler(request: ApiRequest, served: Served) -> Answer:
         asked = kind() if kind is Nothing else await request.json(kind)
-        found = await served.verb(request.caller, name, asked)
+        found = await served.verb(request.caller, VERBS[name], asked)
         return Answer(b"{}", JSON) if isinstance(found, Nothing) else json_answer(found)
 
     handler.__name__ = name

@@ -15,6 +15,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.upkeep.maintenance import TopicRetention
 from holdfast.model.record import Marks, Watermark
 from holdfast.owner.call_messages import SetRetention, limits_of
+from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.given_records import given_schema
@@ -234,7 +235,7 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     wanted = TopicRetention.asked_for(asked.bytes_max, age, asked.records_max, asked.wait_for, limit)
     topic = request.params["topic"]
     told = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
-    await served.verb(request.caller, "set_retention", told)
+    await served.verb(request.caller, VERBS["set_retention"], told)
     return Answer(b"{}", JSON)
 
 

@@ -1,0 +1,165 @@
+"""The link of a client: verbs called over HTTP, and events that come until nobody asks for them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from threading import Event
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast import Invalid
+from holdfast.clock import SystemClock
+from holdfast.errors import OutcomeUnknown
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember
+from holdfast.log.owner_asking import Asking
+from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Retain, SealTopics, Shipments, Watch
+from holdfast.owner.link_port import MET
+from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
+from holdfast.owner.verbs import TABLE
+from holdfast.remote.http.server_link import TOLD, ServerLink
+from holdfast.remote.remote_log import RemoteLog
+from holdfast.segments.retention.retention import RetentionReport
+from tests.remote.cutting_proxy import CuttingProxy, Seen
+from tests.remote.served import ServedLog
+
+pytestmark = pytest.mark.crash
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def link_of() -> Iterator[Callable[[RemoteLog], ServerLink]]:
+    made = []
+
+    def make(log: RemoteLog) -> ServerLink:
+        made.append(ServerLink(log._exchange, CLOCK))
+        return made[-1]
+
+    yield make
+    for link in made:
+        link.close()
+
+
+def heard(link: ServerLink, name: str) -> SimpleQueue[bytes]:
+    events: SimpleQueue[bytes] = SimpleQueue()
+    link.on_event(name, events.put)
+    return events
+
+
+def test_what_is_told_about_is_what_the_table_says() -> None:
+    assert {verb.name for verb in TABLE if verb.is_told and verb.right is not None} == TOLD
+
+
+def test_a_proxy_of_a_member_works_over_http_as_over_the_socket(
+    remote: RemoteLog, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    topic = remote.topic(name)
+    topic.append(b"x")
+    asking = Asking(link_of(remote), CLOCK)
+    chores = MaintenanceProxy(remote._remote, asking)  # type: ignore[arg-type]
+    chores.seal(remote._remote.topics[name], 30.0)
+    assert topic.marks()[0].sealed == 1
+    assert chores.retain(True).removed == ()
+    assert chores.reconcile(fix=False, deep=False, limit=None).findings == ()
+    assert chores.last_reconcile is not None
+    assert chores.stats().seals_total >= 1
+    assert TablesProxy(remote._remote, asking).stats() is not None  # type: ignore[arg-type]
+
+
+def test_errors_of_calls_are_those_of_the_log(remote: RemoteLog, link_of: Callable[[RemoteLog], ServerLink]) -> None:
+    link = link_of(remote)
+    with pytest.raises(holdfast.NotFound, match="no topic 'nowhere'"):
+        link.call("seal", SealTopics(("nowhere",)), Nothing, 10.0)
+    with pytest.raises(Invalid, match="does not decode"):
+        link.call("retain", SealTopics(("nowhere",)), RetentionReport, 10.0)
+    with pytest.raises(holdfast.NotFound, match="no such route"):
+        link.call("own", Nothing(), Nothing, 10.0)
+
+
+def test_an_answer_that_is_lost_leaves_the_outcome_unknown(
+    served: ServedLog, proxy: CuttingProxy, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    with served.connect(proxy.url) as log:
+        actions = iter(["lose_answer"])
+        proxy.plan = lambda seen: next(actions, "pass") if seen.path.startswith("/v1/calls") else "pass"
+        with pytest.raises(OutcomeUnknown):
+            link_of(log).call("retain", Retain(dry_run=True), RetentionReport, 10.0)
+
+
+def test_events_come_in_order_and_none_is_lost_with_an_answer(
+    served: ServedLog, proxy: CuttingProxy, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    with served.connect(proxy.url) as log:
+        topic, link = log.topic(name), link_of(log)
+        marks, met = heard(link, "marks"), heard(link, MET)
+        lost = iter(["pass", "lose_answer", "half_answer"] * 3)
+        proxy.plan = lambda seen: next(lost, "pass") if is_events(seen) else "pass"
+        link.call("watch", Watch((name,), False), Nothing, 10.0)
+        assert met.get(timeout=30) == b""
+        for _ in range(6):
+            topic.append(b"x")
+            assert msgspec.msgpack.decode(marks.get(timeout=30), type=Moved).topics == (name,)
+        assert met.empty()
+
+
+def is_events(seen: Seen) -> bool:
+    return seen.path.startswith("/v1/events")
+
+
+def test_another_server_is_another_owner(
+    mortal: ServedLog, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    with mortal.connect() as log:
+        topic, link = log.topic(name), link_of(log)
+        marks, met = heard(link, "marks"), heard(link, MET)
+        link.call("watch", Watch((name,), False), Nothing, 10.0)
+        met.get(timeout=30)
+        mortal.restart()
+        met.get(timeout=30)
+        Asking(link, CLOCK).ask("watch", Watch((name,), False), Nothing, 30.0)
+        while not marks.empty():
+            marks.get()
+        topic.append(b"x")
+        assert msgspec.msgpack.decode(marks.get(timeout=30), type=Moved).topics == (name,)
+        link.close()
+
+
+def join(link: ServerLink, topic: str, token: bytes, consumer: str = "c") -> Assignment:
+    return link.call("join_consumer", JoinConsumer(consumer, topic, token, None, 30.0, {}), Assignment, 30.0)
+
+
+def sync(link: ServerLink, topic: str, token: bytes, *offered: int) -> Assignment:
+    return link.call("sync_member", SyncMember("c", topic, token, offered), Assignment, 30.0)
+
+
+def test_members_in_two_clients_share_partitions_and_one_that_leaves_gives_them_back(
+    served: ServedLog, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    one_token, other_token = bytes([1]) * 16, bytes([2]) * 16
+    with served.connect() as one_log, served.connect() as other_log:
+        one_log.topic(name, partitions=2)
+        one, other = link_of(one_log), link_of(other_log)
+        told = heard(one, "members")
+        assert join(one, name, one_token).held.keys() == {0, 1}
+        assert join(one, name, one_token).held.keys() == {0, 1}  # asked twice is asked once
+        assert join(other, name, other_token).is_waiting
+        told.get(timeout=30)
+        wanted = sync(one, name, one_token).wanted
+        assert len(wanted) == 1
+        assert sync(one, name, one_token, *wanted).held.keys() == {0, 1} - {*wanted}
+        assert sync(other, name, other_token).held.keys() == {*wanted}
+        other.close()
+        while sync(one, name, one_token).held.keys() != {0, 1}:
+            Event().wait(0.02)
+        assert one.call("leave_consumer", LeaveConsumer("c", name, one_token), Ok, 10.0) == Ok()
+        assert not sync(one, name, one_token).is_member
+
+
+def test_marks_on_the_store_are_told_without_a_word_of_where_it_is(
+    remote: RemoteLog, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    remote.topic(name)
+    assert link_of(remote).call("marks", AskMarks(name), Shipments, 10.0) == Shipments((), None)
