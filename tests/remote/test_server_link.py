@@ -13,16 +13,22 @@ import holdfast
 from holdfast import Invalid
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown
-from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember
+from holdfast.journal.queue.forwarded import ForwardedUnit
+from holdfast.journal.sessions.outcomes import Outcome
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
+from holdfast.log.consumers.stored_positions import Kept, position_items
 from holdfast.log.owner_asking import Asking
 from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Retain, SealTopics, Shipments, Watch
 from holdfast.owner.link_port import MET
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
 from holdfast.owner.verbs import TABLE
+from holdfast.remote.http.exchange import MSGPACK, Question
 from holdfast.remote.http.server_link import TOLD, ServerLink
 from holdfast.remote.remote_log import RemoteLog
 from holdfast.segments.retention.retention import RetentionReport
 from tests.remote.cutting_proxy import CuttingProxy, Seen
+from tests.remote.groups import outcomes, packed
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.crash
@@ -163,3 +169,69 @@ def test_marks_on_the_store_are_told_without_a_word_of_where_it_is(
 ) -> None:
     remote.topic(name)
     assert link_of(remote).call("marks", AskMarks(name), Shipments, 10.0) == Shipments((), None)
+
+
+class Sender:
+    """Commits positions as a member does: by groups of a session of its own."""
+
+    def __init__(self, log: RemoteLog) -> None:
+        self._log = log
+        self._session = CLOCK.random_bytes(16).hex()
+        self._sequence = 0
+
+    def commit(self, consumer: str, topic: str, token: bytes, turn: int, kept: Kept) -> Outcome:
+        change = ChangeSpace(b"consumers", tuple(position_items((consumer, topic), {0: kept})))
+        return self.send(ForwardedUnit([change], 0, 0, scope_of(token, turn), reissue=True))
+
+    def send(self, item: ForwardedUnit) -> Outcome:
+        self._sequence += 1
+        headers = {"Content-Type": MSGPACK, "Holdfast-Session": self._session}
+        question = Question("POST", ("v1", "groups"), body=packed(item, sequence=self._sequence), headers=headers)
+        (outcome,) = outcomes(self._log._exchange.ask(question, 30.0).body)
+        return outcome
+
+
+def test_a_member_over_http_commits_as_a_member_over_the_socket(
+    remote: RemoteLog, name: str, link_of: Callable[[RemoteLog], ServerLink]
+) -> None:
+    """Its own position, once, behind the one before; nothing of others, nothing that is not there, no other change."""
+    topic, link, sender = remote.topic(name), link_of(remote), Sender(remote)
+    topic.append_batch([b"1", b"2", b"3"])
+    token, now = bytes([3]) * 16, CLOCK.now_us
+    begun = join(link, name, token)
+    held = begun.held[0]
+    first = Kept(2, now(), after=held.kept.at)
+    assert sender.commit("c", name, token, begun.turn, first).error is None
+    assert committed(remote, name) == 2
+    third = Kept(3, first.at + 1, after=first.at)
+    for consumer, of, kept in (
+        ("c", token, first),  # a second time
+        ("c", token, Kept(4, first.at + 1, after=first.at)),  # behind the end
+        ("c", token, Kept(3, first.at + 1, after=held.kept.at)),  # not behind the newest
+        ("c", token, Kept(3, now() + 2 * 86_400 * 10**6, after=first.at)),  # from the future
+        ("c", token, Kept(3, 2**63 - 1, after=first.at)),
+        ("c", token, Kept(3, first.at + 1, gone=True, after=first.at)),
+        ("c", bytes([4]) * 16, third),  # a stranger, while a member has the partition
+        ("d", token, third),  # a consumer that is not there
+    ):
+        refused = sender.commit(consumer, name, of, begun.turn, kept).error
+        assert refused is not None, (consumer, kept)
+        assert refused.kind == "Invalid"
+    for change in (
+        ChangeSpace(b"consumers", ((b"wait\0" + name.encode(), 1, b"{}"),)),
+        ChangeSpace(b"consumers", (), (b"position\0c\0" + name.encode() + b"\x000",)),
+        ChangeSpace(b"consumers", (), (), True),
+        ChangeSpace(b"consumers", ((b"later", 1, b"{}"),)),
+        ChangeSpace(b"consumers", ((b"\xff", 1, b"{}"),)),
+    ):
+        assert sender.send(ForwardedUnit([change], 0, 0, scope_of(token, begun.turn))).error is not None
+    assert committed(remote, name) == 2
+    assert sender.commit("c", name, token, begun.turn, third).error is None
+    assert committed(remote, name) == 3
+    topic.append(b"4")
+    assert sync(link, name, token).held[0].kept == third
+
+
+def committed(log: RemoteLog, topic: str) -> int:
+    (status,) = log.consumers(topic)
+    return status.partitions[0].committed

@@ -20,8 +20,11 @@ import holdfast
 from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
+from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.sessions.outcomes import Outcomes
-from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
+from holdfast.log.consumers.stored_positions import Kept, position_items
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
 from holdfast.owner.call_messages import Watch
@@ -358,6 +361,25 @@ def test_a_member_of_a_client_belongs_to_its_token(place: Place) -> None:
         assert links[0].call("sync_member", sync, Assignment, 10.0).held.keys() == {0}
         for link in links:
             link.close()
+
+
+def test_a_position_takes_the_consumers_scope_and_the_tokens_own_member(place: Place) -> None:
+    """Whoever knows a member's token, and may append, commits nothing for it."""
+    place.log.topic("orders").append(b"x")
+    with place.connect("shop") as mine:
+        link = ServerLink(mine._exchange, SystemClock())
+        token = b"m" * 16
+        begun = link.call("join_consumer", JoinConsumer("billing", "orders", token, None, 0.0, {}), Assignment, 10.0)
+        kept = Kept(1, SystemClock().now_us(), after=begun.held[0].kept.at)
+        items = tuple(position_items(("billing", "orders"), {0: kept}))
+        commit = ForwardedUnit([ChangeSpace(b"consumers", items)], 0, 0, scope_of(token, begun.turn))
+        for thief, kind in (("web", "Denied"), ("all", "Invalid")):
+            (outcome,) = _outcome(place.client(thief).group(commit))
+            assert outcome.error is not None
+            assert outcome.error.kind == kind
+        assert _outcome(place.client("shop").group(commit))[0].error is None
+        link.close()
+    assert place.log.consumers()[0].partitions[0].committed == 1
 
 
 # -- shares -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.arguments import seconds, whole
 from holdfast.caller import once, refuse_second
 from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.journal.journal import Operation
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
@@ -120,6 +121,10 @@ class LogConsumers:
             if all(part.number in kept and not kept[part.number].gone for part in reader.parts):
                 return self._members_of(place, reader, lambda number: 0)
         return found
+
+    def position_operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+        """What makes positions durable that a member elsewhere commits, and its bytes."""
+        return self._kept.operations(place, positions)
 
     def _reader(self, topic: str) -> Reader | None:
         parts = self._journal.topics.get(topic)

@@ -8,12 +8,14 @@ comes again gets the answer that it had. Answered when all of it survives power 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.journal.session_access import Forwarded, ForwardedUnit, Outcome
 from holdfast.log.consumers.members import Committing
+from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.owner.group_frames import GroupHead, GroupReader
 from holdfast.owner.wire import ANSWER, GROUP, HEADER, BadFrame, begin_frame, from_client, header
 from holdfast.owner.wire import Answer as GroupAnswer
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.journal.queue.forwarded import Item
 
 _NUMBER_DIGITS = 18
+_POSITIONS_SPACE = POSITIONS_SPACE.encode()
 _LARGE_BYTES = 64 * 1024
 _ITEMS_MAX = 16_384
 
@@ -46,7 +49,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
     _check_known(request, journal.sessions.last(session) or 0)
     consumed: list[Consumed] = []
     screening = GroupScreening(served, request.caller, consumed.append)
-    at_once = len(content) <= _LARGE_BYTES
+    at_once = len(content) <= _LARGE_BYTES and _POSITIONS_SPACE not in content  # those may wait for a commit
     read = partial(_read, served, content, screening)
     head, items = read() if at_once else await served.read(read)
     if not consumed:
@@ -87,6 +90,9 @@ def _read(served: Served, content: bytes, screening: GroupScreening) -> tuple[Gr
 async def _put(served: Served, session: bytes, head: GroupHead, items: list[Item], screening: GroupScreening) -> Answer:
     """Put a group, and wait until it is durable; where all of it is refused, nothing is known under its number."""
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
+    queued: Callable[[], None] = _nothing
+    if screening.has_members:
+        items, queued = await served.read(partial(served.owner.consumers.guard, items))
     refused = [one.refusal for one in items if isinstance(one, ForwardedUnit) and one.refusal is not None]
     try:
         if len(refused) == len(items) and not journal.sessions.is_known(session, head.sequence, head.floor):
@@ -95,9 +101,14 @@ async def _put(served: Served, session: bytes, head: GroupHead, items: list[Item
             lambda left: journal.sessions.put(session, head.sequence, head.floor, items, left), timeout
         )
     finally:
+        queued()
         screening.queued()
     await _done(sent, timeout)
     return _answer(head, sent.outcomes())
+
+
+def _nothing() -> None:
+    """No position was taken."""
 
 
 def _answer(head: GroupHead, outcomes: tuple[Outcome, ...]) -> Answer:

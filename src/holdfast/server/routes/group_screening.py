@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import Denied, HoldfastError, Invalid
+from holdfast.errors import Corrupt, Denied, HoldfastError, Invalid
 from holdfast.journal.journal import Operation, Run
 from holdfast.journal.journal import Unit as QueuedUnit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.session_access import ForwardedUnit, check_producer
 from holdfast.journal.state.operations import ChangeSpace
-from holdfast.log.consumers.members import Committing
+from holdfast.log.consumers.member_messages import members_of, scope_of
+from holdfast.log.consumers.members import Committing, lost
 from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
+from holdfast.log.consumers.stored_positions import Kept, Place, read_items
 from holdfast.log.producers.producer import producer_key
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
 
 _POSITIONS_SPACE = POSITIONS_SPACE.encode()
+_CLOCKS_DIFFER_US = 24 * 3600 * 1_000_000
 
 
 class _NamedRows(NamedTuple):
@@ -64,11 +67,13 @@ class GroupScreening:
         self._journal = served.log._journal
         self._taken: list[tuple[Committing, list[QueuedUnit]]] = []
         """Positions that were taken, and the unit that each will be in."""
-        self._consumed: list[Consumed] = []
-        """Those of the unit that is being read …"""
+        self._positions: list[ChangeSpace] = []
+        """Positions of consumers in the unit that is being read …"""
         self._named: list[_NamedRows] = []
         """… and its rows with idempotency keys."""
         self._salt_is_in = False
+        self.has_members = False
+        """Whether positions of members are in it."""
 
     def partition(self, number: int) -> Partition:
         """A partition that the caller may append to."""
@@ -151,7 +156,7 @@ class GroupScreening:
     def space(self, change: ChangeSpace) -> Sequence[Operation]:
         """Changes of spaces as they are stored; positions of consumers come behind all others."""
         if change.name == _POSITIONS_SPACE:
-            self._consumed += positions_in(change) or ()
+            self._positions.append(change)
             return ()
         self._caller.require(("append",), SPACES)
         hidden = self._served.log._hidden_keys
@@ -167,9 +172,9 @@ class GroupScreening:
 
     def unit(self, unit: ForwardedUnit) -> ForwardedUnit:
         """A whole unit: within its limits, its keys hashed, with the positions that are committed with it."""
-        consumed, self._consumed = self._consumed, []
+        changes, self._positions = self._positions, []
         self._name_batches()
-        if not unit.operations and not consumed:
+        if not unit.operations and not changes:
             raise Invalid("a unit is empty", hint="send at least one operation")
         settings = self._journal.settings
         if unit.records > settings.batch_records_max or unit.size > max(
@@ -177,8 +182,53 @@ class GroupScreening:
         ):
             raise Invalid(f"the batch is too large records={unit.records} bytes={unit.size}", hint="send it in pieces")
         alone = unit.alone and all(isinstance(one, Run) and not one.keyed for one in unit.operations)
+        tokens = members_of(unit.scope)
         unit = unit._replace(scope=None, reissue=False, alone=alone)
-        return self._with_positions(unit, consumed) if consumed else unit
+        if not changes:
+            return unit
+        if tokens is None:
+            return self._with_positions(unit, [one for change in changes for one in positions_in(change) or ()])
+        return self._with_members(unit, changes, tokens)
+
+    def _with_members(self, unit: ForwardedUnit, changes: list[ChangeSpace], tokens: dict[bytes, int]) -> ForwardedUnit:
+        """Positions that members of the client commit: of what it says only the numbers count, the rest is made here.
+
+        Which of them still have their partitions the owner looks at next (`owner/consumer_calls.py`).
+        """
+        self.has_members = True
+        operations = list(unit.operations)
+        records, size = unit.records, unit.size
+        for change in changes:
+            for place, positions in self._told(change).items():
+                self._caller.require_consumer(*place)
+                self._check_positions(place, positions)
+                made, weight = self._served.log._consumers.position_operations(place, positions)
+                operations += made
+                records, size = records + 1, size + weight
+        scope = ",".join(scope_of(self._caller.own(token), turn) for token, turn in tokens.items())
+        return unit._replace(operations=operations, records=records, size=size, scope=scope, alone=False)
+
+    def _told(self, change: ChangeSpace) -> dict[Place, dict[int, Kept]]:
+        try:
+            known = read_items(change.puts)
+        except Corrupt:
+            raise Invalid("a consumer's position is malformed", hint="install the same version of holdfast") from None
+        if change.deletes or change.drop or known.waits or len(known.positions) != 1:
+            raise Invalid("members commit positions, and nothing else", hint="this is a defect in holdfast")
+        return known.positions
+
+    def _check_positions(self, place: Place, positions: dict[int, Kept]) -> None:
+        """Nothing lies behind the end of its partition, or further in the future than clocks differ."""
+        parts = {part.number: part for part in self._journal.topics.get(place[1], ())}
+        if self._served.log._consumers.members_if(place) is None:
+            raise lost(place, sorted(positions))
+        latest = self._served.clock.now_us() + _CLOCKS_DIFFER_US
+        for number, kept in positions.items():
+            part = parts.get(number)
+            if part is None or kept.gone or kept.next > part.durable:
+                raise Invalid(f"there is no such position partition={number}", hint="commit what was given out")
+            if kept.at > latest:
+                raise Invalid("the client's clock is more than a day ahead of the server's", hint="set one of them")
 
     def _with_positions(self, unit: ForwardedUnit, consumed: list[Consumed]) -> ForwardedUnit:
         """Positions come last. Where one must not be committed, the unit is refused alone, and that is its answer."""
@@ -201,7 +251,7 @@ class GroupScreening:
 
     def drop(self) -> None:
         """The item that was looked at last is refused."""
-        self._consumed, self._named = [], []
+        self._positions, self._named = [], []
 
     def queued(self) -> None:
         """The group is in the queue, or never will be: those whose positions were taken are told."""
