@@ -11,10 +11,8 @@ import pytest
 import holdfast
 from holdfast import Invalid, Log, Topic, TypedTopic
 from holdfast.execution.work.executions import Executions
-from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.watching import Watch
-from holdfast.remote.consuming.remote_consumer import RemoteConsumer
 from holdfast.remote.reading.remote_following import RemoteFollower, RemoteWatch
 from holdfast.remote.reading.remote_topic import RemoteTopic, RemoteTypedTopic
 from holdfast.remote.refused_verbs import REFUSED, REFUSED_EXECUTIONS
@@ -28,7 +26,6 @@ PAIRS: list[tuple[type, type]] = [
     (Log, RemoteLog),
     (Topic, RemoteTopic),
     (TypedTopic, RemoteTypedTopic),
-    (Consumer, RemoteConsumer),
     (Executions, RemoteExecutions),
     (Follower, RemoteFollower),
     (Watch, RemoteWatch),

@@ -47,6 +47,7 @@ GIVEN = (
     ("shop", ("append", "read", "produce:device-*", "consume:billing"), ("orders",)),
     ("looker", ("read",), ("*", "_executions")),
     ("boss", ("admin",), ("orders",)),
+    ("eater", ("consume:billing",), ("orders",)),
 )
 
 
@@ -361,6 +362,25 @@ def test_a_member_of_a_client_belongs_to_its_token(place: Place) -> None:
         assert links[0].call("sync_member", sync, Assignment, 10.0).held.keys() == {0}
         for link in links:
             link.close()
+
+
+def test_the_scope_of_a_consumer_is_all_that_consuming_takes(place: Place) -> None:
+    """It joins, reads and commits as that consumer; it appends nothing, and is no other consumer."""
+    place.log.topic("orders").append_batch([b"a", b"b"])
+    with place.connect("eater") as log:
+        topic = log.topic("orders")
+        with topic.consumer("billing") as consumer:
+            assert [record.payload for record in consumer.poll(2, 20)] == [b"a", b"b"]
+            consumer.commit()
+            assert consumer.committed == '{"0":2}'
+            with pytest.raises(Denied), log.transaction() as tx:
+                tx.append("orders", b"c")
+                tx.consumed(consumer)
+        with pytest.raises(Denied):
+            topic.consumer("other")
+        with pytest.raises(Denied):
+            topic.append(b"c")
+    assert len(list(place.log.topic("orders").read())) == 2
 
 
 def test_a_position_takes_the_consumers_scope_and_the_tokens_own_member(place: Place) -> None:

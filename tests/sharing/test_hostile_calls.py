@@ -89,5 +89,25 @@ def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: L
         answered(port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):
         answered(port, caller(), VERBS["seal"], b"\xc1")
+    for policy, consumers, limit in (
+        ([None, 1, None], ["a\0b"], [None, 1, None]),
+        ([None, 1, None], ["c"], no_limit),
+        (no_limit, ["c"], [1, None, None]),
+    ):
+        with pytest.raises(Invalid):
+            answered(
+                port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["orders", policy, consumers, limit])
+            )
     port.stop()
     owner.topic("orders").append(b"two")
+
+
+def test_a_member_that_names_a_partition_that_is_not_there_is_refused_and_harms_nobody(owner: Log) -> None:
+    port = LogOwner(owner)
+    for named in ([99], [0, 2], [2**31]):
+        body = msgspec.msgpack.encode(["named", "orders", bytes(16), named, 0.0, {}])
+        with pytest.raises(Invalid, match="has no partition"):
+            answered(port, caller(), VERBS["join_consumer"], body)
+    with owner.topic("orders").consumer("named") as consumer:
+        assert consumer.partitions == (0, 1)
+    port.stop()

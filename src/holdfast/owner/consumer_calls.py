@@ -111,6 +111,8 @@ class ConsumerCalls:
     def join(self, caller: Peer, asked: JoinConsumer) -> Assignment:
         """A member comes, or comes back."""
         members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
+        for number in asked.named or ():
+            members.require_partition(number)
         with self._joining:
             known = self._known(asked.token)
             if known is not None:

@@ -6,6 +6,7 @@ at the other end.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import Invalid
@@ -142,8 +143,7 @@ class LogOwner:
         self._log._topics.known(check_users(asked.topic))
         if asked.consumers:
             self._log._topics.own(POSITIONS_TOPIC)
-        wanted = TopicRetention(Policy(*asked.policy), asked.consumers, Policy(*asked.limit))
-        self._maintenance.set_retention(asked.topic, wanted)
+        self._maintenance.set_retention(asked.topic, _checked_retention(asked))
         return _DONE
 
     def require_free(self, _: Peer, asked: RequireFree) -> Nothing:
@@ -277,6 +277,21 @@ class LogOwner:
         if self._sharing is None:
             raise Invalid("this log is not shared", hint="open it with share=True")
         return self._sharing
+
+
+def _checked_retention(asked: SetRetention) -> TopicRetention:
+    """What is asked for, as `log.set_retention` checks it: the other end may be anybody."""
+    policy, limit = Policy(*asked.policy), Policy(*asked.limit)
+    wait_limit = limit.bytes_max if limit.age_max_us is None else _span(limit.age_max_us)
+    age_max = None if policy.age_max_us is None else _span(policy.age_max_us)
+    return TopicRetention.asked_for(policy.bytes_max, age_max, policy.records_max, asked.consumers, wait_limit)
+
+
+def _span(microseconds: int) -> timedelta:
+    try:
+        return timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Invalid("no calendar has this age", hint="leave it out for no limit") from None
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

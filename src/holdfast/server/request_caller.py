@@ -16,6 +16,7 @@ from holdfast.model.topic_name import check_users, is_own
 from holdfast.server.tokens import SCOPES, StoredToken
 from holdfast.server_settings import AUDIT_TOPIC
 
+POSITIONS = "_consumers"
 EXECUTIONS, SPACES = "_executions", "_spaces"
 """Patterns that match these names reach executions and spaces."""
 
@@ -121,8 +122,8 @@ class Caller:
     def _allows(self, scope: str, topic: str | None, consumer: str | None) -> bool:
         if scope != "consume" or topic is None:
             return self.may(scope, topic)
-        if consumer is None:  # what any consumer must know
-            return bool(self._names["consume"]) and self.sees(topic)
+        if consumer is None:  # what any consumer must know; nobody consumes positions
+            return bool(self._names["consume"]) and self.sees(topic) and topic != POSITIONS
         return self.may_consume(consumer, topic)
 
     def own(self, chosen: bytes) -> bytes:

@@ -118,7 +118,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
         takes=(JSON, NDJSON, BYTES, ARROW), changes_topic=True, writes=True, seconds_more=None,
     ),
     _Route(
-        "GET", _TOPIC + "/records", "topic", _READ, reading_records.read, "One page of records or rows",
+        "GET", _TOPIC + "/records", "topic", _SEE, reading_records.read, "One page of records or rows",
         None, reading_records.PageAnswer, _PAGE, forms=(JSON, NDJSON, ARROW), seconds_more=WAIT_SECONDS_MAX,
     ),
     _Route(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, printable
+from holdfast.errors import HoldfastError, Invalid, printable
 
 _TEXT_MAX = 2_048
 """Characters of a message or a hint that are kept."""
@@ -50,7 +50,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
         error: HoldfastError = kind.__new__(kind, printable(self.message[:_TEXT_MAX]))
         own = _OWN.get(kind.__name__, {})
         told = {name: value for name, value in self.fields.items() if _is_like(value, own.get(name, b""))}
-        error.__dict__.update({**own, **told})
+        error.__dict__.update({**({} if kind is Invalid else own), **told})
         error.message, error.hint = error.args[0], printable(self.hint[:_TEXT_MAX]) or kind.default_hint
         return error
 
@@ -60,7 +60,7 @@ _OWN: dict[str, dict[str, object]] = {
     "OutcomeUnknown": dict.fromkeys(("idempotency_key", "ticket")),
     "Closed": {"reason": "clean"},
     "Expired": {"first": 0},
-    "Invalid": {"expected": None},
+    "Invalid": {"expected": None, "lost_partitions": None},
     "Diverged": {"path": "", "recorded": b"", "asked": b""},
     "AmbiguousEffect": {"path": "", "key": b""},
     "ExecutionHeld": {"holder": ""},

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from holdfast.errors import Expired, HoldfastError
 from holdfast.journal.state.partition import Partition
@@ -21,6 +21,20 @@ Read = Callable[[Partition, int, int], Iterator[Item]]
 OnExpired = Literal["fail", "first"]
 
 logger = logging.getLogger("holdfast")
+
+
+class TopicMarks(Protocol):
+    """How one hears that a topic went on: here, or at a server."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether looking is a question over the network, which may find nobody."""
+
+    def refresh(self) -> None:
+        """Take up how far it is now."""
+
+    def listen(self) -> float:
+        """Somebody will sleep on the topic's signal: see that it is rung, and say for how long to sleep at most."""
 
 
 class PageSource(NamedTuple, Generic[Item]):

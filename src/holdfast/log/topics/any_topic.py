@@ -18,7 +18,7 @@ from holdfast.errors import Invalid
 from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.log.topics.following import Follower
+from holdfast.log.topics.following import Follower, JournalMarks
 from holdfast.log.topics.partition_stream import ALWAYS, Times
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, Shape, Span
@@ -31,6 +31,7 @@ from holdfast.process_lifetime import holding
 
 if TYPE_CHECKING:
     from holdfast.log.consumers.consumer import Consumer
+    from holdfast.log.consumers.partition_pages import TopicMarks
 
 Item = TypeVar("Item")
 Given = TypeVar("Given")
@@ -207,8 +208,11 @@ class AnyTopic(Generic[Item]):
         """
         if self.open_consumer is None:
             raise Invalid("this topic has no consumers", hint="get it from an open log: log.topic(name)")
-        reader = (self.name, self._partitions.parts, self._items, self._since)
+        reader = (self.name, self._partitions.parts, self._items, self._since, self._how_it_goes_on())
         return holding(self.open_consumer(reader, name, start, partitions, on_expired, patience), self)
+
+    def _how_it_goes_on(self) -> TopicMarks:
+        return JournalMarks(self._journal, self.name)
 
     def _since(self, partition: int, time: datetime) -> Reading[Item]:
         return self.read(partition=partition, since=time, limit=1)

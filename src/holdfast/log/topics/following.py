@@ -57,6 +57,24 @@ def wait_seconds(journal: Journal, topic: str) -> float:
     return _SLEEP_S if journal.owned else _LOOK_AGAIN_S
 
 
+class JournalMarks:
+    """How consumers hear that a topic went on, whose log is open in this process."""
+
+    is_far = False
+
+    def __init__(self, journal: Journal, topic: str) -> None:
+        self._journal = journal
+        self._topic = topic
+
+    def refresh(self) -> None:
+        """Take up how far it is now."""
+        self._journal.refresh(self._topic)
+
+    def listen(self) -> float:
+        """For how long to sleep on the topic's signal at most."""
+        return wait_seconds(self._journal, self._topic)
+
+
 class Follower(Generic[Item]):
     """An endless iterator of records, for `for` and `async for`; made by `topic.follow()`."""
 

@@ -85,8 +85,8 @@ class ServerLink:
         while not self._is_over.is_set():
             try:
                 told = self._next(after)
-            except (Closed, HoldfastError) as error:
-                if self._is_over.is_set():
+            except HoldfastError as error:
+                if self._is_over.is_set() or isinstance(error, Closed):  # what is closed at the server is Unavailable
                     return
                 logger.debug("the server tells nothing: %s", error.message, extra={"action": "events_late"})
                 with suppress(Closed):

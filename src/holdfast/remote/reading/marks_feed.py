@@ -22,6 +22,7 @@ from holdfast.remote.writing.remote_journal import RemoteJournal
 _WAIT_S = 20.0
 _IDLE_S = 60.0
 _LOOK_AGAIN_S = 0.1
+_SLEEP_S = 5.0
 
 
 class MarksFeed:
@@ -122,3 +123,21 @@ class MarksFeed:
         """In a forked child."""
         self._lock = RLock()
         self._thread = None
+
+
+class FeedMarks:
+    """How consumers hear that a topic of a server went on."""
+
+    is_far = True
+
+    def __init__(self, feed: MarksFeed) -> None:
+        self._feed = feed
+
+    def refresh(self) -> None:
+        """Ask how far it is now."""
+        self._feed.refresh()
+
+    def listen(self) -> float:
+        """For how long to sleep on the topic's signal at most."""
+        self._feed.listen()
+        return _SLEEP_S

@@ -19,7 +19,7 @@ from holdfast.log.topics.typed_topic import Row, TypedTopic
 from holdfast.log.topics.validation import SentKeys
 from holdfast.log.topics.wanted_key import Key
 from holdfast.model.record import Marks, Record
-from holdfast.remote.reading.marks_feed import MarksFeed
+from holdfast.remote.reading.marks_feed import FeedMarks, MarksFeed
 from holdfast.remote.reading.remote_following import RemoteFollower, RemoteWatch
 from holdfast.remote.reading.remote_pages import RemotePartitions, RemoteRaw, RemoteTyped
 
@@ -89,6 +89,9 @@ class RemoteTopicVerbs(AnyTopic[Item]):
         if not in_coroutine():
             follower.begin()
         return follower
+
+    def _how_it_goes_on(self) -> FeedMarks:
+        return FeedMarks(self.feed)
 
     @property
     def _remote_journal(self) -> Any:

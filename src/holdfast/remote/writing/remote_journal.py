@@ -6,7 +6,7 @@ Topics and transactions work on this as they work on a journal, up to the queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
@@ -50,6 +50,8 @@ class RemoteJournal:
         """… and all of them by their ids, which are the log's."""
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
         self.end: Closed | None = None
+        self.ends: list[Callable[[], None]] = []
+        """Called when all is sent, as long as the server can be asked."""
         self._exchange = exchange
         self._use(Queue(settings, clock))
         self._sender = GroupSender(self._queue, exchange, self.partitions, self._stored)
@@ -97,11 +99,20 @@ class RemoteJournal:
 
     # -- as journals do -----------------------------------------------------------------------------------
 
-    def transact(self, operations: list[Operation], *, records: int, size: int, timeout: float) -> UnitTicket:
+    def transact(
+        self,
+        operations: list[Operation],
+        *,
+        records: int,
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        timeout: float,
+    ) -> UnitTicket:
         """Have records appended and spaces changed together or not at all."""
         if size > self.settings.queue_bytes_max:
             raise Invalid(f"a transaction is too large bytes={size}", hint="see journal.queue_bytes_max; split it")
-        unit = self._queue.put_unit(operations, records, size, timeout)
+        unit = self._queue.put_unit(operations, records, size, timeout, scope=scope, reissue=reissue)
         return UnitTicket(unit, timeout, "a transaction")
 
     def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
@@ -147,6 +158,8 @@ class RemoteJournal:
         self._queue.refuse(closed(), finish=True)
         is_drained = self._sender.join(timeout)
         pending = self.pending_records
+        for call in self.ends:
+            call()
         self.end = closed()
         self._exchange.close()
         self._sender.join(timeout)

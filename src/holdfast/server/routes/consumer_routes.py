@@ -8,8 +8,7 @@ position that it really got to, with each poll and commit, so that an answer tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -201,30 +200,6 @@ def _members(served: Served) -> Members:
     return found
 
 
-@asynccontextmanager
-async def held_members(
-    served: Served, caller: Caller, named: Iterable[tuple[str, str, str]]
-) -> AsyncIterator[dict[str, Member]]:
-    """Members that a request commits for, by their ids, used by nobody else meanwhile; without those that are gone.
-
-    Each is named by topic, consumer and id.
-    """
-    members = _members(served)
-    found = {member: one for topic, name, member in named if (one := members.find(caller, topic, name, member))}
-    async with AsyncExitStack() as stack:
-        for _, member in sorted(found.items()):  # in one order: two requests must not wait for each other
-            await stack.enter_async_context(member.lock)
-        yield found
-
-
-def gone(consumer: str, topic: str) -> Invalid:
-    """Why nothing is committed for a member that is not here."""
-    return Invalid(
-        f"this member was taken for gone: what it gave out is given out again consumer={consumer!r} topic={topic!r}",
-        hint="drop what you made of records since the last commit, and go on: they are given out again, here or there",
-    )
-
-
 # -- routes -----------------------------------------------------------------------------------------------
 
 
@@ -334,7 +309,7 @@ async def commit(request: ApiRequest, served: Served) -> Answer:
     member, position = _members(served).get(request), position_of(asked.position)
     async with member.lock:
         consumer = member.consumer
-        at = await served.read(partial(_changed, consumer, position))
+        at = await served.read(partial(_changed, served, consumer, position))
         transaction = served.log.transaction()
         try:
             async with transaction:
@@ -351,12 +326,12 @@ def position_of(text: str) -> Mapping[int, int]:
     return parse_position(text)
 
 
-def _changed(consumer: Consumer[Any], position: Mapping[int, int]) -> dict[int, int]:
+def _changed(served: Served, consumer: Consumer[Any], position: Mapping[int, int]) -> dict[int, int]:
     """What of a position is to be committed; Invalid where there are no such offsets.
 
     A client names partitions that have gone to others, too: that is no error if it has nothing of them to commit.
     """
-    kept = consumer._kept.positions((consumer.name, consumer.topic))
+    kept = served.log._consumers.positions((consumer.name, consumer.topic))
     changed = {number: at for number, at in position.items() if number not in kept or kept[number].next != at}
     for number in changed.keys() & set(consumer.partitions):
         consumer._find(number, changed[number])

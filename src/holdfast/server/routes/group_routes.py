@@ -8,28 +8,25 @@ comes again gets the answer that it had. Answered when all of it survives power 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid, OutcomeUnknown
 from holdfast.journal.session_access import Forwarded, ForwardedUnit, Outcome
-from holdfast.log.consumers.members import Committing
 from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.owner.group_frames import GroupHead, GroupReader
 from holdfast.owner.wire import ANSWER, GROUP, HEADER, BadFrame, begin_frame, from_client, header
 from holdfast.owner.wire import Answer as GroupAnswer
-from holdfast.remote.consuming.remote_committing import Consumed
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.routes.call_routes import MSGPACK, session_of
-from holdfast.server.routes.consumer_routes import Member, gone, held_members
 from holdfast.server.routes.group_screening import GroupScreening
 from holdfast.server.served import Served
 
 if TYPE_CHECKING:
     from holdfast.journal.queue.forwarded import Item
+    from holdfast.journal.sessions.outcomes import Outcomes
 
 _NUMBER_DIGITS = 18
 _POSITIONS_SPACE = POSITIONS_SPACE.encode()
@@ -47,27 +44,21 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
     served.sessions.enter(request.caller, session)
     _check_known(request, journal.sessions.last(session) or 0)
-    consumed: list[Consumed] = []
-    screening = GroupScreening(served, request.caller, consumed.append)
+    screening = GroupScreening(served, request.caller)
     at_once = len(content) <= _LARGE_BYTES and _POSITIONS_SPACE not in content  # those may wait for a commit
     read = partial(_read, served, content, screening)
     head, items = read() if at_once else await served.read(read)
-    if not consumed:
-        return await _put(served, session, head, items, screening)
-    named = [(one.topic, one.consumer, one.member) for one in consumed]
-    async with held_members(served, request.caller, named) as found:
-        # Of a number that is known no position is taken: its member may be gone, or elsewhere, and nothing is written.
-        # The members are held: a repeat waits for the first, and finds it known.
-        is_known = journal.sessions.is_known(session, head.sequence, head.floor)
-        screening = GroupScreening(served, request.caller, None if is_known else partial(_position, found))
-        _, items = await served.read(partial(_read, served, content, screening))
-        return await _put(served, session, head, items, screening)
-
-
-def _position(members: dict[str, Member], told: Consumed) -> Committing | None:
-    if told.member not in members:
-        raise gone(told.consumer, told.topic)
-    return members[told.member].consumer.consumed_at(told.position)
+    queued = _nothing
+    if screening.has_members:
+        items, queued = await served.read(partial(served.owner.consumers.guard, items))
+    try:
+        sent = await _put(served, session, head, items)
+    finally:
+        queued()
+    if isinstance(sent, Forwarded):
+        await _done(sent, served.settings.request_timeout_ms / 1000)
+        sent = sent.outcomes()
+    return Answer(begin_frame(ANSWER, GroupAnswer(head.sequence, sent), 0), MSGPACK)
 
 
 def _read(served: Served, content: bytes, screening: GroupScreening) -> tuple[GroupHead, list[Item]]:
@@ -87,32 +78,19 @@ def _read(served: Served, content: bytes, screening: GroupScreening) -> tuple[Gr
     return head, items
 
 
-async def _put(served: Served, session: bytes, head: GroupHead, items: list[Item], screening: GroupScreening) -> Answer:
-    """Put a group, and wait until it is durable; where all of it is refused, nothing is known under its number."""
+async def _put(served: Served, session: bytes, head: GroupHead, items: list[Item]) -> Forwarded | Outcomes:
+    """Put a group; where all of it is refused, that is the answer, and nothing is known under its number."""
     journal, timeout = served.log._journal, served.settings.request_timeout_ms / 1000
-    queued: Callable[[], None] = _nothing
-    if screening.has_members:
-        items, queued = await served.read(partial(served.owner.consumers.guard, items))
     refused = [one.refusal for one in items if isinstance(one, ForwardedUnit) and one.refusal is not None]
-    try:
-        if len(refused) == len(items) and not journal.sessions.is_known(session, head.sequence, head.floor):
-            return _answer(head, tuple(map(Outcome.refused, refused)))
-        sent = await journal.when_room(
-            lambda left: journal.sessions.put(session, head.sequence, head.floor, items, left), timeout
-        )
-    finally:
-        queued()
-        screening.queued()
-    await _done(sent, timeout)
-    return _answer(head, sent.outcomes())
+    if len(refused) == len(items) and not journal.sessions.is_known(session, head.sequence, head.floor):
+        return tuple(map(Outcome.refused, refused))
+    return await journal.when_room(
+        lambda left: journal.sessions.put(session, head.sequence, head.floor, items, left), timeout
+    )
 
 
 def _nothing() -> None:
     """No position was taken."""
-
-
-def _answer(head: GroupHead, outcomes: tuple[Outcome, ...]) -> Answer:
-    return Answer(begin_frame(ANSWER, GroupAnswer(head.sequence, outcomes), 0), MSGPACK)
 
 
 async def _done(sent: Forwarded, timeout: float) -> None:

@@ -9,18 +9,16 @@ that the caller may not append to is answered as one that is not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import Corrupt, Denied, HoldfastError, Invalid
+from holdfast.errors import Corrupt, Denied, Invalid
 from holdfast.journal.journal import Operation, Run
-from holdfast.journal.journal import Unit as QueuedUnit
-from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.session_access import ForwardedUnit, check_producer
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import members_of, scope_of
-from holdfast.log.consumers.members import Committing, lost
+from holdfast.log.consumers.members import lost
 from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.log.consumers.stored_positions import Kept, Place, read_items
 from holdfast.log.producers.producer import producer_key
@@ -30,7 +28,6 @@ from holdfast.log.transactions.space import stored_name
 from holdfast.model import frame
 from holdfast.model.record_columns import BadFrame, Columns, Encoded, Row
 from holdfast.model.topic_name import check_users
-from holdfast.remote.consuming.remote_committing import Consumed, positions_in
 from holdfast.server.request_caller import SPACES, Caller
 from holdfast.server.served import AnyKind, Served
 
@@ -52,21 +49,13 @@ class _NamedRows(NamedTuple):
     encoded: Encoded
 
 
-Take = Callable[[Consumed], Committing | None]
-"""The position of a consumer's member, taken to be committed; None where nothing changes. Raises why it must not be."""
-
-
 class GroupScreening:
     """Looks at one group of one caller; used by one thread at a time."""
 
-    def __init__(self, served: Served, caller: Caller, take: Take | None = None) -> None:
-        """Without `take` positions are left out: nothing of the group is going to be written."""
+    def __init__(self, served: Served, caller: Caller) -> None:
         self._served = served
         self._caller = caller
-        self._take = take
         self._journal = served.log._journal
-        self._taken: list[tuple[Committing, list[QueuedUnit]]] = []
-        """Positions that were taken, and the unit that each will be in."""
         self._positions: list[ChangeSpace] = []
         """Positions of consumers in the unit that is being read …"""
         self._named: list[_NamedRows] = []
@@ -184,11 +173,7 @@ class GroupScreening:
         alone = unit.alone and all(isinstance(one, Run) and not one.keyed for one in unit.operations)
         tokens = members_of(unit.scope)
         unit = unit._replace(scope=None, reissue=False, alone=alone)
-        if not changes:
-            return unit
-        if tokens is None:
-            return self._with_positions(unit, [one for change in changes for one in positions_in(change) or ()])
-        return self._with_members(unit, changes, tokens)
+        return self._with_members(unit, changes, tokens or {}) if changes else unit
 
     def _with_members(self, unit: ForwardedUnit, changes: list[ChangeSpace], tokens: dict[bytes, int]) -> ForwardedUnit:
         """Positions that members of the client commit: of what it says only the numbers count, the rest is made here.
@@ -213,7 +198,7 @@ class GroupScreening:
             known = read_items(change.puts)
         except Corrupt:
             raise Invalid("a consumer's position is malformed", hint="install the same version of holdfast") from None
-        if change.deletes or change.drop or known.waits or len(known.positions) != 1:
+        if change.deletes or change.drop or known.waits or not known.positions:
             raise Invalid("members commit positions, and nothing else", hint="this is a defect in holdfast")
         return known.positions
 
@@ -230,37 +215,9 @@ class GroupScreening:
             if kept.at > latest:
                 raise Invalid("the client's clock is more than a day ahead of the server's", hint="set one of them")
 
-    def _with_positions(self, unit: ForwardedUnit, consumed: list[Consumed]) -> ForwardedUnit:
-        """Positions come last. Where one must not be committed, the unit is refused alone, and that is its answer."""
-        placed: list[QueuedUnit] = []
-        for told in consumed:
-            self._caller.require_consumer(told.consumer, told.topic)
-            try:
-                committing = None if self._take is None else self._take(told)
-            except HoldfastError as error:
-                return unit._replace(refusal=error)
-            if committing is not None:
-                self._taken.append((committing, placed))
-                unit = unit._replace(
-                    operations=[*unit.operations, *committing.operations],
-                    records=unit.records + committing.records,
-                    size=unit.size + committing.size,
-                    alone=False,
-                )
-        return unit._replace(placed=placed)
-
     def drop(self) -> None:
         """The item that was looked at last is refused."""
         self._positions, self._named = [], []
-
-    def queued(self) -> None:
-        """The group is in the queue, or never will be: those whose positions were taken are told."""
-        for committing, placed in self._taken:
-            if placed:
-                committing.queued(UnitTicket(placed[0], 0.0))
-            else:
-                committing.failed()
-        self._taken = []
 
 
 def _proved(topic: TypedTopic, encoded: Encoded) -> tuple[Encoded, pa.RecordBatch]:
