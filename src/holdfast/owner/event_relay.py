@@ -1,9 +1,9 @@
 """Shipping's events in processes that do not ship: the owner tells, each of the others has subscriptions of its own.
 
-`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. `ToldEvents` is in
-a member: what it is told goes to its own subscriptions, which are bounded as those of the owner are. Nobody waits for a
-slow one. When the log changes hands, the next owner is asked for its events; some may have happened that nobody told,
-so the first one that comes says that one, or more, is missing before it.
+`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. The other side,
+`ShippingEventRelay`, is in a member: what it is told goes to its own subscriptions, which are bounded as those of the
+owner are. Nobody waits for a slow one. When the log changes hands, the next owner is asked for its events; some may
+have happened that nobody told, so the first one that comes says that one, or more, is missing before it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class EventCalls:
             caller.tell(SHIPPING, body)
 
 
-class ToldEvents:
+class ShippingEventRelay:
     """The subscriptions of one member; the link's lock guards which they are, and what was missed.
 
     Events come in turns of the link, where it is held.

@@ -126,6 +126,8 @@ class Verb(NamedTuple):
 
     is_long: bool = False
     """Whether it may take minutes."""
+    route: str | None = None
+    """The method and path under which people ask for it with JSON; clients ask by `POST /v1/calls/{name}`."""
     is_told: bool = False
     """Whether whoever asks is told more about it later: by events."""
 
@@ -214,17 +216,33 @@ TABLE: tuple[Verb, ...] = (
     Verb("watch", Watch, Nothing, Right(_SEE, lambda asked: map(About, asked.topics)), LogOwner.watch, is_told=True),
     Verb("marks", AskMarks, Shipments, Right(_SEE, _topic), LogOwner.marks),
     # segments
-    Verb("seal", SealTopics, Nothing, _ADMIN_TOPICS, LogOwner.seal, is_long=True),
-    Verb("compact", Compact, CompactionReport, _ADMIN_TOPICS, LogOwner.compact, is_long=True),
-    Verb("retain", Retain, RetentionReport, _ADMIN_LOG, LogOwner.retain, is_long=True),
-    Verb("reconcile", Reconcile, ReconcileReport, _ADMIN_LOG, LogOwner.reconcile, is_long=True),
+    Verb("seal", SealTopics, Nothing, _ADMIN_TOPICS, LogOwner.seal, is_long=True, route="POST /v1/seal"),
+    Verb("compact", Compact, CompactionReport, _ADMIN_TOPICS, LogOwner.compact, is_long=True, route="POST /v1/compact"),
+    Verb("retain", Retain, RetentionReport, _ADMIN_LOG, LogOwner.retain, is_long=True, route="POST /v1/retain"),
+    Verb(
+        "reconcile",
+        Reconcile,
+        ReconcileReport,
+        _ADMIN_LOG,
+        LogOwner.reconcile,
+        is_long=True,
+        route="POST /v1/reconcile",
+    ),
     Verb("last_reconcile", Nothing, LastReport, _ADMIN_LOG, LogOwner.last_reconcile),
     Verb("segment_stats", Nothing, SegmentStats, _READ_LOG, LogOwner.segment_stats),
     Verb("table_stats", Nothing, TableStats, _READ_LOG, LogOwner.table_stats),
     # the store
-    Verb("ship", Ship, Nothing, _ADMIN_LOG, LogOwner.ship, is_long=True),
-    Verb("unshipped", Nothing, UnshippedNow, _ADMIN_LOG, LogOwner.unshipped),
-    Verb("rebuild_store", RebuildStore, RebuildReport, _ADMIN_LOG, LogOwner.rebuild_store, is_long=True),
+    Verb("ship", Ship, Nothing, _ADMIN_LOG, LogOwner.ship, is_long=True, route="POST /v1/ship"),
+    Verb("unshipped", Nothing, UnshippedNow, _ADMIN_LOG, LogOwner.unshipped, route="GET /v1/unshipped"),
+    Verb(
+        "rebuild_store",
+        RebuildStore,
+        RebuildReport,
+        _ADMIN_LOG,
+        LogOwner.rebuild_store,
+        is_long=True,
+        route="POST /v1/rebuild-store",
+    ),
     Verb("shipping_stats", Nothing, ShippingNow, _READ_LOG, LogOwner.shipping_stats),
     Verb("subscribe", Nothing, Nothing, _READ_LOG, LogOwner.subscribe, is_told=True),
     # producers, consumers, executions

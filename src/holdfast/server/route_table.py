@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import GivenRecord
-from holdfast.owner.verbs import TABLE, VERBS, Right, Verb
+from holdfast.owner.verbs import TABLE, Right, Verb
 from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
@@ -102,13 +102,17 @@ def _scopes(right: Right) -> tuple[str, ...]:
     return ("append", "admin") if callable(right.scopes) else right.scopes
 
 
-def _verb(method: str, path: str, name: str, summary: str) -> RouteDefinition:
-    """A route that is a verb: who may, and about what, the table of verbs decides."""
-    verb = VERBS[name]
+def _verb(verb: Verb) -> RouteDefinition:
+    """A verb as people ask for it: who may, and about what, the table of verbs decides."""
     assert verb.right is not None
+    assert verb.route is not None
+    method, _, path = verb.route.partition(" ")
     more = WORK_SECONDS if verb.is_long else 0.0
     body = None if method == "GET" else verb.request
-    return _Route(method, path, "handler", _scopes(verb.right), log_verbs.verb(name), summary, body, seconds_more=more)
+    summary = (verb.handler.__doc__ or verb.name).rstrip(".")
+    return _Route(
+        method, path, "handler", _scopes(verb.right), log_verbs.verb(verb.name), summary, body, seconds_more=more
+    )
 
 
 ROUTES: tuple[RouteDefinition, ...] = (
@@ -164,13 +168,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("POST", "/v1/client/executions", "handler", _APPEND, asked_executions.ask, "A change of an execution",
            takes=(call_routes.MSGPACK,), forms=(call_routes.MSGPACK,), writes=True),
     _Route("GET", "/v1/stats", "log", _READ, log_verbs.stats, "Counters and levels"),
-    _verb("POST", "/v1/seal", "seal", "Seal what is durable"),
-    _verb("POST", "/v1/ship", "ship", "Wait until what is sealed is settled"),
-    _verb("POST", "/v1/retain", "retain", "Apply retention"),
-    _verb("POST", "/v1/reconcile", "reconcile", "Compare the manifest with what is stored"),
-    _verb("POST", "/v1/compact", "compact", "Join small segments"),
-    _verb("POST", "/v1/rebuild-store", "rebuild_store", "Bring back what the store has lost"),
-    _verb("GET", "/v1/unshipped", "unshipped", "What is not on the store yet"),
+    *(_verb(verb) for verb in TABLE if verb.route is not None),
     _Route("POST", "/v1/flush", "log", _APPEND, log_verbs.flush, "Wait until what is queued is durable",
            log_verbs.TimeoutBody, seconds_more=WAIT_SECONDS_MAX),
     _Route("POST", "/v1/transactions", "handler", _APPEND, space_routes.transact, "Operations that commit together",

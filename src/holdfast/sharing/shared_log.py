@@ -10,10 +10,10 @@ from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.event_relay import ToldEvents
+from holdfast.owner.event_relay import ShippingEventRelay
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
-from holdfast.owner.owner_news import HOLD_OFF, OwnerNews, Ownership
+from holdfast.owner.owner_notifications import HOLD_OFF, OwnerNotifications, Ownership
 from holdfast.owner.peer import Peer
 from holdfast.owner.store_proxy import StoreProxy
 from holdfast.segments.manifest.local_manifest import Manifest
@@ -32,10 +32,10 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: 
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
-    news = journal.news = OwnerNews(journal, link, asking, ownership)
+    news = journal.news = OwnerNotifications(journal, link, asking, ownership)
     news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
-    events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
+    events = ShippingEventRelay(link, asking, news.soon, settings.shipping.events_max, timeout)
     log = Log(
         context,
         MaintenanceProxy(journal, asking),

@@ -11,10 +11,10 @@ from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
+from holdfast.sharing.fork_and_exit import ForkAndExit
 from holdfast.sharing.hosting.host import Host
-from holdfast.sharing.membership import Asked, Membership, Owner
+from holdfast.sharing.membership import MemberOptions, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
-from holdfast.sharing.process_turns import ProcessTurns
 from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.sharing.shared_log import answer_members, compose_member
 
@@ -24,7 +24,7 @@ _JOIN_S = 30.0
 def open_member(asked: alone.Asked) -> Log:
     """Own the log, or join whoever does."""
     keys = SharedKeys(asked.keyring, asked.cipher)
-    how = Asked(asked.directory.path, asked.settings, asked.clock, keys)
+    how = MemberOptions(asked.directory.path, asked.settings, asked.clock, keys)
 
     def now() -> alone.Asked:
         """As it was asked for, with the keys that the log has now."""
@@ -41,7 +41,7 @@ def open_member(asked: alone.Asked) -> Log:
         link.close(_JOIN_S)
         raise
     log = compose_member(asked, journal, link, _Ownership(membership), keys)
-    log._lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(now()))
+    log._lifetime.shared = ForkAndExit(log, membership, link, journal, lambda: open_member(now()))
     return log
 
 

@@ -22,13 +22,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Thread, current_thread
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine, once, refuse_second
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.journal import Journal, Operation, Unit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
@@ -39,6 +38,9 @@ from holdfast.log.consumers.partition_pages import OnExpired, PageSource, Partit
 from holdfast.log.consumers.stored_positions import Kept, merge
 from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import position_text
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal import Journal, Operation, Unit
 
 Item = TypeVar("Item")
 _AWAY_S = 0.2
@@ -304,6 +306,8 @@ class Consumer(AnyConsumer, Generic[Item]):
     def lag(self) -> int:
         """How many durable records of its partitions are not committed as consumed."""
         self._refuse_second()
+        if not in_coroutine():  # what this process itself has committed just now may not have been looked at
+            self._marks.refresh()
         with self._members.lock:
             return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self._numbers())
 

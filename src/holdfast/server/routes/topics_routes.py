@@ -18,8 +18,8 @@ from holdfast.owner.call_messages import SetRetention, limits_of
 from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
-from holdfast.server.given_records import given_schema
 from holdfast.server.http_errors import RefusedRequest
+from holdfast.server.request_bodies import schema_of
 from holdfast.server.served import AnyKind, Served
 
 if TYPE_CHECKING:
@@ -169,12 +169,12 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
 async def _asked(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
     if request.media_type == ARROW:
         key, first = request.text("key"), request.whole("first_offset", 0) or 0
-        return TopicBody(request.whole("partitions"), first, key), given_schema(await request.body())
+        return TopicBody(request.whole("partitions"), first, key), schema_of(await request.body())
     asked = await request.json(TopicBody)
     if asked.schema is None:
         return asked, None
     try:
-        return asked, given_schema(base64.b64decode(asked.schema, validate=True))
+        return asked, schema_of(base64.b64decode(asked.schema, validate=True))
     except ValueError:
         raise Invalid("the schema is not base64", hint="base64 of schema.serialize()") from None
 
