@@ -89,16 +89,16 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in one page of a read."""
 
     followers_max: int = 128
-    """Connections that follow topics."""
+    """Connections that follow topics; and as many clients that are told of changes."""
 
     heartbeat_ms: float = 15_000
     """How often a follower gets a sign of life from the server."""
 
     members_max: int = 256
-    """Members of consumers that live in the server."""
+    """Members of consumers: those that live in the server, and those of clients."""
 
     member_timeout_ms: float = 60_000
-    """How long a member lives without a request."""
+    """How long a member, or a client that is told of changes, lives without a request."""
 
     shutdown_timeout_ms: float = 30_000
     """How long requests may go on after SIGTERM, before they are cut off."""

@@ -24,7 +24,7 @@ from holdfast import Log, Unavailable, signals
 from holdfast.journal.queue.group import Run
 from holdfast.journal.queue.ticket import Ticket
 from holdfast.log.consumers.consumer import Consumer
-from holdfast.sharing.bell import Bell
+from holdfast.sharing.wakeup_pipe import WakeupPipe
 
 pytestmark = pytest.mark.disk
 
@@ -341,24 +341,24 @@ def test_a_handler_that_uses_a_consumer_in_the_middle_of_its_commit(open_log: Ca
 
 def test_a_handler_in_the_middle_of_a_ring_wakes_the_thread_that_sends() -> None:
     """It waits for that thread, and what it interrupted cannot wake it meanwhile."""
-    bell = Bell()
+    pipe = WakeupPipe()
     heard: list[bool] = []
 
     def call() -> None:
         with suppress(BlockingIOError):
-            bell._out.recv(4096)
-        bell._is_asleep = True
-        bell.ring()
+            pipe._out.recv(4096)
+        pipe._is_asleep = True
+        pipe.ring()
 
     def handle() -> None:
-        bell.ring()
-        heard.append(bell.wait(None, 0)[0])
+        pipe.ring()
+        heard.append(pipe.wait(None, 0)[0])
 
     try:
         assert at_every_step(call, handle) > 5
         assert all(heard)
     finally:
-        bell.close()
+        pipe.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*blocks the event loop")  # which a handler may do

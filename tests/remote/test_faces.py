@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,12 @@ import pytest
 import holdfast
 from holdfast import Invalid, Log
 from holdfast.execution.work.executions import Executions
-from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.watching import Watch
-from holdfast.remote.consuming.remote_consumer import RemoteConsumer
 from holdfast.remote.refused_verbs import REFUSED, REFUSED_EXECUTIONS
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
-
-PAIRS: list[tuple[type, type]] = [(Consumer, RemoteConsumer)]
-INTERNAL = {"begin_again", "consumed_at", "is_dead", "is_idle", "take", "lose", "open_consumer"}
-"""What members of one process ask each other, and what sharing asks of a log; nobody else calls them."""
-
-
-def public(kind: type) -> dict[str, Any]:
-    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
-    return {name: value for name, value in found.items() if name not in INTERNAL}
-
-
-def arguments(value: Any) -> list[tuple[str, Any, Any]]:
-    return [(one.name, one.kind, one.default) for one in inspect.signature(value).parameters.values()]
-
-
-@pytest.mark.parametrize(("local", "remote"), PAIRS, ids=lambda kind: kind.__name__)
-def test_every_verb_takes_the_same_arguments(local: type, remote: type) -> None:
-    for name, value in public(local).items():
-        ours = inspect.getattr_static(remote, name, None)
-        assert ours is not None, f"{remote.__name__} lacks {name}"
-        assert isinstance(value, property) == isinstance(ours, property) or name == "partitions", name
-        if callable(value):
-            assert arguments(ours) == arguments(value), name
-            assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(value), name
 
 
 def test_what_is_missing_says_so_and_where_to_do_it(remote: Log) -> None:

@@ -21,12 +21,16 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.clock import SystemClock
-from holdfast.model import frame
-from holdfast.model.record_columns import Columns
-from holdfast.remote.wire.group_message import RecordsRun, SpaceChange, Unit, encode_group
+from holdfast.execution.waits.inbox_message import message
+from holdfast.journal.commit.owner_calls import ForgetProducersCall
+from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer, LeaveConsumer, SyncMember
+from holdfast.log.log_executions import AskExecutions
+from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention, Watch
+from holdfast.owner.verbs import VERBS
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition
 from holdfast.server.tokens import FILE, TokenFile, make
+from tests.remote import groups
 
 TABLE = Path(__file__).with_name("rights.txt")
 
@@ -34,6 +38,8 @@ SCOPES = ("append", "read", "consume:billing", "produce:device-7", "admin", "aud
 PATTERNS = (("orders",), ("*",), ("*", "_*"))
 LIKE = ("orders2", "orders.", "Orders", "order", "xorders", "orders%20", "orders%2F", "ord%C3%A9rs", "%6frders2")
 """Names that look like the token's own, and are others."""
+STATUSES = {"Denied": 403, "NotFound": 404, "Invalid": 400}
+"""Of what is refused alone, as if it were the answer to a request."""
 KINDS = {
     "mine": ("orders", "%6frders"),
     "like": LIKE,
@@ -98,7 +104,8 @@ def tokens_for(log: Log, *wanted: tuple[str, tuple[str, ...], tuple[str, ...]]) 
 class Asking:
     """One connection, and the numbers that make each request one of its own."""
 
-    def __init__(self, server: serving.HttpServer) -> None:
+    def __init__(self, server: serving.HttpServer, log: Log) -> None:
+        self._log = log
         self._connection = HTTPConnection("127.0.0.1", server.address.port, timeout=30)
         self._number = 0
 
@@ -113,9 +120,18 @@ class Asking:
         answer = self._connection.getresponse()
         if route.is_stream and answer.status == 200 and "wait" not in route.query:
             self._connection.close()
+        elif route.path == "/v1/groups" and answer.status == 200:
+            (outcome,) = groups.outcomes(answer.read())
+            return 200 if outcome.error is None else STATUSES[outcome.error.kind]
         else:
             answer.read()
         return answer.status
+
+    def _item(self, topic: str) -> Any:
+        if topic == "_spaces":
+            return groups.unit(groups.space("s", b"k", b"v"))
+        parts = self._log._journal.topics.get(topic)
+        return groups.rows(groups.NOWHERE if parts is None else parts[0].id, b"x")
 
     def _request(self, route: RouteDefinition, topic: str) -> tuple[str, bytes | None, dict[str, str]]:
         named = {"topic": topic, "name": "billing", "member": "0" * 32, "partition": "0", "offset": "0",
@@ -124,10 +140,15 @@ class Asking:
         if route.path.endswith("/latest"):
             path += "?key=k"
         if route.method in ("GET", "DELETE"):
-            return path, None, {}
+            return path, None, {"holdfast-session": SESSION} if route.path == "/v1/events" else {}
         if (route.method, route.path) == ("POST", "/v1/groups"):
-            session = {"holdfast-session": f"{self._number:032x}", "holdfast-sequence": "1", "holdfast-floor": "1"}
-            return path, encode_group([_item(topic)]), {**session, "content-type": "application/msgpack"}
+            session = {"holdfast-session": f"{self._number:032x}", "content-type": "application/msgpack"}
+            return path, groups.packed(self._item(topic)), session
+        if route.path.startswith(CALLS):
+            verb = VERBS[route.path.removeprefix(CALLS)]
+            asked = REQUESTS[verb.name](topic, self._number) if verb.name in REQUESTS else verb.request()
+            session = {"holdfast-session": SESSION, "content-type": "application/msgpack"}
+            return path, msgspec.msgpack.encode(asked), session
         if route.path == "/v1/client/executions":
             asked = [self._number.to_bytes(16, "big"), "prune", {}]
             return path, msgspec.msgpack.encode(asked), {"content-type": "application/msgpack"}
@@ -135,11 +156,23 @@ class Asking:
         return path, body, {"content-type": "application/json"}
 
 
-def _item(topic: str) -> Any:
-    if topic == "_spaces":
-        return Unit([SpaceChange("s", [(b"k", b"v")], [])], False)
-    return RecordsRun(topic, 0, frame.encode(Columns([b"x"], [1])))
-
+CALLS, SESSION = "/v1/calls/", "5" * 32
+NO_LIMIT = (None, None, None)
+REQUESTS: dict[str, Any] = {
+    "set_retention": lambda topic, _: SetRetention(topic, (None, None, 1000), (), NO_LIMIT),
+    "marks": lambda topic, _: AskMarks(topic),
+    "seal": lambda topic, _: SealTopics((topic,)),
+    "compact": lambda topic, _: Compact(topic, dry_run=True),
+    "consumers": lambda topic, _: AskConsumers(topic),
+    "forget_consumer": lambda topic, _: ForgetConsumer("nobody", topic),
+    "forget_producers": lambda topic, _: ForgetProducersCall((b"nobody",)),
+    "watch": lambda topic, _: Watch((topic,), False),
+    "join_consumer": lambda topic, number: JoinConsumer("billing", topic, number.to_bytes(16, "big"), (), 0.0, {}),
+    "sync_member": lambda topic, number: SyncMember("billing", topic, number.to_bytes(16, "big"), ()),
+    "leave_consumer": lambda topic, number: LeaveConsumer("billing", topic, number.to_bytes(16, "big")),
+    "ask_executions": lambda topic, number: AskExecutions(message(0, number.to_bytes(16, "big"), "prune", {})),
+}
+"""What is asked of verbs whose requests have no defaults."""
 
 BODIES: dict[str, Any] = {
     "/v1/topics/{topic}/records": lambda topic: {"payload": "x"},
@@ -185,7 +218,7 @@ def matrix(directory: Path) -> str:
         ]
         texts = tokens_for(log, *wanted)
         with running(log, token_share=1, members_max=100_000) as server, contextlib.ExitStack() as stack:
-            asking = Asking(server)
+            asking = Asking(server, log)
             stack.callback(asking.close)
             parts = [HEAD]
             for at, patterns in enumerate(PATTERNS):
@@ -196,7 +229,8 @@ def matrix(directory: Path) -> str:
 
 
 def _line(asking: Asking, route: RouteDefinition, tokens: list[str], *, narrow: bool) -> str:
-    about_topic = route.about == "topic" or route.path in ABOUT_TOPICS
+    named = VERBS[route.path.removeprefix(CALLS)].request.__struct_fields__ if route.path.startswith(CALLS) else ()
+    about_topic = "{topic}" in route.path or route.path in ABOUT_TOPICS or {"topic", "topics"} & {*named}
     same: dict[str, list[str]] = {}
     for scope, token in zip(SCOPES, tokens, strict=True):
         answers = (
@@ -211,7 +245,7 @@ def _line(asking: Asking, route: RouteDefinition, tokens: list[str], *, narrow: 
 def _cell(asking: Asking, route: RouteDefinition, token: str, *, narrow: bool) -> str:
     """One answer for each kind of topic; two of them where names of one kind are answered differently."""
     found = []
-    in_body = route.about != "topic"
+    in_body = "{topic}" not in route.path
     for names in KINDS.values():
         asked = [name for name in names if not (in_body and "%" in name)]
         answers = {asking.status(route, name, token) for name in (asked if narrow else asked[:1])}

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast import errors
-from holdfast.model import frame
-from holdfast.model.record_columns import Columns
-from holdfast.remote.wire.group_message import RecordsRun, SpaceChange, Unit, encode_group
+from holdfast.owner.wire import HEADER
 from holdfast.server.api_answers import ARROW
 from tests.hostile.mutations import flipped, other_value
+from tests.remote import groups
 from tests.server.conftest import PATIENCE, Server, serving
 
 pytestmark = pytest.mark.disk
@@ -247,11 +246,12 @@ def test_fuzzed_bodies(serve, tmp_path, seed):
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
     made = server.ask("PUT", "/v1/topics/rows", schema.serialize().to_pybytes(), {"content-type": ARROW})
     assert made.status in (200, 201)
+    server.append("raw", "first")
+    raw = msgspec.json.decode(server.get("/v1/client/topics/raw").body)["ids"][0]
     for number in range(300):
-        method, path, kind, body = chance.choice(bodies(schema, number))
+        method, path, kind, body = chance.choice(bodies(schema, number, raw))
         headers = {"content-type": kind, "holdfast-session": f"{number:032x}"}
-        headers |= {"holdfast-sequence": "1", "holdfast-floor": "1"} if path == "/v1/groups" else {}
-        sent = changed(chance, kind, body)
+        sent = changed_group(chance, body) if path == "/v1/groups" else changed(chance, kind, body)
         reply = server.ask(method, path, sent, headers)
         is_refused = 400 <= reply.status < 500 and reply.kind in errors.__dict__
         assert is_refused or reply.status in (200, 201), (sent, reply)
@@ -275,6 +275,19 @@ def changed(chance: random.Random, kind: str, body: bytes) -> bytes:
         return body + body
 
 
+def changed_group(chance: random.Random, body: bytes) -> bytes:
+    """Bytes of it, or a value of its head, with a header that fits."""
+    if chance.random() < 0.5:
+        return flipped(chance, body)
+    kind, _, _, head, _ = HEADER.unpack_from(body)
+    at = HEADER.size + head
+    try:
+        changed_head = msgspec.msgpack.encode(one_changed(chance, msgspec.msgpack.decode(body[HEADER.size : at])))
+    except OverflowError:
+        return body + body
+    return HEADER.pack(kind, 1, 0, len(changed_head), len(body) - at) + changed_head + body[at:]
+
+
 def one_changed(chance: random.Random, value: object) -> object:
     """One value somewhere inside."""
     if isinstance(value, list) and value:
@@ -286,12 +299,12 @@ def one_changed(chance: random.Random, value: object) -> object:
     return other_value(chance, value)
 
 
-def bodies(schema: pa.Schema, number: int) -> list[tuple[str, str, str, bytes]]:
+def bodies(schema: pa.Schema, number: int, partition: int) -> list[tuple[str, str, str, bytes]]:
     """One valid body of each kind: method, path, type, bytes."""
     rows = pa.table({"id": [1, 2, None], "name": ["a", None, "c" * 50]}, schema=schema)
     raw = pa.table({"payload": [b"a", b"b" * 50], "key": [b"k", None], "kind": ["x", None]})
-    run = RecordsRun("raw", 0, frame.encode(Columns([b"a", b"b"], [1, 2], {0: (b"k", b"x", None)})))
-    unit = Unit([run, SpaceChange("s", [(b"k", b"v")], [b"l"])], False)
+    run = groups.rows(partition, b"a", b"b", keys=[b"k", None])
+    unit = groups.unit(groups.space("s", b"k", b"v"))
     operations = [{"append": "raw", "record": {"payload": "x"}}, {"append": "rows", "row": {"id": 1, "name": "n"}}]
     started = [number.to_bytes(16, "big"), "start", {
         "id": str(UUID(int=number)), "kind": "k", "queue": "q", "priority": 0, "due_us": 0,
@@ -306,7 +319,7 @@ def bodies(schema: pa.Schema, number: int) -> list[tuple[str, str, str, bytes]]:
         ("topics/rows/records", ARROW, stream(rows)),
         ("topics/rows/records", "application/json", msgspec.json.encode(rows.to_pylist())),
         ("transactions", "application/json", msgspec.json.encode({"operations": operations})),
-        ("groups", "application/msgpack", encode_group([run, unit])),
+        ("groups", "application/msgpack", groups.packed(run, unit)),
         ("client/executions", "application/msgpack", msgspec.msgpack.encode(started)),
         ("executions", "application/json", b'{"kind": "k", "args": [1, {"a": [2.5]}], "priority": 3}'),
         ("topics/raw/consumers/c/members", "application/json", b'{"start": "first", "patience": 0}'),

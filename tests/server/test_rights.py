@@ -23,16 +23,22 @@ import holdfast
 from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
+from holdfast.journal.queue.forwarded import ForwardedUnit
+from holdfast.journal.sessions.outcomes import Outcomes
+from holdfast.journal.state.operations import ChangeSpace
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
+from holdfast.log.consumers.stored_positions import Kept, position_items
 from holdfast.log.topics.topic import Topic
-from holdfast.model import frame
-from holdfast.model.record_columns import Columns
-from holdfast.remote.wire.group_message import GroupOutcome, RecordsRun, RowsRun, Unit, decode_outcome, encode_group
+from holdfast.log.upkeep.maintenance import Maintenance
+from holdfast.owner.call_messages import Watch
+from holdfast.remote.http.server_link import ServerLink
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
 from holdfast.server.route_table import ROUTES
 from holdfast.server.routes import reading_records, space_routes
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import make
+from tests.remote import groups
 from tests.server.rights_matrix import TABLE, matrix, running, tokens_for
 
 pytestmark = pytest.mark.disk
@@ -45,6 +51,7 @@ GIVEN = (
     ("shop", ("append", "read", "produce:device-*", "consume:billing"), ("orders",)),
     ("looker", ("read",), ("*", "_executions")),
     ("boss", ("admin",), ("orders",)),
+    ("eater", ("consume:billing",), ("orders",)),
 )
 
 
@@ -68,11 +75,9 @@ class Client:
         return self.ask(
             "POST",
             "/v1/groups",
-            encode_group(items),
+            groups.packed(*items, sequence=sequence, floor=1),
             content_type="application/msgpack",
             holdfast_session=session,
-            holdfast_sequence=str(sequence),
-            holdfast_floor="1",
         )
 
 
@@ -88,6 +93,9 @@ class Place:
     def client(self, name: str) -> Client:
         self._clients.append(Client(self.server, self._tokens[name]))
         return self._clients[-1]
+
+    def records(self, topic: str, *payloads: bytes, keys: list[bytes | None] | None = None) -> Any:
+        return groups.rows(self.log._journal.topics[topic][0].id, *payloads, keys=keys)
 
     def close(self) -> None:
         for client in self._clients:
@@ -113,10 +121,6 @@ def _placed(directory: Path, settings: dict[str, Any] | None = None, **limits: A
             place.close()
 
 
-def records(topic: str, *payloads: bytes, keys: list[bytes | None] | None = None) -> RecordsRun:
-    return RecordsRun(topic, 0, frame.encode(Columns(list(payloads), [1] * len(payloads))), keys)
-
-
 def test_every_route_with_every_right_about_every_kind_of_topic(tmp_path: Path) -> None:
     """A route that is not in the table, or is answered otherwise, shows as a difference."""
     found, expected = matrix(tmp_path).split("\n"), TABLE.read_text().split("\n")
@@ -130,9 +134,9 @@ def test_a_key_of_one_topic_is_none_of_another(place: Place) -> None:
     """What a client says under a key in `orders` cannot make an append to `secret` known, whatever bytes it sends."""
     secret, orders = place.log.topic("secret"), place.log.topic("orders")
     _, victim = secret._checks.unique_record(b"pay-1", b"42 EUR", None)
-    status, _ = place.client("web").group(records("orders", b"42 EUR", keys=[victim[:32]]))
+    status, _ = place.client("web").group(place.records("orders", b"42 EUR", keys=[victim[:32]]))
     assert status == 200
-    assert place.client("web").group(records("orders", b"42 EUR", keys=[b"pay-1"]), sequence=2)[0] == 200
+    assert place.client("web").group(place.records("orders", b"42 EUR", keys=[b"pay-1"]), sequence=2)[0] == 200
     assert secret.append(b"42 EUR", idempotency_key=b"pay-1").repeated is False
     assert [record.payload for record in secret.read()] == [b"42 EUR"]
     assert orders.append(b"42 EUR", idempotency_key=b"pay-1").repeated is True
@@ -178,25 +182,25 @@ def test_what_a_key_stands_for_is_what_the_server_sees(place: Place) -> None:
         topic = log.topic("orders2", schema="latest")
         encoded = topic._prepared([{"id": 1, "name": "a"}], None, 0, None).parts[0][1]
         other = topic._prepared([{"id": 2, "name": "b"}], None, 1, None).parts[0][1]
-    one = RowsRun("orders2", 0, bytes(encoded.body), encoded.schema, b"k", 7)
-    two = RowsRun("orders2", 1, bytes(other.body), other.schema, b"k", 7)
+    ids, batch = [part.id for part in place.log._journal.topics["orders2"]], b"any"
+    one, two = groups.typed(ids[0], encoded, b"k", batch), groups.typed(ids[1], other, b"k", batch)
     client = place.client("all")
-    assert _outcome(client.group(Unit([one, two], False))).items[0].error is None
-    alone = _outcome(client.group(Unit([one], False), sequence=2)).items[0].error
+    assert _outcome(client.group(groups.unit(one, two)))[0].error is None
+    alone = _outcome(client.group(groups.unit(one), sequence=2))[0].error
     assert alone is not None
     assert "other content" in alone.message
 
 
-def _outcome(answer: tuple[int, bytes]) -> GroupOutcome:
+def _outcome(answer: tuple[int, bytes]) -> Outcomes:
     assert answer[0] == 200, answer
-    return decode_outcome(answer[1])
+    return groups.outcomes(answer[1])
 
 
 def test_a_session_belongs_to_the_token_that_chose_it(place: Place) -> None:
     """Somebody else's session and number give no answer of theirs, and make nothing of theirs known."""
-    assert place.client("all").group(records("secret", b"mine"))[0] == 200
-    outcome = _outcome(place.client("web").group(records("orders", b"other")))
-    assert outcome.items[0].runs[0].topic == "orders"
+    assert place.client("all").group(place.records("secret", b"mine"))[0] == 200
+    outcome = _outcome(place.client("web").group(place.records("orders", b"other")))
+    assert outcome[0].runs[0].partition_id == place.log._journal.topics["orders"][0].id
     assert [record.payload for record in place.log.topic("orders").read()] == [b"other"]
 
 
@@ -339,7 +343,7 @@ def test_no_answer_names_a_path_of_this_machine(tmp_path: Path) -> None:
         asked = msgspec.msgpack.encode([bytes(16), "start", started])
         every = place.client("all")
         told = [
-            every.group(records("orders", b"x")),
+            every.group(place.records("orders", b"x")),
             every.ask("POST", "/v1/client/executions", asked, content_type="application/msgpack"),
             *(every.ask("POST", f"/v1/{verb}", {}) for verb in ("compact", "reconcile", "seal")),
             every.ask("GET", "/v1/stats"),
@@ -372,6 +376,61 @@ def test_a_header_that_decides_stands_once(place: Place, name: str) -> None:
         assert connection.recv(65536).split(b" ")[1] == b"400"
 
 
+def test_a_member_of_a_client_belongs_to_its_token(place: Place) -> None:
+    """The same bytes from another token are another member, in another session: nothing of the first one changes."""
+    token = b"m" * 16
+    with place.connect("shop") as mine, place.connect("all") as theirs:
+        links = [ServerLink(one._journal._exchange, SystemClock()) for one in (mine, theirs)]
+        join = JoinConsumer("billing", "orders", token, None, 0.0, {})
+        assert links[0].call("join_consumer", join, Assignment, 10.0).held.keys() == {0}
+        assert links[1].call("leave_consumer", LeaveConsumer("billing", "orders", token), Ok, 10.0) == Ok()
+        assert links[1].call("join_consumer", join, Assignment, 10.0).held == {}
+        gone = SyncMember("billing", "orders", b"n" * 16, (), (token,))
+        assert not links[1].call("sync_member", gone, Assignment, 10.0).is_member
+        sync = SyncMember("billing", "orders", token, ())
+        assert links[0].call("sync_member", sync, Assignment, 10.0).held.keys() == {0}
+        for link in links:
+            link.close()
+
+
+def test_the_scope_of_a_consumer_is_all_that_consuming_takes(place: Place) -> None:
+    """It joins, reads and commits as that consumer; it appends nothing, and is no other consumer."""
+    place.log.topic("orders").append_batch([b"a", b"b"])
+    with place.connect("eater") as log:
+        topic = log.topic("orders")
+        with topic.consumer("billing") as consumer:
+            assert [record.payload for record in consumer.poll(2, 20)] == [b"a", b"b"]
+            consumer.commit()
+            assert consumer.committed == '{"0":2}'
+            with pytest.raises(Denied), log.transaction() as tx:
+                tx.append("orders", b"c")
+                tx.consumed(consumer)
+        with pytest.raises(Denied):
+            topic.consumer("other")
+        with pytest.raises(Denied):
+            topic.append(b"c")
+    assert len(list(place.log.topic("orders").read())) == 2
+
+
+def test_a_position_takes_the_consumers_scope_and_the_tokens_own_member(place: Place) -> None:
+    """Whoever knows a member's token, and may append, commits nothing for it."""
+    place.log.topic("orders").append(b"x")
+    with place.connect("shop") as mine:
+        link = ServerLink(mine._journal._exchange, SystemClock())
+        token = b"m" * 16
+        begun = link.call("join_consumer", JoinConsumer("billing", "orders", token, None, 0.0, {}), Assignment, 10.0)
+        kept = Kept(1, SystemClock().now_us(), after=begun.held[0].kept.at)
+        items = tuple(position_items(("billing", "orders"), {0: kept}))
+        commit = ForwardedUnit([ChangeSpace(b"consumers", items)], 0, 0, scope_of(token, begun.turn))
+        for thief, kind in (("web", "Denied"), ("all", "Invalid")):
+            (outcome,) = _outcome(place.client(thief).group(commit))
+            assert outcome.error is not None
+            assert outcome.error.kind == kind
+        assert _outcome(place.client("shop").group(commit))[0].error is None
+        link.close()
+    assert place.log.consumers()[0].partitions[0].committed == 1
+
+
 # -- shares -----------------------------------------------------------------------------------------------
 
 
@@ -389,6 +448,13 @@ def test_one_token_does_not_take_all_places(tmp_path: Path) -> None:
                 assert place.client(other).ask("GET", "/v1/topics/orders/records")[0] == 200
             place.log.topic("orders").append(b"y")
             assert [wait.result()[0] for wait in waits] == [200] * 4
+        watch = msgspec.msgpack.encode(Watch(("orders",), False))
+        form = "application/msgpack"
+        told = [
+            greedy[0].ask("POST", "/v1/calls/watch", watch, content_type=form, holdfast_session=f"{number:032x}")[0]
+            for number in range(4)
+        ]
+        assert told == [200, 200, 200, 429]
         made = [
             greedy[0].ask("POST", "/v1/topics/orders/consumers/billing/members", {"patience": 0})[0] for _ in range(4)
         ]
@@ -427,7 +493,7 @@ def test_one_tokens_long_work_leaves_room_for_others(tmp_path: Path, monkeypatch
         begun.release()
         may_end.wait(30)
 
-    monkeypatch.setattr(Log, "seal", seal)
+    monkeypatch.setattr(Maintenance, "seal", seal)
     for place in _placed(tmp_path):
         with ThreadPoolExecutor(6) as pool:
             asked = [pool.submit(place.client("boss").ask, "POST", "/v1/seal", {"topic": "orders"}) for _ in range(5)]
@@ -513,7 +579,7 @@ def test_one_tokens_sessions_do_not_drive_out_anothers_producer(tmp_path: Path) 
         asked = {"holdfast_producer": "device-1", "holdfast_sequence": "1"}
         assert place.client("shop").ask("POST", "/v1/topics/orders/records", {"payload": "x"}, **asked)[0] == 200
         web = place.client("web")
-        statuses = [web.group(records("orders", b"y"), session=f"{number:032x}")[0] for number in range(60)]
+        statuses = [web.group(place.records("orders", b"y"), session=f"{number:032x}")[0] for number in range(60)]
         assert (statuses.count(200), statuses.count(429)) == (10, 50)
         status, body = place.client("shop").ask("POST", "/v1/topics/orders/records", {"payload": "x"}, **asked)
         assert (status, json.loads(body)["repeated"]) == (200, True)

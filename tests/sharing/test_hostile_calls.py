@@ -16,9 +16,9 @@ from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.local_parts import parts_of
 from holdfast.owner.consumer_calls import ConsumerCalls
-from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb_calls import VerbCalls
+from holdfast.owner.verbs import VERBS, answered
 
 pytestmark = pytest.mark.disk
 
@@ -47,20 +47,18 @@ def caller() -> Peer:
 def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
     owner: Log, which: int, request_: Any, raw: bytes | None
 ) -> None:
-    consumers, marks = ConsumerCalls(parts_of(owner)), MarkEvents(owner._journal)
-    handlers = {**VerbCalls(parts_of(owner)).handlers(), **marks.handlers(), **consumers.handlers()}
-    name = sorted(handlers)[which % len(handlers)]
+    port = LogOwner(owner)
+    verb = VERBS[sorted(VERBS)[which % len(VERBS)]]
     try:
         body = raw if raw is not None else msgspec.msgpack.encode(request_)
     except (OverflowError, ValueError):
         return
     try:
-        handlers[name](caller(), body)
+        answered(port, caller(), verb, body)
     except HoldfastError:
         pass
     finally:
-        consumers.stop()
-        marks.stop()
+        port.stop()
     assert owner.topic("orders").marks()[0].durable >= 1
     assert owner.stats().journal.poisoned is None
 
@@ -87,9 +85,30 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
 
 
 def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
-    handlers, no_limit = VerbCalls(parts_of(owner)).handlers(), [None, None, None]
+    port, no_limit = LogOwner(owner), [None, None, None]
     with pytest.raises(HoldfastError):
-        handlers["set_retention"](caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
+        answered(port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):
-        handlers["seal"](caller(), b"\xc1")
+        answered(port, caller(), VERBS["seal"], b"\xc1")
+    for policy, consumers, limit in (
+        ([None, 1, None], ["a\0b"], [None, 1, None]),
+        ([None, 1, None], ["c"], no_limit),
+        (no_limit, ["c"], [1, None, None]),
+    ):
+        with pytest.raises(Invalid):
+            answered(
+                port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["orders", policy, consumers, limit])
+            )
+    port.stop()
     owner.topic("orders").append(b"two")
+
+
+def test_a_member_that_names_a_partition_that_is_not_there_is_refused_and_harms_nobody(owner: Log) -> None:
+    port = LogOwner(owner)
+    for named in ([99], [0, 2], [2**31]):
+        body = msgspec.msgpack.encode(["named", "orders", bytes(16), named, 0.0, {}])
+        with pytest.raises(Invalid, match="has no partition"):
+            answered(port, caller(), VERBS["join_consumer"], body)
+    with owner.topic("orders").consumer("named") as consumer:
+        assert consumer.partitions == (0, 1)
+    port.stop()

@@ -21,13 +21,13 @@ import pytest
 import holdfast
 from holdfast import Log
 from holdfast.journal.commit import forwarder
-from holdfast.owner import event_relay, owner_news
-from holdfast.owner.event_relay import ToldEvents
-from holdfast.owner.owner_news import OwnerNews
+from holdfast.owner import event_relay, owner_notifications
+from holdfast.owner.event_relay import ShippingEventRelay
+from holdfast.owner.owner_notifications import OwnerNotifications
 from holdfast.owner.peer import Peer
 from holdfast.sharing import membership, owner_link
 from holdfast.sharing.hosting import client_connection
-from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing.loop_driver import LoopDriver
 from holdfast.sharing.membership import Membership
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.unanswered_groups import UnansweredGroups
@@ -76,14 +76,14 @@ class Held:
 
 
 _GUARDED: dict[type, tuple[str, set[str]]] = {
-    SocketLink: ("turns", {"_sock", "_met", "_known", "_loop_turns", "_unsent", "_frames", "_sent_by_thread"}),
+    SocketLink: ("turns", {"_sock", "_met", "_known", "_loop_driver", "_unsent", "_frames", "_sent_by_thread"}),
     Membership: (
         "_lock",
         {"_owner", "_host", "_is_over", "_keeps", "_wanted", "_leaving", "_held_off_until", "_is_paused"},
     ),
     Peer: ("_lock", {"is_gone", "_ends"}),
-    ToldEvents: ("_lock", {"_subscribers", "_is_told", "_has_gap"}),
-    OwnerNews: ("_lock", {"_shipping", "_thread"}),
+    ShippingEventRelay: ("_lock", {"_subscribers", "_is_told", "_has_gap"}),
+    OwnerNotifications: ("_lock", {"_shipping", "_thread"}),
 }
 """Which lock guards what: nobody changes it without."""
 
@@ -92,7 +92,7 @@ _GUARDED: dict[type, tuple[str, set[str]]] = {
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Finds who changes something without its lock, whether or not another thread comes in between this time."""
     broken: list[str] = []
-    for module in (forwarder, owner_link, membership, client_connection, event_relay, owner_news):
+    for module in (forwarder, owner_link, membership, client_connection, event_relay, owner_notifications):
         for name in ("Lock", "RLock"):
             monkeypatch.setattr(module, name, Held, raising=False)
 
@@ -241,15 +241,15 @@ class Members:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_a_shared_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    turns: list[LoopTurns] = []
-    begin = LoopTurns.__init__
-    monkeypatch.setattr(LoopTurns, "__init__", lambda self, *given: (turns.append(self), begin(self, *given))[1])
+    turns: list[LoopDriver] = []
+    begin = LoopDriver.__init__
+    monkeypatch.setattr(LoopDriver, "__init__", lambda self, *given: (turns.append(self), begin(self, *given))[1])
     with Members(tmp_path / "log") as members:
         log = members.logs[-1]
         appended = Appended(count)
         all_at_once(*appended.to(log.topic("t")), members.disturb)
         appended.check(log.topic("t"))
-        driving = link_of(log)._loop_turns
+        driving = link_of(log)._loop_driver
         forgotten = [one for one in turns if one._descriptor >= 0 and not one.is_over and one is not driving]
         assert not forgotten, "a loop was left with turns that nobody ends"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.errors import Invalid
-from holdfast.journal.queue.group import Operation, ProducerNumber, Run, Unit
+from holdfast.journal.queue.group import Make, Operation, ProducerNumber, Run, Unit
 from holdfast.model.control_rows import SESSION_NAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -81,6 +81,20 @@ class SpacesPort(Protocol):
         timeout: float,
     ) -> UnitTicket:
         """Have items put and deleted, as one unit."""
+
+    def gather(
+        self,
+        part: object,
+        make: Make,
+        *,
+        append: tuple[Partition | None, int],
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: UnitTicket | None = None,
+        timeout: float,
+    ) -> UnitTicket:
+        """Hand over a part of a unit that is made when its turn comes, with so many records."""
 
     def load(self, name: str) -> list[tuple[bytes, int, bytes]]:
         """Key, number and body of all items of a space, as it is committed."""

@@ -1,7 +1,7 @@
-"""What is asked of the owner of a shared log, as values. Answers are what the verbs of a log return, or `Done`.
+"""What is asked of the owner of a log, as values. Answers are what the verbs of a log return, or `Nothing`.
 
-Every request but those of consumers may be made twice: a call that was under way when the owner died is made again, of
-the next one.
+Who may ask for what stands in the table of verbs (`verbs.py`). Requests of verbs that have a route of their own, too,
+are maps whose fields have defaults: the JSON of such a route is the same request.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
-Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 SECONDS_MAX = 7 * 86_400.0
 """Who waits longer asks for this."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+_WAIT_S = 60.0
 
 
 class Nothing(msgspec.Struct, frozen=True, array_like=True):
     """A request that says no more than its name, or an answer that says that it was done."""
 
 
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked for by people, too."""
+
+
 # -- segments ---------------------------------------------------------------------------------------------
 
 
-class SealTopics(msgspec.Struct, frozen=True, array_like=True):
+class SealTopics(Request, frozen=True):
     """Seal what is durable now."""
 
-    topics: Names | None
-    """None: all of them."""
-    timeout: Seconds
+    topic: Name | Names | None = None
+    """One topic, several, or all."""
+    timeout: Seconds | None = None
     waits: bool = True
 
 
-class Retain(msgspec.Struct, frozen=True, array_like=True):
+class Retain(Request, frozen=True):
     """Apply retention now."""
 
-    dry_run: bool
+    dry_run: bool = False
 
 
 Limits = tuple[int | None, int | None, int | None]
@@ -63,21 +67,22 @@ class SetRetention(msgspec.Struct, frozen=True, array_like=True):
     limit: Limits
 
 
-class Compact(msgspec.Struct, frozen=True, array_like=True):
+class Compact(Request, frozen=True):
     """Join small segment files."""
 
-    topics: Names | None
-    target: int
-    dry_run: bool
+    topic: Name | Names | None = None
+    """One topic, several, or all."""
+    target_size: int | Annotated[str, msgspec.Meta(max_length=64)] = "128MiB"
+    dry_run: bool = False
 
 
-class Reconcile(msgspec.Struct, frozen=True, array_like=True):
+class Reconcile(Request, frozen=True):
     """Compare the manifest with the files, or with the store."""
 
-    remote: bool
-    fix: bool
-    deep: bool
-    limit: int | None
+    remote: bool = False
+    fix: bool = False
+    deep: bool = False
+    limit: int | None = None
 
 
 class LastReport(msgspec.Struct, frozen=True, array_like=True):
@@ -89,17 +94,17 @@ class LastReport(msgspec.Struct, frozen=True, array_like=True):
 # -- the store --------------------------------------------------------------------------------------------
 
 
-class Ship(msgspec.Struct, frozen=True, array_like=True):
+class Ship(Request, frozen=True):
     """Wait until all that is sealed now is settled."""
 
-    timeout: Seconds
+    timeout: Seconds | None = None
 
 
-class RebuildStore(msgspec.Struct, frozen=True, array_like=True):
+class RebuildStore(Request, frozen=True):
     """Bring back what the store has lost."""
 
-    accept_loss: bool
-    timeout: Seconds
+    accept_loss: bool = False
+    timeout: Seconds | None = None
 
 
 class ShippingNow(msgspec.Struct, frozen=True, array_like=True):
@@ -108,10 +113,10 @@ class ShippingNow(msgspec.Struct, frozen=True, array_like=True):
     stats: ShippingStats | None
 
 
-class UnshippedNow(msgspec.Struct, frozen=True, array_like=True):
+class UnshippedNow(msgspec.Struct, frozen=True):
     """What is durable and not known to be on the store."""
 
-    spans: tuple[Unshipped, ...]
+    unshipped: tuple[Unshipped, ...]
 
 
 class RequireFree(msgspec.Struct, frozen=True, array_like=True):
@@ -149,3 +154,19 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
 
     topics: Names
     shipments: Shipments | None = None
+
+
+# -- keys -------------------------------------------------------------------------------------------------
+
+
+class EncryptedKeys(msgspec.Struct, frozen=True, array_like=True):
+    """A keyring, encrypted; of those that the owner tells, with a number."""
+
+    body: bytes
+    number: int = 0
+
+
+class TookKeys(msgspec.Struct, frozen=True, array_like=True):
+    """A member has them."""
+
+    number: int

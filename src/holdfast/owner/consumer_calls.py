@@ -22,10 +22,7 @@ from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import (
-    AskConsumers,
     Assignment,
-    ConsumersNow,
-    ForgetConsumer,
     Held,
     JoinConsumer,
     LeaveConsumer,
@@ -35,7 +32,6 @@ from holdfast.log.consumers.member_messages import (
 )
 from holdfast.log.consumers.members import Committing, Members, lost
 from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
-from holdfast.owner.call_handlers import handler
 from holdfast.owner.peer import Peer
 from holdfast.signals import Flag
 
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.state.partition import Partition
     from holdfast.log.local_parts import LocalParts
-    from holdfast.owner.call_handlers import CallHandler
 
 _LOOK_AGAIN_S = 1.0
 _MEMBERS_MAX = 10_000
@@ -111,22 +106,13 @@ class ConsumerCalls:
         self._is_over = False
         self._thread: Thread | None = None
 
-    def handlers(self) -> dict[str, CallHandler]:
-        """The calls that it answers."""
-        return {
-            "join_consumer": handler(JoinConsumer, self._join),
-            "sync_member": handler(SyncMember, self._sync),
-            "leave_consumer": handler(LeaveConsumer, self._leave),
-            "consumers": handler(
-                AskConsumers, lambda _, asked: ConsumersNow(tuple(self._consumers.status(asked.topic)))
-            ),
-            "forget_consumer": handler(ForgetConsumer, self._forget_consumer),
-        }
-
     # -- calls --------------------------------------------------------------------------------------------
 
-    def _join(self, caller: Peer, asked: JoinConsumer) -> Assignment:
+    def join(self, caller: Peer, asked: JoinConsumer) -> Assignment:
+        """A member comes, or comes back."""
         members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
+        for number in asked.named or ():
+            members.require_partition(number)
         with self._joining:
             known = self._known(asked.token)
             if known is not None:
@@ -158,7 +144,8 @@ class ConsumerCalls:
                 self._remote[asked.token] = (members, member)
         return member
 
-    def _sync(self, caller: Peer, asked: SyncMember) -> Assignment:
+    def sync(self, caller: Peer, asked: SyncMember) -> Assignment:
+        """What a member has now."""
         for token in asked.gone:
             self._bury(token)
         known = self._known(asked.token)
@@ -171,12 +158,9 @@ class ConsumerCalls:
             member.offered = frozenset()
             return self._assignment(members, member)
 
-    def _leave(self, caller: Peer, asked: LeaveConsumer) -> Ok:
+    def leave(self, asked: LeaveConsumer) -> Ok:
+        """A member goes."""
         self._bury(asked.token)
-        return Ok()
-
-    def _forget_consumer(self, caller: Peer, asked: ForgetConsumer) -> Ok:
-        self._consumers.forget_consumer(asked.name, asked.topic)
         return Ok()
 
     def _assignment(self, members: Members, member: RemoteMember) -> Assignment:

@@ -1,9 +1,9 @@
 """Shipping's events in processes that do not ship: the owner tells, each of the others has subscriptions of its own.
 
-`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. `ToldEvents` is in
-a member: what it is told goes to its own subscriptions, which are bounded as those of the owner are. Nobody waits for a
-slow one. When the log changes hands, the next owner is asked for its events; some may have happened that nobody told,
-so the first one that comes says that one, or more, is missing before it.
+`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. The other side,
+`ShippingEventRelay`, is in a member: what it is told goes to its own subscriptions, which are bounded as those of the
+owner are. Nobody waits for a slow one. When the log changes hands, the next owner is asked for its events; some may
+have happened that nobody told, so the first one that comes says that one, or more, is missing before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import Nothing
 from holdfast.owner.link_port import MET, OwnerLink
 from holdfast.owner.peer import Peer
@@ -28,7 +27,6 @@ from holdfast.shipping.events import Event, EventSubscribers, Subscription
 
 if TYPE_CHECKING:
     from holdfast.log.ports import StorePort
-    from holdfast.owner.call_handlers import CallHandler
 
 SHIPPING = "shipping"
 
@@ -53,11 +51,8 @@ class EventCalls:
         self._lock = RLock()
         self._subscription: Subscription | None = None
 
-    def handlers(self) -> dict[str, CallHandler]:
-        """The call that it answers."""
-        return {"subscribe": handler(Nothing, self._subscribe)}
-
-    def _subscribe(self, caller: Peer, _: Nothing) -> Nothing:
+    def subscribe(self, caller: Peer) -> Nothing:
+        """Tell a peer what happens to commits."""
         with once(self._lock):
             if self._subscription is None:
                 self._subscription = self._store.subscribe()
@@ -98,7 +93,7 @@ class EventCalls:
             caller.tell(SHIPPING, body)
 
 
-class ToldEvents:
+class ShippingEventRelay:
     """The subscriptions of one member; the link's lock guards which they are, and what was missed.
 
     Events come in turns of the link, where it is held.

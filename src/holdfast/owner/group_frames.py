@@ -4,16 +4,21 @@ Rows of a partition travel as one MessagePack array, which decodes in C into the
 Typed rows travel as the Arrow bytes that they are, and are neither copied nor looked at on the way in. What the owner
 takes apart is checked first: sizes against the frame, types by the decoder, partitions against the log, and the few
 things that a reader would stumble over (a kind that is no text, headers that do not decode).
+
+The same frames come from clients of `holdfast.connect`, in bodies of HTTP. Those are no members: a `Screening` looks at
+each item, hashes idempotency keys, hides keys of spaces, proves typed rows and refuses what the client may not write.
+What it refuses is refused alone, and that is part of the answer; a frame that does not decode is refused as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Protocol
 
 import msgspec
 
-from holdfast.journal.journal import Operation, Run
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.journal_port import Operation, Run
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.forwarded import ForwardedProduced, ForwardedRows, ForwardedUnit, Item
 from holdfast.journal.state.operations import ChangeSpace
@@ -31,7 +36,10 @@ _POSITIONS_SPACE, _USERS_SPACES = POSITIONS_SPACE.encode(), b"space/"
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-_Unique = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+_UNIQUE_BYTES = 32
+_Unique = Annotated[bytes, msgspec.Meta(min_length=_UNIQUE_BYTES, max_length=_UNIQUE_BYTES)]
+_RawKey = Annotated[bytes, msgspec.Meta(max_length=1_048_576)]
+"""An idempotency key as its user gave it; members send its hash, with the digest of what it stands for."""
 _Name = Annotated[bytes, msgspec.Meta(min_length=1, max_length=SPACE_NAME_BYTES_MAX)]
 _Key = Annotated[bytes, msgspec.Meta(max_length=ITEM_KEY_BYTES_MAX)]
 _Extra = tuple[bytes | None, bytes | None, bytes | None]
@@ -53,8 +61,9 @@ class _Encoded(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
     time_min: _Int64
     time_max: _Int64
     schema: Annotated[bytes, msgspec.Meta(max_length=64)]
-    key: _Unique | None
-    batch: _Unique | None
+    key: _RawKey | None
+    batch: _Count | None
+    """The same number stands at all parts of one batch, and at no others of the unit."""
     length: _Count
 
 
@@ -64,6 +73,8 @@ class _Space(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
     length: _Count
 
 
+_UNREADABLE = (msgspec.MsgspecError, BadRecord, UnicodeDecodeError, RecursionError)
+_KIND_BYTES_MAX = 255
 _Part = _Rows | _Columns | _Encoded | _Space
 
 
@@ -92,6 +103,7 @@ class GroupHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(GroupHead).decode
 _rows = msgspec.msgpack.Decoder(list[tuple[bytes, _Int64, _Extra | None, _Unique | None]]).decode
+_raw_rows = msgspec.msgpack.Decoder(list[tuple[bytes, _Int64, _Extra | None, _RawKey | None]]).decode
 _columns = msgspec.msgpack.Decoder(tuple[list[bytes], list[_Int64], dict[int, _Extra]]).decode
 _changes = msgspec.msgpack.Decoder(tuple[list[tuple[_Key, _Int64, bytes]], list[_Key]]).decode
 
@@ -124,7 +136,8 @@ def _packed_item(item: Item, bodies: list[Buffer]) -> _Rows | _Unit | _Produced:
 def _packed_plain(item: ForwardedRows | ForwardedUnit, bodies: list[Buffer]) -> _Rows | _Unit:
     if isinstance(item, ForwardedRows):
         return _packed_rows(item.partition, item.rows, bodies)
-    parts = [_packed_part(operation, bodies) for operation in item.operations]
+    batches: dict[int, int] = {}
+    parts = [_packed_part(operation, bodies, batches) for operation in item.operations]
     return _Unit(parts, item.scope, item.reissue, item.alone)
 
 
@@ -134,7 +147,8 @@ def _packed_rows(partition: Partition, rows: list[Row], bodies: list[Buffer]) ->
     return _Rows(partition.id, len(packed))
 
 
-def _packed_part(operation: Operation, bodies: list[Buffer]) -> _Part:
+def _packed_part(operation: Operation, bodies: list[Buffer], batches: dict[int, int]) -> _Part:
+    """`batches` numbers those of a unit whose parts lie in several partitions: one object stands for each."""
     if isinstance(operation, ChangeSpace):
         packed = _encode((operation.puts, operation.deletes))
         bodies.append(packed)
@@ -156,7 +170,7 @@ def _packed_part(operation: Operation, bodies: list[Buffer]) -> _Part:
         columns.time_max,
         columns.schema,
         columns.key,
-        columns.batch,
+        None if columns.batch is None else batches.setdefault(id(columns.batch), len(batches)),
         len(body),
     )
 
@@ -164,34 +178,83 @@ def _packed_part(operation: Operation, bodies: list[Buffer]) -> _Part:
 # -- by the owner -----------------------------------------------------------------------------------------
 
 
-class GroupReader:
-    """Takes frames of groups apart, for one owner."""
+class Screening(Protocol):
+    """Looks at what somebody sent who is no member of the log; raises why an item must not be written."""
 
-    def __init__(self, partitions: Mapping[int, Partition], settings: JournalSettings) -> None:
+    def partition(self, number: int) -> Partition:
+        """A partition that the sender may append to."""
+
+    def rows(self, partition: Partition, rows: list[Row]) -> list[Row]:
+        """Plain records, their idempotency keys hashed."""
+
+    def columns(self, partition: Partition, columns: Columns) -> Columns:
+        """The same of a batch without keys."""
+
+    def encoded(self, partition: Partition, encoded: EncodedRows) -> EncodedRows:
+        """Typed rows, proved."""
+
+    def space(self, change: ChangeSpace) -> Sequence[Operation]:
+        """Changes of spaces as they are stored."""
+
+    def unit(self, unit: ForwardedUnit) -> ForwardedUnit:
+        """A whole unit, behind its operations."""
+
+    def producer(self, producer: bytes, sequence: int, start: int) -> None:
+        """Whether the sender may use this producer's name."""
+
+    def drop(self) -> None:
+        """The item that was looked at last is refused."""
+
+
+class GroupReader:
+    """Takes frames of groups apart, for one owner; with a `screening` those of one sender who is no member."""
+
+    def __init__(
+        self, partitions: Mapping[int, Partition], settings: JournalSettings, screening: Screening | None = None
+    ) -> None:
         self._partitions = partitions
         self._settings = settings
+        self._screening = screening
 
     def read(self, head: memoryview, body: memoryview, *, keeps: bool) -> tuple[GroupHead, list[Item]]:
         """The items of a group; with `keeps` the body's memory stays as it is, and need not be copied."""
+        read = self._item if self._screening is None else self._screened
         try:
             group = _head(head)
             pieces = _Pieces(body)
-            items = [self._item(item, pieces, keeps=keeps) for item in group.items]
-        except (msgspec.MsgspecError, BadRecord, UnicodeDecodeError, RecursionError) as error:
+            items = [read(item, pieces, keeps=keeps) for item in group.items]
+        except _UNREADABLE as error:
             raise BadFrame("a group does not decode") from error
         pieces.check_end()
         if not items:
             raise BadFrame("a group without items")
         return group, items
 
+    def _screened(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
+        """An item of somebody who is no member; what must not be written, as its refusal."""
+        end = pieces.at + _length(item)
+        refusal: HoldfastError
+        try:
+            return self._item(item, pieces, keeps=keeps)
+        except HoldfastError as error:
+            refusal = error
+        except (*_UNREADABLE, BadFrame) as error:
+            refusal = Invalid(f"an item is malformed: {_said(error)}", hint="send it as holdfast's own client does")
+        pieces.at = end
+        assert self._screening is not None
+        self._screening.drop()
+        return ForwardedUnit([], 0, 0, refusal=refusal)
+
     def _item(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
-        if isinstance(item, _Produced):
-            plain = self._plain(item.item, pieces, keeps=keeps)
-            runs = [] if isinstance(plain, ForwardedRows) else [one for one in plain.operations if isinstance(one, Run)]
-            if any(is_own(run.partition.topic) for run in runs):
-                raise _not_theirs()
-            return ForwardedProduced(item.producer, item.sequence, item.start, plain)
-        return self._plain(item, pieces, keeps=keeps)
+        if not isinstance(item, _Produced):
+            return self._plain(item, pieces, keeps=keeps)
+        if self._screening is not None:
+            self._screening.producer(item.producer, item.sequence, item.start)
+        plain = self._plain(item.item, pieces, keeps=keeps)
+        runs = [] if isinstance(plain, ForwardedRows) else [one for one in plain.operations if isinstance(one, Run)]
+        if any(is_own(run.partition.topic) for run in runs):
+            raise _not_theirs()
+        return ForwardedProduced(item.producer, item.sequence, item.start, plain)
 
     def _plain(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> ForwardedRows | ForwardedUnit:
         if isinstance(item, _Rows):
@@ -201,13 +264,17 @@ class GroupReader:
             return ForwardedRows(partition, rows, item.length)
         if not item.operations:
             raise BadFrame("a unit without operations")
-        batches: dict[bytes, bytes] = {}
-        operations = [self._operation(part, pieces, batches, keeps=keeps) for part in item.operations]
+        batches: dict[int, bytes] = {}
+        operations = [one for part in item.operations for one in self._operations(part, pieces, batches, keeps=keeps)]
         records = sum(len(one) for one in operations if isinstance(one, Run))
         size = sum(part.length for part in item.operations)
-        return ForwardedUnit(operations, records, size, item.scope, item.reissue, item.alone)
+        unit = ForwardedUnit(operations, records, size, item.scope, item.reissue, item.alone)
+        return unit if self._screening is None else self._screening.unit(unit)
 
-    def _operation(self, part: _Part, pieces: _Pieces, batches: dict[bytes, bytes], *, keeps: bool) -> Operation:
+    def _operations(
+        self, part: _Part, pieces: _Pieces, batches: dict[int, bytes], *, keeps: bool
+    ) -> Sequence[Operation]:
+        screening = self._screening
         match part:
             case _Rows():
                 partition, rows = self._rows(part, pieces)
@@ -215,33 +282,42 @@ class GroupReader:
                 run.rows = rows
                 run.extras = any(row[2] is not None for row in rows)
                 run.keyed = any(row[3] is not None for row in rows)
-                return run
+                return (run,)
             case _Columns():
-                return Run.unplaced(self._partition(part.partition), self._columns(pieces.take(part.length)))
+                partition, columns = self._partition(part.partition), self._columns(pieces.take(part.length))
+                if screening is not None:
+                    columns = screening.columns(partition, columns)
+                return (Run.unplaced(partition, columns),)
             case _Encoded():
-                body = pieces.take(part.length)
-                encoded = EncodedRows(
-                    part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema
-                )
-                encoded.key = part.key
-                # One object for all parts of a batch: that is how the writer knows them to be of one.
-                encoded.batch = None if part.batch is None else batches.setdefault(part.batch, part.batch)
-                return Run.unplaced(self._partition(part.partition), encoded)
+                return (self._encoded(part, pieces.take(part.length), batches, keeps=keeps),)
             case _Space():
                 if part.name != _POSITIONS_SPACE and not part.name.startswith(_USERS_SPACES):
                     raise _not_theirs()
                 puts, deletes = _changes(pieces.take(part.length))
-                return ChangeSpace(part.name, tuple(puts), tuple(deletes), part.drop)
+                change = ChangeSpace(part.name, tuple(puts), tuple(deletes), part.drop)
+                return (change,) if screening is None else screening.space(change)
+
+    def _encoded(self, part: _Encoded, body: memoryview, batches: dict[int, bytes], *, keeps: bool) -> Run:
+        partition, screening = self._partition(part.partition), self._screening
+        if screening is None and part.key is not None and len(part.key) != _UNIQUE_BYTES:
+            raise BadFrame("this is no hash of an idempotency key")
+        encoded = EncodedRows(part.count, part.time_min, part.time_max, body if keeps else bytes(body), part.schema)
+        encoded.key = part.key
+        if part.batch is not None:  # one object for all parts of a batch: by that the writer knows them
+            encoded.batch = batches.setdefault(part.batch, bytes(bytearray(part.key or b"")))
+        return Run.unplaced(partition, encoded if screening is None else screening.encoded(partition, encoded))
 
     def _rows(self, item: _Rows, pieces: _Pieces) -> tuple[Partition, list[Row]]:
-        rows: list[Row] = _rows(pieces.take(item.length))
+        screening = self._screening
+        rows: list[Row] = (_rows if screening is None else _raw_rows)(pieces.take(item.length))
         if not rows:
             raise BadFrame("a run without rows")
         if item.length > self._settings.payload_bytes_max:  # else none of them can be too large
             self._check_payloads([row[0] for row in rows])
         for extra in [row[2] for row in rows if row[2] is not None]:
             self._check_extra(extra)
-        return self._partition(item.partition), rows
+        partition = self._partition(item.partition)
+        return partition, rows if screening is None else screening.rows(partition, rows)
 
     def _columns(self, packed: memoryview) -> Columns:
         payloads, times, extras = _columns(packed)
@@ -261,20 +337,33 @@ class GroupReader:
         key, kind, headers = extra
         if key is not None and len(key) > self._settings.key_bytes_max:
             raise BadFrame("a key is too large")
-        if kind is not None:
-            decode_kind(kind)
+        if kind is not None and not (len(kind) <= _KIND_BYTES_MAX and decode_kind(kind)):
+            raise BadFrame("a kind is text of 1 to 255 bytes")
         if headers is not None:
             if len(headers) > self._settings.headers_bytes_max:
                 raise BadFrame("headers are too large")
             decode_headers(headers)
 
     def _partition(self, number: int) -> Partition:
+        if self._screening is not None:
+            return self._screening.partition(number)
         partition = self._partitions.get(number)
         if partition is None:
             raise BadFrame("a partition that this log does not have")
         if is_own(partition.topic) and partition.topic not in MEMBERS_WRITE:
             raise _not_theirs()
         return partition
+
+
+def _length(item: _Rows | _Unit | _Produced) -> int:
+    """How much of the body an item takes."""
+    plain = item.item if isinstance(item, _Produced) else item
+    return plain.length if isinstance(plain, _Rows) else sum(part.length for part in plain.operations)
+
+
+def _said(error: Exception) -> str:
+    """Why something does not decode; a decoder's own words may quote what was sent."""
+    return str(error) if isinstance(error, (BadFrame, BadRecord)) else "its types are others"
 
 
 def _not_theirs() -> BadFrame:
@@ -287,15 +376,15 @@ class _Pieces:
 
     def __init__(self, body: memoryview) -> None:
         self._body = body
-        self._at = 0
+        self.at = 0
 
     def take(self, length: int) -> memoryview:
-        end = self._at + length
+        end = self.at + length
         if end > len(self._body):
             raise BadFrame("a body is shorter than its head says")
-        piece, self._at = self._body[self._at : end], end
+        piece, self.at = self._body[self.at : end], end
         return piece
 
     def check_end(self) -> None:
-        if self._at != len(self._body):
+        if self.at != len(self._body):
             raise BadFrame("a body is longer than its head says")

@@ -70,7 +70,7 @@ class MaintenanceProxy:
         """Join small segment files."""
         from holdfast.compaction.compaction_report import CompactionReport
 
-        return self._asking.ask("compact", Compact(topics, target, dry_run), CompactionReport)
+        return self._asking.ask("compact", Compact(topics, target, dry_run=dry_run), CompactionReport)
 
     def set_retention(self, topic: str, wanted: TopicRetention) -> None:
         """Give a topic a policy of its own, durably, and have it wait for consumers."""

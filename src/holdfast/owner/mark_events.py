@@ -11,6 +11,7 @@ is how far partitions are on the store, which the owner knows before it is writt
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
@@ -19,14 +20,12 @@ import msgspec
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
-from holdfast.owner.call_handlers import handler
 from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
 from holdfast.owner.peer import Peer
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
-    from holdfast.owner.call_handlers import CallHandler
 
 _SHIPPING = ""
 """Stands for the store where topics are named."""
@@ -46,10 +45,6 @@ class MarkEvents:
         self._is_over = False
         self._thread: Thread | None = None
 
-    def handlers(self) -> dict[str, CallHandler]:
-        """The calls that it answers."""
-        return {"watch": handler(Watch, self._watch), "marks": handler(AskMarks, self._marks)}
-
     def stop(self) -> None:
         """The owner ends."""
         self._is_over = True
@@ -57,7 +52,8 @@ class MarkEvents:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def _watch(self, caller: Peer, asked: Watch) -> Nothing:
+    def watch(self, caller: Peer, asked: Watch) -> Nothing:
+        """Tell a peer when these topics move."""
         topics = [topic for topic in asked.topics if topic in self._journal.topics]
         if asked.shipping:
             topics.append(_SHIPPING)
@@ -74,12 +70,14 @@ class MarkEvents:
         self._rang(*topics)  # it may have moved before it was watched
         return Nothing()
 
-    def _marks(self, _: Peer, asked: AskMarks) -> Shipments:
-        return self._shipments(self._journal.topics.get(asked.topic, ()))
+    def marks(self, peer: Peer, asked: AskMarks) -> Shipments:
+        """How far a topic is on the store."""
+        return self._shipments(peer, self._journal.topics.get(asked.topic, ()))
 
-    def _shipments(self, parts: tuple[Partition, ...] | list[Partition]) -> Shipments:
+    def _shipments(self, peer: Peer, parts: Iterable[Partition]) -> Shipments:
+        """How far these partitions are; why shipping is held up only members learn, for it may name the store."""
         rows = [part.shipment for part in parts if part.shipment is not None]
-        refusal = self._journal.shipping_state.refusal
+        refusal = self._journal.shipping_state.refusal if peer.rights is None else None
         return Shipments(tuple(row[:5] for row in rows), None if refusal is None else Refusal.of(refusal))
 
     def _forget(self, caller: Peer) -> None:
@@ -111,8 +109,17 @@ class MarkEvents:
                 for topic, watchers in watched.items():
                     if watchers:
                         self._arm(topic)  # before it is told: what moves from now on rings again
-            shipments = self._shipments(list(self._journal.partitions.values())) if watched.get(_SHIPPING) else None
-            for caller in {caller for watchers in watched.values() for caller in watchers}:
-                topics = tuple(topic for topic, watchers in watched.items() if topic and caller in watchers)
-                is_told = caller in watched.get(_SHIPPING, ())
-                caller.tell("marks", _encode(Moved(topics, shipments if is_told else None)))
+            for peer in {peer for watchers in watched.values() for peer in watchers}:
+                topics = tuple(topic for topic, watchers in watched.items() if topic and peer in watchers)
+                shipments = None
+                if peer in watched.get(_SHIPPING, ()):
+                    shipments = self._shipments(peer, self._seen(peer))
+                peer.tell("marks", _encode(Moved(topics, shipments)))
+
+    def _seen(self, peer: Peer) -> list[Partition]:
+        """The partitions whose shipping a peer is told of: of those that it watches, or all if it is a member."""
+        if peer.rights is None:
+            return list(self._journal.partitions.values())
+        with self._lock:
+            topics = [topic for topic, watchers in self._watchers.items() if peer in watchers]
+        return [part for topic in topics for part in self._journal.topics.get(topic, ())]

@@ -1,9 +1,26 @@
-"""Who asks the owner of a log from another process: its session, how it is told something, and when it is gone."""
+"""Who asks the owner of a log from another process: its session and rights, how it is told something, its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
+from typing import Protocol
+
+
+class Rights(Protocol):
+    """What somebody who is no member of a shared log may do."""
+
+    def require(self, scopes: tuple[str, ...], topic: str | None) -> None:
+        """Raise Denied unless one of these scopes is allowed, of a topic or of the whole log."""
+
+    def require_topic(self, scopes: tuple[str, ...], topic: str, consumer: str | None) -> None:
+        """The same for what is about a topic and, where it names one, a consumer of it."""
+
+    def sees_consumer(self, consumer: str, topic: str) -> bool:
+        """Whether it may know how far a consumer is."""
+
+    def own(self, chosen: bytes) -> bytes:
+        """An id that it chose, as one that nobody else comes to."""
 
 
 class Peer:
@@ -12,8 +29,12 @@ class Peer:
     Any thread may use it; `_lock` guards whether it is gone, and what is called then.
     """
 
-    def __init__(self, session: bytes, pid: int, tell: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self, session: bytes, pid: int, tell: Callable[[str, bytes], None], rights: Rights | None = None
+    ) -> None:
         self.session = session
+        self.rights = rights
+        """None: it is a member, which has all of them."""
         self.pid = pid
         self.tell = tell
         """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""

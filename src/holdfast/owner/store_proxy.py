@@ -16,7 +16,7 @@ from holdfast.owner.call_messages import (
     ShippingNow,
     UnshippedNow,
 )
-from holdfast.owner.event_relay import ToldEvents
+from holdfast.owner.event_relay import ShippingEventRelay
 from holdfast.reconcile.reconcile_report import ReconcileReport
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class StoreProxy:
 
     counters = None
 
-    def __init__(self, context: LogContext, asking: Asking, events: ToldEvents) -> None:
+    def __init__(self, context: LogContext, asking: Asking, events: ShippingEventRelay) -> None:
         self._asking = asking
         self._events = events
         self._timeout = context.journal.settings.ack_timeout_ms / 1000
@@ -67,7 +67,7 @@ class StoreProxy:
 
     def unshipped(self) -> tuple[Unshipped, ...]:
         """What is durable and not known to be on the store."""
-        return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).spans
+        return self._asking.ask("unshipped", Nothing(), UnshippedNow, self._timeout).unshipped
 
     def rebuild(self, *, accept_loss: bool, timeout: float) -> StoreRebuildReport:
         """Bring back what the store has lost."""

@@ -124,6 +124,22 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: _Short
 
 
+class WaitingEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event that waits for a client over HTTP to ask for it."""
+
+    number: int
+    name: _Short
+    body: bytes
+
+
+class WaitingEvents(msgspec.Struct, frozen=True, array_like=True):
+    """What such a client is told at once."""
+
+    peer: bytes
+    """Who it is to the owner: where that changes, nobody knows what it was not told before."""
+    events: tuple[WaitingEvent, ...]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _hello = msgspec.msgpack.Decoder(Hello).decode
 _challenge = msgspec.msgpack.Decoder(Challenge).decode

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from holdfast.arguments import seconds
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.model.typed_decoding import make_known
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.places import Places
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
@@ -103,7 +103,7 @@ class ApiRequest:
                 return offers[0]
             if name in offers:
                 return name
-        raise Refusal(406, "no format that the client accepts", hint=f"Accept one of {', '.join(offers)}")
+        raise RefusedRequest(406, "no format that the client accepts", hint=f"Accept one of {', '.join(offers)}")
 
     @property
     def query(self) -> QueryParams:
@@ -149,7 +149,7 @@ class ApiRequest:
         """All of the body."""
         encoding = self.header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() not in ("", "identity"):
-            raise Refusal(415, "bodies are not compressed here", hint="send it without Content-Encoding")
+            raise RefusedRequest(415, "bodies are not compressed here", hint="send it without Content-Encoding")
         declared = self._declared()
         if declared is not None:
             self._take(declared)
@@ -201,7 +201,7 @@ class ApiRequest:
     def _take(self, count: int) -> None:
         most = self._settings.body_bytes_max
         if self._taken + count > most:
-            raise Refusal(
+            raise RefusedRequest(
                 413,
                 f"the body is too large max={most}",
                 hint="send it in several smaller ones",
@@ -213,10 +213,10 @@ class ApiRequest:
     async def json(self, kind: type[Value]) -> Value:
         """The body as this type; an empty one is an empty object."""
         if self.media_type not in ("application/json", ""):
-            raise Refusal(415, "this body is JSON", hint="send Content-Type: application/json")
+            raise RefusedRequest(415, "this body is JSON", hint="send Content-Type: application/json")
         content = await self.body()
         if content and not self.media_type:  # a page of another site can send what has no type without being asked
-            raise Refusal(415, "the body's type is missing", hint="send Content-Type: application/json")
+            raise RefusedRequest(415, "the body's type is missing", hint="send Content-Type: application/json")
         make_known(kind)
         return decoded(content or b"{}", msgspec.json.Decoder(kind))
 

@@ -21,9 +21,10 @@ from starlette.routing import Match, Route
 
 from holdfast.errors import Full, HoldfastError, NotFound, OutcomeUnknown, Unavailable
 from holdfast.model.topic_name import check_users, is_name
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.api_answers import Answer, Send, Stream, bound, json_answer
 from holdfast.server.api_request import ApiRequest, ClientGone, Receive
-from holdfast.server.http_errors import ErrorBody, Refusal, body_of, headers_of, kind_of, status_of
+from holdfast.server.http_errors import RefusedRequest, body_of, headers_of, kind_of, status_of
 from holdfast.server.request_caller import EXECUTIONS, SPACES
 from holdfast.server.route_table import ROUTES, RouteDefinition
 from holdfast.server.served import Served
@@ -81,7 +82,7 @@ class Application:
     def _note(self, definition: RouteDefinition | None, request: ApiRequest, status: int) -> None:
         if definition is not None:
             caller = getattr(request, "caller", None)
-            self._served.audit.note(caller, definition, _path_topic(definition, request), status)
+            self._served.audit.note(caller, definition, _path_topic(request), status)
 
     # -- finding the route --------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Application:
         if not allowed:
             raise NotFound("there is no such route", hint="GET /docs lists them")
         methods = ", ".join(sorted(allowed))
-        raise Refusal(405, "this route has other methods", hint=f"it has {methods}", headers={"allow": methods})
+        raise RefusedRequest(405, "this route has other methods", hint=f"it has {methods}", headers={"allow": methods})
 
     # -- one request --------------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Application:
             return await definition.handler(request, served)
         request.caller = served.access.caller(request.header(b"authorization"))
         if (meant := request.header(b"holdfast-log")) is not None and meant != served.log.id:
-            raise Refusal(421, "this server has another log than the one that is meant", hint=_OTHER_LOG)
+            raise RefusedRequest(421, "this server has another log than the one that is meant", hint=_OTHER_LOG)
         _claim(request)
         _require(definition, request)
         if served.draining.is_set():
@@ -211,9 +212,9 @@ async def _nothing(*_: Any) -> None:
 _OTHER_LOG = "another log is served at this address now; connect again, to the one that you mean"
 
 
-def _path_topic(definition: RouteDefinition, request: ApiRequest) -> str | None:
+def _path_topic(request: ApiRequest) -> str | None:
     """The topic that a path names, if it could be one: what else a client writes there is not repeated."""
-    topic = request.params.get("topic") if definition.about == "topic" else None
+    topic = request.params.get("topic")
     return topic if topic is not None and is_name(topic) else None
 
 
@@ -224,7 +225,9 @@ def _claim(request: ApiRequest) -> None:
         if claim is not None:
             claim(request.caller)
     except Full as error:
-        raise Refusal(429, error.message, hint=error.hint, headers={"connection": "close"}, kind="Full") from None
+        raise RefusedRequest(
+            429, error.message, hint=error.hint, headers={"connection": "close"}, kind="Full"
+        ) from None
 
 
 def _require(definition: RouteDefinition, request: ApiRequest) -> None:

@@ -21,7 +21,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from holdfast.server.http_errors import ErrorBody
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.places import Places
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings

@@ -7,11 +7,7 @@ client learns its request's number, the server's log the rest.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
 
 from holdfast.errors import (
     Closed,
@@ -29,6 +25,8 @@ from holdfast.errors import (
     WaitTimedOut,
 )
 from holdfast.log.topics.topic_partitions import NoTopic
+from holdfast.owner.machine_paths import without_places
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.browser_guard import WrongHost
 from holdfast.server.request_caller import NotKnown
 
@@ -39,29 +37,14 @@ _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (
 )  # fmt: skip
 """The first that fits counts."""
 
-_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder")
+_FIELDS = ("first", "reason", "topic", "partition", "offset", "holder", "expected")
 """What clients may learn of an error's attributes."""
 
-_GAP = re.compile(r"sequence=\d+ expected=(\d+)\Z")
-"""What is said of a producer's number that leaves a gap: values stand at the end of a message."""
-_PATH = re.compile(r" path=.*?(?=: | [a-z_]+=|$)", re.DOTALL)
-_PLACE = re.compile(r"(?:file://|(?<![\w.:/<])/(?!v1/|docs\b|metrics\b))[^\s'\"]+")
-"""A path of this machine in a text; routes of the server are none."""
 _HINT_OF_FULL = "wait as long as Retry-After says, then send it again"
 _HINT_OF_UNKNOWN = "send it again with the same producer and sequence, or the same Idempotency-Key: it is written once"
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """What every answer holds that is not 2xx."""
-
-    kind: str
-    message: str
-    hint: str
-    fields: dict[str, Any]
-    request: str
-
-
-class Refusal(Invalid):
+class RefusedRequest(Invalid):
     """A request that is wrong in a way for which HTTP has a status of its own."""
 
     def __init__(
@@ -75,10 +58,10 @@ class Refusal(Invalid):
 
 def status_of(error: HoldfastError) -> int:
     """The status of an error."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error.status
-    if type(error) is Invalid and _GAP.search(error.message):
-        return 409
+    if isinstance(error, Invalid) and getattr(error, "expected", None) is not None:
+        return 409  # a producer's number that leaves a gap
     return next(status for kind, status in _STATUSES if isinstance(error, kind))
 
 
@@ -87,20 +70,12 @@ def body_of(error: HoldfastError, request: str, sees: Callable[[str], bool] = la
     if isinstance(error, NoTopic):
         error = error.shown_to(sees)
     fields = {name: value for name in _FIELDS if (value := getattr(error, name, None)) is not None}
-    gap = _GAP.search(error.message) if type(error) is Invalid else None
-    if gap is not None:
-        fields["expected"] = int(gap[1])
     return ErrorBody(kind_of(error), without_places(error.message), _hint(error), fields, request)
-
-
-def without_places(text: str) -> str:
-    """Without a path of this machine."""
-    return _PLACE.sub("…", _PATH.sub("", text))
 
 
 def kind_of(error: HoldfastError) -> str:
     """The documented kind of an error; what was raised may be a subclass that a room keeps to itself."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         return error.kind
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
 
@@ -112,7 +87,7 @@ def headers_of(error: HoldfastError, status: int) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", b"1"))
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="holdfast"'))
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusedRequest):
         headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     return headers
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import holdfast
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.api_answers import JSON
-from holdfast.server.http_errors import ErrorBody
 
 if TYPE_CHECKING:
     from holdfast.server.route_table import RouteDefinition

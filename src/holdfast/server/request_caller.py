@@ -1,8 +1,9 @@
 """What the token of a request may do: its scopes, its patterns of topics, the names that it may use.
 
-All rights of HTTP are decided here. What each route needs stands in `route_table`; the table for people is
-docs/reference/rights.md. Topics whose names begin with an underscore are holdfast's own: no token writes them, a star
-at the front of a pattern does not stand for them, and two of them show so much that reading takes a right of its own.
+All rights of HTTP are decided here. What each verb needs stands in the table of verbs (`owner/verbs.py`), what each
+other route needs in `route_table`; the table for people is docs/reference/rights.md. Topics whose names begin with an
+underscore are holdfast's own: no token writes them, a star at the front of a pattern does not stand for them, and two
+of them show so much that reading takes a right of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from holdfast.model.topic_name import check_users, is_own
 from holdfast.server.tokens import SCOPES, StoredToken
 from holdfast.server_settings import AUDIT_TOPIC
 
+POSITIONS = "_consumers"
 EXECUTIONS, SPACES = "_executions", "_spaces"
 """Patterns that match these names reach executions and spaces."""
 
@@ -72,6 +74,10 @@ class Caller:
         """Whether it may read as this consumer of a topic, and move its position."""
         return self._may_use("consume", consumer) and self.sees(topic)
 
+    def sees_consumer(self, consumer: str, topic: str) -> bool:
+        """Whether it may know how far a consumer is."""
+        return self.sees(topic) and (self.may("read", topic) or self.may_consume(consumer, topic))
+
     def _may_use(self, kind: str, name: str) -> bool:
         return any(_fits(pattern, name) for pattern in self._names[kind])
 
@@ -116,8 +122,8 @@ class Caller:
     def _allows(self, scope: str, topic: str | None, consumer: str | None) -> bool:
         if scope != "consume" or topic is None:
             return self.may(scope, topic)
-        if consumer is None:  # what any consumer must know
-            return bool(self._names["consume"]) and self.sees(topic)
+        if consumer is None:  # what any consumer must know; nobody consumes positions
+            return bool(self._names["consume"]) and self.sees(topic) and topic != POSITIONS
         return self.may_consume(consumer, topic)
 
     def own(self, chosen: bytes) -> bytes:

@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import JsonRecord
+from holdfast.owner.verbs import TABLE, Right, Verb
 from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,
     asked_executions,
+    call_routes,
     client_routes,
     console_routes,
     consumer_routes,
@@ -29,7 +31,7 @@ from holdfast.server.routes import (
     space_routes,
     topics_routes,
 )
-from holdfast.server.served import Served
+from holdfast.server.served import WORK_SECONDS, Served
 
 Handler = Callable[[ApiRequest, Served], Awaitable[Answer | Stream]]
 About = Literal["open", "any", "topic", "log", "executions", "spaces", "handler"]
@@ -76,8 +78,42 @@ _MEMBER = _CONSUMER + "/members/{member}"
 _PAGE = (
     "start", "end", "since", "until", "key", "partition", "limit", "bytes_max", "reverse", "columns", "wait",
 )  # fmt: skip
-_LONG = log_verbs.WORK_SECONDS
 _Route = RouteDefinition
+
+
+def _call(verb: Verb) -> RouteDefinition:
+    """A verb as `holdfast.connect` asks for it."""
+    assert verb.right is not None
+    return _Route(
+        "POST",
+        f"/v1/calls/{verb.name}",
+        "handler",
+        _scopes(verb.right),
+        call_routes.call(verb),
+        f"The verb {verb.name}",
+        takes=(call_routes.MSGPACK,),
+        forms=(call_routes.MSGPACK,),
+        writes=True,
+        seconds_more=WORK_SECONDS if verb.is_long else WAIT_SECONDS_MAX,
+    )
+
+
+def _scopes(right: Right) -> tuple[str, ...]:
+    return ("append", "admin") if callable(right.scopes) else right.scopes
+
+
+def _verb(verb: Verb) -> RouteDefinition:
+    """A verb as people ask for it: who may, and about what, the table of verbs decides."""
+    assert verb.right is not None
+    assert verb.route is not None
+    method, _, path = verb.route.partition(" ")
+    more = WORK_SECONDS if verb.is_long else 0.0
+    body = None if method == "GET" else verb.request
+    summary = (verb.handler.__doc__ or verb.name).rstrip(".")
+    return _Route(
+        method, path, "handler", _scopes(verb.right), log_verbs.verb(verb.name), summary, body, seconds_more=more
+    )
+
 
 ROUTES: tuple[RouteDefinition, ...] = (
     _Route(
@@ -86,7 +122,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
         takes=(JSON, NDJSON, BYTES, ARROW), changes_topic=True, writes=True, seconds_more=None,
     ),
     _Route(
-        "GET", _TOPIC + "/records", "topic", _READ, reading_records.read, "One page of records or rows",
+        "GET", _TOPIC + "/records", "topic", _SEE, reading_records.read, "One page of records or rows",
         None, reading_records.PageAnswer, _PAGE, forms=(JSON, NDJSON, ARROW), seconds_more=WAIT_SECONDS_MAX,
     ),
     _Route(
@@ -114,12 +150,12 @@ ROUTES: tuple[RouteDefinition, ...] = (
            topics_routes.MarksAnswer),
     _Route("GET", _TOPIC + "/watermark/{partition}", "topic", _READ, topics_routes.watermark,
            "How far a partition is sealed", None, Watermark, ("offset", "timeout"), seconds_more=WAIT_SECONDS_MAX),
-    _Route("PUT", _TOPIC + "/retention", "topic", _ADMIN, topics_routes.set_retention, "A topic's retention policy",
-           topics_routes.RetentionBody, changes_topic=True, writes=True),
+    _Route("PUT", _TOPIC + "/retention", "handler", _ADMIN, topics_routes.set_retention, "A topic's retention policy",
+           topics_routes.RetentionBody, writes=True),
     _Route("GET", "/v1", "any", (), log_verbs.root, "What is served, and what the token allows", None,
            log_verbs.RootAnswer),
     _Route("POST", "/v1/groups", "handler", _APPEND, group_routes.write_group, "A group of a client",
-           takes=(group_routes.MSGPACK,), forms=(group_routes.MSGPACK,), writes=True, seconds_more=WAIT_SECONDS_MAX),
+           takes=(call_routes.MSGPACK,), forms=(call_routes.MSGPACK,), writes=True, seconds_more=WAIT_SECONDS_MAX),
     _Route("GET", "/v1/client", "any", (), client_routes.client_info, "What clients must know", None,
            client_routes.ClientAnswer),
     _Route("GET", "/v1/client/producers", "log", _READ, client_routes.list_producers, "How far all producers are", None,
@@ -130,21 +166,11 @@ ROUTES: tuple[RouteDefinition, ...] = (
            "A topic as clients plan with it; with `wait`, once it has moved", None, client_routes.StateAnswer,
            ("wait", "known"), is_stream=True),
     _Route("POST", "/v1/client/executions", "handler", _APPEND, asked_executions.ask, "A change of an execution",
-           takes=(group_routes.MSGPACK,), forms=(group_routes.MSGPACK,), writes=True),
+           takes=(call_routes.MSGPACK,), forms=(call_routes.MSGPACK,), writes=True),
     _Route("GET", "/v1/stats", "log", _READ, log_verbs.stats, "Counters and levels"),
-    _Route("POST", "/v1/seal", "handler", _ADMIN, log_verbs.seal, "Seal what is durable", log_verbs.SealBody,
-           seconds_more=_LONG),
-    _Route("POST", "/v1/ship", "log", _ADMIN, log_verbs.ship, "Wait until what is sealed is settled",
-           log_verbs.TimeoutBody, seconds_more=_LONG),
+    *(_verb(verb) for verb in TABLE if verb.route is not None),
     _Route("POST", "/v1/flush", "log", _APPEND, log_verbs.flush, "Wait until what is queued is durable",
            log_verbs.TimeoutBody, seconds_more=WAIT_SECONDS_MAX),
-    _Route("POST", "/v1/retain", "log", _ADMIN, log_verbs.retain, "Apply retention", log_verbs.RetainBody,
-           seconds_more=_LONG),
-    _Route("POST", "/v1/reconcile", "log", _ADMIN, log_verbs.reconcile, "Compare the manifest with what is stored",
-           log_verbs.ReconcileBody, seconds_more=_LONG),
-    _Route("POST", "/v1/compact", "handler", _ADMIN, log_verbs.compact, "Join small segments", log_verbs.CompactBody,
-           seconds_more=_LONG),
-    _Route("GET", "/v1/unshipped", "log", _ADMIN, log_verbs.unshipped, "What is not on the store yet"),
     _Route("POST", "/v1/transactions", "handler", _APPEND, space_routes.transact, "Operations that commit together",
            space_routes.TransactionBody, space_routes.TransactionAnswer, writes=True, seconds_more=WAIT_SECONDS_MAX),
     _Route("GET", "/v1/spaces", "spaces", _READ, space_routes.spaces, "The names of all spaces"),
@@ -154,7 +180,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("GET", "/v1/consumers", "any", (), consumer_routes.list_consumers, "How far consumers are",
            query=("topic",)),
     _Route("GET", _CONSUMER, "topic", _SEE, consumer_routes.show_consumer, "One consumer", None, ConsumerStatus),
-    _Route("DELETE", _CONSUMER, "topic", _ADMIN, consumer_routes.forget_consumer, "Forget a consumer's position",
+    _Route("DELETE", _CONSUMER, "handler", _ADMIN, consumer_routes.forget_consumer, "Forget a consumer's position",
            writes=True),
     _Route("POST", _CONSUMER + "/members", "topic", _CONSUME, consumer_routes.join, "Make a member of a consumer",
            consumer_routes.MemberBody, consumer_routes.MemberAnswer, seconds_more=WAIT_SECONDS_MAX),
@@ -185,6 +211,10 @@ ROUTES: tuple[RouteDefinition, ...] = (
            execution_routes.ResolveBody, writes=True),
     _Route("POST", "/v1/promises/reject", "executions", _APPEND, execution_routes.reject, "Reject a promise",
            execution_routes.RejectBody, writes=True),
+    *(_call(verb) for verb in TABLE if verb.right is not None),
+    _Route("GET", "/v1/events", "any", (), call_routes.events, "What a client is told", query=("after", "wait"),
+           forms=(call_routes.MSGPACK,), is_stream=True),
+    _Route("DELETE", "/v1/events", "any", (), call_routes.goodbye, "Be told nothing more"),
     _Route("GET", "/metrics", "log", _READ, log_verbs.metrics, "Metrics for Prometheus", forms=("text/plain",)),
     _Route("GET", "/healthz", "open", (), log_verbs.alive, "The process answers"),
     _Route("GET", "/readyz", "open", (), log_verbs.ready, "The log takes records"),

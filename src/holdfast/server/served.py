@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Denied, Invalid
 from holdfast.log.local_parts import parts_of
@@ -21,10 +23,14 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_partitions import NoTopic
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
+from holdfast.owner.log_owner import LogOwner
+from holdfast.owner.peer import Peer
+from holdfast.owner.verbs import Verb
 from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
 from holdfast.server.browser_guard import BrowserGuard
+from holdfast.server.client_peers import ClientPeers
 from holdfast.server.places import Places, TokenSessions, share_of
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
@@ -33,6 +39,8 @@ Value = TypeVar("Value")
 AnyKind = Topic | TypedTopic
 
 _READERS, _WORKERS = 8, 4
+WORK_SECONDS = 600.0
+"""How long a request waits for long work; the work itself goes on."""
 
 
 class Served:
@@ -51,12 +59,17 @@ class Served:
         self.answers = Places(settings.bodies_bytes_max, "bytes of answers", share, settings.page_bytes_max)
         self.requests = Places(settings.requests_max, "requests", share)
         self.followers = Places(settings.followers_max, "followers", share)
+        self.member_places = Places(settings.members_max, "members of consumers", share)
+        told = Places(settings.followers_max, "clients that are told of changes", share)
+        self.peers = ClientPeers(told, self.member_places, settings.member_timeout_ms / 1000, self.clock)
         self.sessions = TokenSessions(parts_of(log).journal, self.clock, share)
         self.audit = Audit(log, is_wanted=settings.audit)
         self.draining = asyncio.Event()
         """Set when the server shuts down: followers end, nothing new is begun."""
         self.members: Any = None
         """Members of consumers that live here, once there are any."""
+        self.owner = LogOwner(log, wait_max=WORK_SECONDS)
+        """What does the verbs."""
         self._topics: dict[str, AnyKind] = {}
         self._readers = ThreadPoolExecutor(_READERS, "holdfast-http-read")
         self._workers = ThreadPoolExecutor(_WORKERS, "holdfast-http-work")
@@ -99,6 +112,13 @@ class Served:
         for number in journal.sessions.partitions_of(name.encode()):
             if not caller.may("append", journal.partitions[number].topic):
                 raise Denied(f"this producer appends to a topic that is not this token's token={caller.id}")
+
+    # -- verbs --------------------------------------------------------------------------------------------
+
+    async def verb(self, caller: Caller, verb: Verb, asked: msgspec.Struct, peer: Peer | None = None) -> msgspec.Struct:
+        """Do what the table of verbs says, if the caller may ask for it."""
+        work = partial(verb.done, self.owner, peer or Peer(bytes(16), 0, _nobody_hears, caller), asked)
+        return await (self.do(caller, work) if verb.is_long else self.read(work))
 
     # -- threads ------------------------------------------------------------------------------------------
 
@@ -154,11 +174,16 @@ class Served:
 
     def close(self) -> None:
         """The threads end with what they are doing."""
+        self.owner.stop()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _nobody_hears(_event: str, _body: bytes) -> None:
+    """A single request takes no events."""
 
 
 def _ended(turns: asyncio.Semaphore, future: asyncio.Future[Any]) -> None:
     turns.release()
     if not future.cancelled():
-        future.exception()  # whoever asked may have gone: then nobody looks at it
+        future.exception()  # the caller may have gone: then nobody looks at it

@@ -19,14 +19,12 @@ from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Unavailable
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_handlers import handler
-from holdfast.owner.call_messages import Nothing
+from holdfast.owner.call_messages import EncryptedKeys, Nothing, TookKeys
 from holdfast.owner.peer import Peer
 from holdfast.sharing.key_proof import KEYS, ROTATE, decrypted, encrypted
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
-    from holdfast.owner.call_handlers import CallHandler
     from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
@@ -37,19 +35,6 @@ _TAKE_S = 10.0
 _LOOK_AGAIN_S = 0.05
 
 
-class GivenKeys(msgspec.Struct, frozen=True, array_like=True):
-    """A keyring, encrypted; of those that the owner tells, with a number."""
-
-    body: bytes
-    number: int = 0
-
-
-class TookKeys(msgspec.Struct, frozen=True, array_like=True):
-    """A member has them."""
-
-    number: int
-
-
 class Rotated(msgspec.Struct, frozen=True, array_like=True):
     """The event `rotated`: the log is encrypted under this key now."""
 
@@ -57,7 +42,7 @@ class Rotated(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.encode
-_given = msgspec.msgpack.Decoder(GivenKeys).decode
+_given = msgspec.msgpack.Decoder(EncryptedKeys).decode
 _rotated = msgspec.msgpack.Decoder(Rotated).decode
 
 
@@ -73,11 +58,8 @@ class RotationCalls:
         self._took: set[Peer] = set()
         self._news = Condition()
 
-    def handlers(self) -> dict[str, CallHandler]:
-        """The calls that it answers."""
-        return {"rotate_key": handler(GivenKeys, self._rotate), "took_keys": handler(TookKeys, self._take)}
-
-    def _rotate(self, caller: Peer, asked: GivenKeys) -> Nothing:
+    def rotate(self, caller: Peer, asked: EncryptedKeys) -> Nothing:
+        """Write under another key, once all members have it."""
         present = self._journal.message_keys
         keyring = _keyring(decrypted(present, ROTATE, caller.session, asked.body))
         keyring.check_follows(present.keyring)
@@ -102,7 +84,7 @@ class RotationCalls:
         callers, keys = self._host.callers(), self._journal.message_keys
         for caller in callers:
             body = encrypted(keys, KEYS, caller.session, keyring.encode())
-            caller.tell(TAKE_KEYS, _encode(GivenKeys(body, number)))
+            caller.tell(TAKE_KEYS, _encode(EncryptedKeys(body, number)))
         deadline = self._clock.monotonic() + _TAKE_S
         with self._news:
             while late := [one for one in callers if one not in self._took and not one.is_gone]:
@@ -113,7 +95,8 @@ class RotationCalls:
                     )
                 self._news.wait(_LOOK_AGAIN_S)
 
-    def _take(self, caller: Peer, told: TookKeys) -> Nothing:
+    def took(self, caller: Peer, told: TookKeys) -> Nothing:
+        """A member has the keys of this number."""
         with self._news:
             if told.number == self._number:
                 self._took.add(caller)
@@ -146,7 +129,7 @@ class KeyNews:
         keyring.check_follows(self._keys.keyring)
         body = encrypted(self._journal.message_keys, ROTATE, self._link.session, keyring.encode())
         timeout = _TAKE_S + self._journal.settings.ack_timeout_ms / 1000
-        self._asking.ask("rotate_key", GivenKeys(body), Nothing, timeout)
+        self._asking.ask("rotate_key", EncryptedKeys(body), Nothing, timeout)
         self._keys.use(keyring.current)
 
     def _take(self, body: bytes) -> None:

@@ -70,7 +70,7 @@ class Owner(Protocol):
         """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
 
 
-class Asked(NamedTuple):
+class MemberOptions(NamedTuple):
     """How a log is to be opened."""
 
     path: Path
@@ -93,7 +93,7 @@ class Membership:
     the owner that was met belongs to the link's thread, until that has ended.
     """
 
-    def __init__(self, asked: Asked, open_owner: OpenOwner, set_calls: SetCalls) -> None:
+    def __init__(self, asked: MemberOptions, open_owner: OpenOwner, set_calls: SetCalls) -> None:
         self._asked = asked
         self._path, self._clock = asked.path, asked.clock
         self._open_owner = open_owner

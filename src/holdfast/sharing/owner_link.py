@@ -2,7 +2,7 @@
 
 It sends and receives: groups and their answers, calls of other threads and their results, events. It never waits for
 the other end but in `sleep`, which is the forwarder's thread's alone; all else is done in *turns*, one at a time, by
-that thread or by an event loop (`LoopTurns`).
+that thread or by an event loop (`LoopDriver`).
 
 When the connection ends the thread finds the next owner, or becomes it (`Membership`), and says hello under the same
 session; then everything is sent again that was not answered, in order and under the same numbers: what the log knows
@@ -53,12 +53,12 @@ from holdfast.owner.wire import (
     frame,
 )
 from holdfast.shared_number import SharedNumber
-from holdfast.sharing.bell import Bell
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
-from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing.loop_driver import LoopDriver
 from holdfast.sharing.meeting import Meeting
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
+from holdfast.sharing.wakeup_pipe import WakeupPipe
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SocketLink:
         """How many groups are durable, as the owner says that was met last: true also when that is gone."""
         self._frames = FrameReader(None, FROM_OWNER)
         self._unsent = Unsent()
-        self._bell = Bell()
+        self._wakeup = WakeupPipe()
         self._calls: dict[int, _Call] = {}
         self._call_number = 0
         self._outbox: deque[tuple[int, _Call, list[bytes | memoryview]]] = deque()
@@ -135,7 +135,7 @@ class SocketLink:
         """Held by whoever has a turn, or looks."""
         self._refuse_second: Callable[[], None] = lambda: None
         """For a thread that has what a turn needs."""
-        self._loop_turns: LoopTurns | None = None
+        self._loop_driver: LoopDriver | None = None
         self._blind_loop: AbstractEventLoop | None = None
         """One that cannot watch a socket."""
         self._thread = 0
@@ -170,13 +170,13 @@ class SocketLink:
         self._roused = True
         loop = _get_running_loop()
         if loop is None:
-            self._bell.ring()
+            self._wakeup.ring()
             return
-        turns = self._loop_turns
+        turns = self._loop_driver
         if turns is not None and turns.loop is loop and not turns.is_over:
             turns.schedule()
             return
-        self._bell.ring()
+        self._wakeup.ring()
         if turns is None and self._turn is not None and loop is not self._blind_loop and in_coroutine():
             loop.call_soon(self._give_turns, loop)
 
@@ -184,26 +184,26 @@ class SocketLink:
         """Somebody is about to block this thread: do not leave to its loop what was brought."""
         if self._roused:
             self._hurried = True
-            self._bell.ring()
+            self._wakeup.ring()
 
     def _give_turns(self, loop: AbstractEventLoop) -> None:
         """On a loop that brings groups: let it have turns, if it can watch a socket."""
         with self.turns:  # several loops may come here at once, and only one has turns
             sock, turn = self._sock, self._turn
-            if self._loop_turns is not None or sock is None or turn is None or self._closing.is_set():
+            if self._loop_driver is not None or sock is None or turn is None or self._closing.is_set():
                 return
             try:
-                self._loop_turns = LoopTurns(loop, sock, turn)
+                self._loop_driver = LoopDriver(loop, sock, turn)
             except NotImplementedError:
                 self._blind_loop = loop
                 return
             except (OSError, ValueError):  # no descriptor is left, or the loop is being closed
                 return
-        self._bell.ring()  # the thread need not watch the socket any more
+        self._wakeup.ring()  # the thread need not watch the socket any more
 
-    def _end_loop_turns(self) -> None:
+    def _end_loop_driver(self) -> None:
         """No loop has turns any more; `turns` is held."""
-        turns, self._loop_turns = self._loop_turns, None
+        turns, self._loop_driver = self._loop_driver, None
         if turns is not None:
             turns.end()
 
@@ -221,7 +221,7 @@ class SocketLink:
                 if self._sock is None and self._met is None and self._closing.is_set():
                     raise Closed("the log is closed")
                 turns, sock = self._working_loop(), self._sock
-                self._bell.arm()  # before we look: whoever has something from now on rings
+                self._wakeup.arm()  # before we look: whoever has something from now on rings
                 if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
                     return False
                 watched = sock if turns is None or self._is_awaited() else None
@@ -230,7 +230,7 @@ class SocketLink:
             if turns is not None:
                 timeout = _STAND_BY_S if timeout is None else min(timeout, _STAND_BY_S)
             try:
-                rang, has_news = self._bell.wait(watched, timeout, to_send=to_send)
+                rang, has_news = self._wakeup.wait(watched, timeout, to_send=to_send)
             except (OSError, ValueError):  # a loop has found it to be gone
                 continue
             if turns is None or rang or has_news:
@@ -239,11 +239,11 @@ class SocketLink:
                 turns.is_scheduled = False
                 return True
 
-    def _working_loop(self) -> LoopTurns | None:
+    def _working_loop(self) -> LoopDriver | None:
         """The loop that has turns, if it uses them; one that does not makes room for another. `turns` is held."""
-        turns = self._loop_turns
+        turns = self._loop_driver
         if turns is not None and (turns.loop.is_closed() or turns.idle_seconds(self._clock.monotonic()) > _IDLE_S):
-            self._end_loop_turns()
+            self._end_loop_driver()
             return None
         return turns
 
@@ -269,7 +269,7 @@ class SocketLink:
     def _flush(self, sock: socket.socket) -> None:
         try:
             if not self._unsent.flush(sock):
-                self._bell.ring()  # the thread waits until there is room
+                self._wakeup.ring()  # the thread waits until there is room
         except OSError:
             self.lose()
 
@@ -288,7 +288,7 @@ class SocketLink:
             number = self._call_number
             self._calls[number] = waiting
             self._outbox.append((number, waiting, frame(CALL, Call(number, name), body)))
-        self._bell.ring()
+        self._wakeup.ring()
         waiting.is_done.wait(timeout)
         with self.turns:
             self._calls.pop(number, None)
@@ -328,7 +328,7 @@ class SocketLink:
             self._use(self._met)
         sock = self._sock
         if sock is None:
-            self._bell.ring()  # the thread finds another owner
+            self._wakeup.ring()  # the thread finds another owner
             return
         if self._outbox:
             self._send_calls(sock)
@@ -420,13 +420,13 @@ class SocketLink:
     def lose(self) -> None:
         """The connection is gone; calls that were sent may have been done."""
         sock, self._sock = self._sock, None
-        self._end_loop_turns()
+        self._end_loop_driver()
         if sock is not None:
             _hang_up(sock)
         unknown = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
         for number in [number for number, call in self._calls.items() if call.is_sent]:
             self._calls.pop(number).end(b"", unknown)
-        self._bell.ring()
+        self._wakeup.ring()
 
     # -- the end ------------------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class SocketLink:
         """
         self._closing.set()
         with self.turns:  # a loop may be in the middle of one
-            self._end_loop_turns()
+            self._end_loop_driver()
             for sock in (self._sock, self._met):
                 if sock is not None:
                     with suppress(OSError):
@@ -453,7 +453,7 @@ class SocketLink:
         except HoldfastError as error:
             return error
         finally:
-            self._bell.close()
+            self._wakeup.close()
         return None
 
     def forget(self) -> None:
@@ -461,10 +461,10 @@ class SocketLink:
         for copy in (self._sock, self._met):
             if copy is not None:
                 copy.close()
-        if self._loop_turns is not None:
-            self._loop_turns.forget()
+        if self._loop_driver is not None:
+            self._loop_driver.forget()
         self.durable = None
-        self._bell.close()
+        self._wakeup.close()
 
 
 def _hang_up(sock: socket.socket) -> None:

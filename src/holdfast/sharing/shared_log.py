@@ -12,16 +12,12 @@ from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_handlers import handler
-from holdfast.owner.call_messages import Nothing
-from holdfast.owner.consumer_calls import ConsumerCalls
-from holdfast.owner.event_relay import EventCalls, ToldEvents
+from holdfast.owner.event_relay import ShippingEventRelay
+from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
-from holdfast.owner.mark_events import MarkEvents
-from holdfast.owner.owner_news import HOLD_OFF, OwnerNews, Ownership
+from holdfast.owner.owner_notifications import HOLD_OFF, OwnerNotifications, Ownership
 from holdfast.owner.peer import Peer
 from holdfast.owner.store_proxy import StoreProxy
-from holdfast.owner.verb_calls import VerbCalls
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.sharing.key_rotation import KeyNews, RotationCalls
 
@@ -38,10 +34,10 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: 
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
     context = LogContext(directory, settings, asked.clock, journal, manifest)
     asking = Asking(link, asked.clock)
-    news = journal.news = OwnerNews(journal, link, asking, ownership)
+    news = journal.news = OwnerNotifications(journal, link, asking, ownership)
     news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
-    events = ToldEvents(link, asking, news.soon, settings.shipping.events_max, timeout)
+    events = ShippingEventRelay(link, asking, news.soon, settings.shipping.events_max, timeout)
     log = put_together(
         context,
         MaintenanceProxy(journal, asking),
@@ -60,25 +56,24 @@ def answer_members(
 
     `hand_over` lets go of the log, and before that announces it; `session` is that of the member that owns it.
     """
+    owner = LogOwner(log, sharing=_Members(host, log, hand_over, session))
+    host.answer_with(owner)
+    return owner.stop
 
-    def own(caller: Peer, _: Nothing) -> Nothing:
+
+class _Members:
+    """What members ask of their owner as members."""
+
+    def __init__(
+        self, host: Host, log: Log, hand_over: Callable[[Callable[[], None]], None], session: Callable[[], bytes]
+    ) -> None:
+        self._host = host
+        self._hand_over = hand_over
+        self._session = session
+        rotation = RotationCalls(host, parts_of(log).context.journal, parts_of(log).context.clock)
+        self.rotate, self.took = rotation.rotate, rotation.took
+
+    def own(self, peer: Peer) -> None:
         """A member wants to own the log: the others leave it to that one."""
-        if caller.session == session():  # it has it: the answer of the owner before was lost, and it asked again
-            return Nothing()
-        hand_over(lambda: host.publish(HOLD_OFF, b"", lambda other: other.session != caller.session))
-        return Nothing()
-
-    host.calls["own"] = handler(Nothing, own)
-    parts = parts_of(log)
-    marks, consumers = MarkEvents(parts.journal), ConsumerCalls(parts)
-    events, keys = EventCalls(parts.store), RotationCalls(host, parts.journal, parts.context.clock)
-    for calls in (VerbCalls(parts), marks, consumers, events, keys):
-        host.calls.update(calls.handlers())
-    host.guard = consumers.guard
-
-    def stop() -> None:
-        marks.stop()
-        consumers.stop()
-        events.stop()
-
-    return stop
+        if peer.session != self._session():  # else it has it: the owner before did not answer, and it asked again
+            self._hand_over(lambda: self._host.publish(HOLD_OFF, b"", lambda other: other.session != peer.session))

@@ -12,11 +12,10 @@ from holdfast.log import open_log as alone
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log_directory import Directory
-from holdfast.owner.call_handlers import journal_handlers
+from holdfast.sharing.fork_and_exit import ForkAndExit
 from holdfast.sharing.hosting.host import Host
-from holdfast.sharing.membership import Asked, Membership, Owner
+from holdfast.sharing.membership import MemberOptions, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
-from holdfast.sharing.process_turns import ProcessTurns
 from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.sharing.shared_log import answer_members, compose_member
 
@@ -26,7 +25,7 @@ _JOIN_S = 30.0
 def open_member(asked: alone.Asked) -> Log:
     """Own the log, or join whoever does."""
     keys = SharedKeys(asked.keyring, asked.cipher)
-    how = Asked(asked.directory.path, asked.settings, asked.clock, keys)
+    how = MemberOptions(asked.directory.path, asked.settings, asked.clock, keys)
 
     def now() -> alone.Asked:
         """As it was asked for, with the keys that the log has now."""
@@ -43,7 +42,7 @@ def open_member(asked: alone.Asked) -> Log:
         link.close(_JOIN_S)
         raise
     log = compose_member(asked, journal, link, _Ownership(membership), keys)
-    parts_of(log).lifetime.shared = ProcessTurns(log, membership, link, journal, lambda: open_member(now()))
+    parts_of(log).lifetime.shared = ForkAndExit(log, membership, link, journal, lambda: open_member(now()))
     return log
 
 
@@ -69,7 +68,6 @@ def _log_of(owner: Owner | None) -> Log | None:
 
 
 def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
-    host.calls.update(journal_handlers(owner.journal))
     assert isinstance(owner, _Owned)
     owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 

@@ -20,7 +20,7 @@ import logging
 from _thread import RLock
 from asyncio import AbstractEventLoop
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -28,17 +28,16 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, HoldfastError, OutcomeUnknown
+from holdfast.journal.commit.forwarded_groups import fill_in, forwarded
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.journal_stats import JournalCounters
-from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit, Item, fill, forwarded_unit
+from holdfast.journal.queue.forwarded import Item
 from holdfast.journal.queue.group import Group, Run, Unit
 from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
-from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
-from holdfast.journal.state.operations import ChangeSpace
+from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.partition import Partition
-from holdfast.model.record_columns import Columns
 from holdfast.shared_number import SharedNumber
 from holdfast.signals import Wake
 
@@ -235,39 +234,13 @@ class Forwarder:
     def _hand_over(self, way: _OnTheWay) -> None:
         """Let the link have what is forwarded of a group; once."""
         if way.items is None:
-            items: list[Item] = []
-            taken: list[Run | Unit] = []
-            for one in way.group.items:
-                item = self._item(one)
-                if item is not None:
-                    items.append(item)
-                    taken.append(one)
-            way.taken, way.items = taken, items
+            items, way.taken = forwarded(way.group.items)
+            way.items = items  # last: a signal in between makes it again
         if way.items:
             self._link.forward(way.items, way)
         else:
             way.answered(())
             self._finish_answered()
-
-    def _item(self, one: Run | Unit) -> Item | None:
-        """What is forwarded of an item; None where it has failed here already, or there is nothing to it."""
-        try:
-            if isinstance(one, Run):
-                return _forwarded_run(one)
-            if one.make is not None:
-                one.operations, one.make = one.make(one), None
-            _refuse_own(one)
-        except HoldfastError as error:
-            one.fail(error)
-            return None
-        except Exception as error:  # somebody else's code: its failure is that of what it was to make
-            failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
-            failure.__cause__ = error
-            one.fail(failure)
-            return None
-        for run in one.runs():
-            run.group = one.group
-        return _forwarded(one)
 
     # -- and back -----------------------------------------------------------------------------------------
 
@@ -282,7 +255,11 @@ class Forwarder:
 
     def _finish(self, way: _OnTheWay) -> None:
         group, answer = way.group, way.answer
-        error = answer if isinstance(answer, HoldfastError) else self._fill_in(way, answer)
+        error = (
+            answer
+            if isinstance(answer, HoldfastError)
+            else fill_in(way.taken, answer, self._partitions, self.offered_failure, offered=bool(group.offered))
+        )
         if error is not None:
             self.counters.failed_groups += 1
             if group.offered:
@@ -293,31 +270,6 @@ class Forwarder:
             self.counters.committed(group.records, group.bytes, len(way.taken), 0, now - way.started, queued)
         group.finish(error, self._loop)
         self._queue.complete(group)
-
-    def _fill_in(self, way: _OnTheWay, outcomes: Outcomes) -> HoldfastError | None:
-        """Give each run its place, each unit its failure; an answer that does not fit is the failure of all."""
-        if len(outcomes) != len(way.taken):
-            return Unavailable("the owner's answer is not one to what it was asked", hint="see the owner's log")
-        for one, outcome in zip(way.taken, outcomes, strict=True):
-            if outcome.error is not None:
-                error = outcome.error.error()
-                one.fail(error)
-                if way.group.offered and isinstance(one, Run):
-                    self.offered_failure.note(error)
-                continue
-            runs = one.runs() if isinstance(one, Unit) else [one]
-            if isinstance(one, Unit) and one.produced is not None and not self._is_about(runs, outcome.runs):
-                one.fail(one.produced.something_else())
-                continue
-            for run, found in zip(runs, outcome.runs, strict=False):
-                fill(run, found, self._partitions)
-                self.offered_failure.note_refused(run)
-        return None
-
-    def _is_about(self, runs: Sequence[Run], found: Sequence[RunOutcome]) -> bool:
-        """Whether an answer is about these: of a producer's number it may be about what was sent under it before."""
-        sent = [(run.partition.topic, len(run)) for run in runs]
-        return sent == [(self._partitions[one.partition_id].topic, one.count) for one in found]
 
     def _die(self, error: BaseException) -> None:
         """This thread cannot go on, by its own defect or because the link has ended: nobody is left waiting."""
@@ -344,38 +296,3 @@ def _unknown(poison: Closed) -> OutcomeUnknown:
     unknown = OutcomeUnknown("the owner was lost before it answered, and may have written it", hint=poison.hint)
     unknown.__cause__ = poison
     return unknown
-
-
-def _forwarded_run(run: Run) -> Item | None:
-    """Records as they are; single rows of a typed topic are encoded here, once for all."""
-    run.encode()
-    if run.columns is None:
-        return ForwardedRows(run.partition, run.rows, 0) if run.rows else None
-    return ForwardedUnit([run], len(run), _size(run), alone=True)
-
-
-def _forwarded(unit: Unit) -> Item:
-    records = size = 0
-    for operation in unit.operations:
-        if isinstance(operation, Run):
-            records += len(operation)
-            size += _size(operation)
-        elif isinstance(operation, ChangeSpace):
-            size += sum(len(key) + len(body) for key, _, body in operation.puts) + sum(map(len, operation.deletes))
-    return forwarded_unit(unit, records, size)
-
-
-def _size(run: Run) -> int:
-    columns = run.columns
-    if columns is None:
-        return sum(len(row[0]) for row in run.rows)
-    return columns.size() if isinstance(columns, Columns) else len(columns.body)
-
-
-def _refuse_own(unit: Unit) -> None:
-    """Operations that only an owner may ask for are not forwarded."""
-    for operation in unit.operations:
-        if not isinstance(operation, (Run, ChangeSpace)):
-            raise Invalid(
-                f"only the owner of a shared log does this: {type(operation).__name__}", hint="ask it, by a call"
-            )

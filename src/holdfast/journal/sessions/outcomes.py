@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, printable
+from holdfast.errors import HoldfastError, Invalid, printable
 
 _TEXT_MAX = 2_048
 """Characters of a message or a hint that are kept."""
@@ -46,19 +46,33 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
             kind = HoldfastError
-        error: HoldfastError = kind.__new__(kind, printable(self.message))
-        error.__dict__.update({**_MISSING.get(kind.__name__, {}), **self.fields})
-        error.message, error.hint = error.args[0], printable(self.hint)
+        # Not by its constructor: that would add the values to the message a second time.
+        error: HoldfastError = kind.__new__(kind, printable(self.message[:_TEXT_MAX]))
+        own = _OWN.get(kind.__name__, {})
+        told = {name: value for name, value in self.fields.items() if _is_like(value, own.get(name, b""))}
+        error.__dict__.update({**({} if kind is Invalid else own), **told})
+        error.message, error.hint = error.args[0], printable(self.hint[:_TEXT_MAX]) or kind.default_hint
         return error
 
 
-_MISSING: dict[str, dict[str, object]] = {
+_OWN: dict[str, dict[str, object]] = {
     "Corrupt": dict.fromkeys(("path", "topic", "partition", "offset")),
     "OutcomeUnknown": dict.fromkeys(("idempotency_key", "ticket")),
     "Closed": {"reason": "clean"},
     "Expired": {"first": 0},
+    "Invalid": {"expected": None, "lost_partitions": None},
+    "Diverged": {"path": "", "recorded": b"", "asked": b""},
+    "AmbiguousEffect": {"path": "", "key": b""},
+    "ExecutionHeld": {"holder": ""},
+    "StepFailed": {"path": "", "type_name": ""},
+    "PromiseFailed": {"reason": ""},
 }
-"""Fields that an error has even if nothing was said about them."""
+"""The fields that an error has beside its text, and what they are where nothing was said about them: no others are
+taken from outside, and what is bytes stays where it is."""
+
+
+def _is_like(value: Field, default: object) -> bool:
+    return default is None or (isinstance(value, (int, str)) and type(value) is type(default))
 
 
 class Repeat(NamedTuple):

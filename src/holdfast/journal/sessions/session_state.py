@@ -93,7 +93,7 @@ class SessionState:
             raise self._forgotten(sequence)
         expected = self.expected(floor)
         if sequence > expected:
-            raise _gap(sequence, expected)
+            raise SequenceGap(sequence, expected)
         if sequence < expected:
             raise _passed(sequence, expected)
         return None
@@ -125,7 +125,7 @@ class SessionState:
 
     def _forgotten(self, sequence: int) -> HoldfastError:
         if self.is_producer and sequence < self.start and not self.last:
-            return _gap(sequence, self.start)
+            return SequenceGap(sequence, self.start)
         if self.is_producer:
             return Invalid(
                 f"this was written before, and its receipt is not remembered any more sequence={sequence}"
@@ -138,11 +138,15 @@ class SessionState:
         )
 
 
-def _gap(sequence: int, expected: int) -> Invalid:
-    return Invalid(
-        f"a sequence number is missing; nothing was written sequence={sequence} expected={expected}",
-        hint=f"send sequence={expected} first: numbers of one producer follow each other without a gap",
-    )
+class SequenceGap(Invalid):
+    """A number is missing; `expected` is the one that may come."""
+
+    def __init__(self, sequence: int, expected: int) -> None:
+        self.expected = expected
+        super().__init__(
+            f"a sequence number is missing; nothing was written sequence={sequence} expected={expected}",
+            hint=f"send sequence={expected} first: numbers of one producer follow each other without a gap",
+        )
 
 
 def _passed(sequence: int, expected: int) -> Unavailable:

@@ -22,27 +22,29 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import Thread, current_thread
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import in_coroutine, once, refuse_second
-from holdfast.errors import Invalid, OutcomeUnknown
-from holdfast.journal.journal import Journal, Operation, Unit
+from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer_status import lag_of
-from holdfast.log.consumers.kept_positions import KeptPositions
-from holdfast.log.consumers.members import Committing, Members, lost
+from holdfast.log.consumers.members import Committing, Members, Positions, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read, emptied
 from holdfast.log.consumers.stored_positions import Kept, merge
+from holdfast.log.ports import TopicSource
 from holdfast.log.topics.following import has_ended
-from holdfast.log.topics.local_source import wait_seconds
 from holdfast.log.topics.reading import position_text
 
+if TYPE_CHECKING:
+    from holdfast.journal.journal_port import JournalPort, Operation, Unit
+
 Item = TypeVar("Item")
+_AWAY_S = 0.2
 Find = Callable[[int, int | str | datetime], int]
 """The offset of a partition that is meant by an offset, a name, a position or a time."""
 
@@ -62,15 +64,16 @@ class Consumer(AnyConsumer, Generic[Item]):
     b'three'
     """
 
-    _journal: Journal
+    _journal: JournalPort
 
     def __init__(
         self,
-        journal: Journal,
-        kept: KeptPositions,
+        journal: JournalPort,
+        kept: Positions,
         members: Members,
         read: Read[Item],
         find: Find,
+        marks: TopicSource,
         *,
         named: Iterable[int] | None,
         on_expired: OnExpired,
@@ -80,6 +83,9 @@ class Consumer(AnyConsumer, Generic[Item]):
         self._kept = kept
         self._members = members
         self._find = find
+        self._marks = marks
+        self._is_away = False
+        """What is far away did not answer when it was asked last."""
         self.name, self.topic = members.place
         self._source = PageSource(self.name, read, on_expired)
         self.named = None if named is None else tuple(named)
@@ -194,7 +200,7 @@ class Consumer(AnyConsumer, Generic[Item]):
     def _left(self, deadline: float | None) -> float:
         """How long to sleep before looking again; 0 when the time is over."""
         look_again = self._members.wait_seconds(self._id)
-        wait = wait_seconds(self._journal, self.topic)
+        wait = min(self._marks.listen(), _AWAY_S) if self._is_away else self._marks.listen()
         wait = wait if look_again is None else min(wait, look_again)
         return wait if deadline is None else min(wait, deadline - self._journal.clock.monotonic())
 
@@ -221,11 +227,17 @@ class Consumer(AnyConsumer, Generic[Item]):
                 return True
             if self._closed or self._journal.end is not None:
                 return False
-            self._journal.refresh(self.topic)
-            for slot in self._waiting():
-                self._read_page(slot)
-                if self._page:
-                    return True
+            try:
+                self._is_away = False
+                self._marks.refresh()
+                for slot in self._waiting():
+                    self._read_page(slot)
+                    if self._page:
+                        return True
+            except Unavailable:
+                if not self._marks.is_far:
+                    raise
+                self._is_away = True  # nothing is lost: it is asked again
             return False
 
     def _waiting(self) -> list[PartitionPages[Item]]:
@@ -295,7 +307,8 @@ class Consumer(AnyConsumer, Generic[Item]):
     def lag(self) -> int:
         """How many durable records of its partitions are not committed as consumed."""
         self._refuse_second()
-        self._journal.refresh(self.topic)  # what was acknowledged here counts, also in a member
+        if not in_coroutine():  # what this process itself has committed just now may not have been looked at
+            self._marks.refresh()
         with self._members.lock:
             return sum(lag_of(self._slots[n].part, self._members.committed(n)) for n in self._numbers())
 

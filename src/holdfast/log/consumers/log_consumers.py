@@ -5,13 +5,14 @@ from __future__ import annotations
 from _thread import RLock
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.arguments import seconds, whole
 from holdfast.caller import once, refuse_second
 from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.journal.journal import Operation
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
@@ -19,31 +20,19 @@ from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerSt
 from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.members import Members
-from holdfast.log.consumers.partition_pages import OnExpired, Read
+from holdfast.log.consumers.partition_pages import OnExpired
+from holdfast.log.consumers.position_finding import Finding, Reader, Start
 from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
-from holdfast.log.topics.reading import Reading, parse_position
+from holdfast.log.topics.local_source import LocalSource
 from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.model.topic_name import check_name
 from holdfast.suggestions import listed, meant
 
-Start = int | str | datetime
-"""Where a consumer begins: an offset, 'first', 'next', a position, or a time."""
-
 _CONSUMERS_MAX = 1_000
 Told = TypeVar("Told")
-
-
-class Reader(NamedTuple):
-    """What a topic gives to its consumers: its partitions, and how they are read."""
-
-    topic: str
-    parts: tuple[Partition, ...]
-    items: Read[Any]
-    since: Callable[[int, datetime], Reading[Any]]
-    """The records of a partition from a time on."""
 
 
 class LogConsumers:
@@ -74,7 +63,7 @@ class LogConsumers:
         if not isinstance(start, str | datetime):
             whole(start, "start")
         named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
-        find = _Finding(reader).find
+        find = Finding(reader).find
         members = self._members_of((name, reader.topic), reader, lambda number: find(number, start))
         return Consumer(
             self._journal,
@@ -82,6 +71,7 @@ class LogConsumers:
             members,
             reader.items,
             find,
+            reader.source,
             named=named,
             on_expired=on_expired,
             patience=patience,
@@ -109,7 +99,7 @@ class LogConsumers:
         reader = self._reader(topic)
         if reader is None:
             raise no_topic(topic, self._journal.topics)
-        find = _Finding(reader).find
+        find = Finding(reader).find
         return self._members_of((name, topic), reader, lambda number: find(number, begin.get(number, "first")))
 
     def members_if(self, place: Place) -> Members | None:
@@ -121,9 +111,20 @@ class LogConsumers:
                 return self._members_of(place, reader, lambda number: 0)
         return found
 
+    def positions(self, place: Place) -> dict[int, Kept]:
+        """What is committed of each partition."""
+        return self._kept.positions(place)
+
+    def position_operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+        """What makes positions durable that a member elsewhere commits, and its bytes."""
+        return self._kept.operations(place, positions)
+
     def _reader(self, topic: str) -> Reader | None:
         parts = self._journal.topics.get(topic)
-        return None if parts is None else Reader(topic, parts, _unread, _unread)
+        return None if parts is None else Reader(topic, parts, _unread, _unread, self._source(topic))
+
+    def _source(self, topic: str) -> LocalSource:
+        return LocalSource(topic, self._journal, self._context.manifest)
 
     def _ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
         """Of a log that another process owns: ask the owner."""
@@ -260,39 +261,6 @@ class LogConsumers:
         """In a forked child: the locks may have been held by threads that are not here."""
         self._lock = RLock()
         self._members = {}
-
-
-class _Finding:
-    """Where in a topic something is."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    def find(self, number: int, to: Start) -> int:
-        """The offset that is meant."""
-        part = self._reader.parts[number]
-        if isinstance(to, datetime):
-            return self._since(part, to)
-        if to == "first":
-            return min(part.durable, part.sealed.first_offset)
-        if to == "next":
-            return part.durable
-        if isinstance(to, str):
-            at = parse_position(to).get(number, part.durable)
-        else:
-            at = whole(to, "an offset")
-            at = max(part.sealed.first_offset, part.durable + at) if at < 0 else at
-        if at > part.durable:
-            raise Invalid(
-                f"there is no offset {at} yet topic={part.topic!r} partition={number} durable={part.durable}",
-                hint="'next' is behind the last record; 'first', offsets, positions and times stand for others",
-            )
-        return at
-
-    def _since(self, part: Partition, time: datetime) -> int:
-        reading = self._reader.since(part.number, time)
-        found = next(iter(reading), None)
-        return part.durable if found is None else parse_position(reading.position)[part.number] - 1
 
 
 def _unread(*_: Any) -> Any:

@@ -84,7 +84,7 @@ class AskConsumers(msgspec.Struct, frozen=True, array_like=True):
     topic: Name | None
 
 
-class ConsumersNow(msgspec.Struct, frozen=True, array_like=True):
+class ConsumersNow(msgspec.Struct, frozen=True):
     """How far they are."""
 
     consumers: tuple[ConsumerStatus, ...]

@@ -22,16 +22,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import assign
-from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.stored_positions import Kept, Place
+
+if TYPE_CHECKING:
+    from holdfast.journal.journal_port import JournalPort, Operation
 
 _LOST = "lost_partitions"
 LOOK_AGAIN_S = 0.1
@@ -59,6 +60,26 @@ class Member(Protocol):
 
     def begin_again(self, failed: Mapping[int, Kept]) -> None:
         """A commit of its was refused elsewhere: of these it gives out again what was in it; the lock is held."""
+
+
+class Positions(Protocol):
+    """Where members keep their positions: in a log that is open here, or at a server."""
+
+    @property
+    def timeout(self) -> float:
+        """How long to wait for room and for an acknowledgement."""
+
+    def later(self, before: int = 0) -> int:
+        """A time for the next word about something of which the last one came at `before`."""
+
+    def operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+        """What makes positions durable, and its bytes."""
+
+    def stored(self, place: Place, positions: Mapping[int, Kept]) -> None:
+        """These are durable now."""
+
+    def partition(self) -> Partition | None:
+        """The partition that records of positions go to, where they are made here."""
 
 
 class _Share:
@@ -100,7 +121,7 @@ class Members:
         self,
         place: Place,
         parts: Sequence[Partition],
-        kept: KeptPositions,
+        kept: Positions,
         begin: Mapping[int, Kept],
         monotonic: Callable[[], float],
     ) -> None:
@@ -141,6 +162,14 @@ class Members:
             self._patience[self._next_id] = patience
             self.balance()
             return self._next_id
+
+    def require_partition(self, number: int) -> None:
+        """Raise Invalid unless the topic has this partition."""
+        if number not in self._shares:
+            raise Invalid(
+                f"topic {self.place[1]!r} has no partition {number}",
+                hint=f"its partitions are 0 to {len(self._shares) - 1}",
+            )
 
     def leave(self, member_id: int) -> None:
         """A member goes; what it had is free."""

@@ -25,7 +25,6 @@ import msgspec
 from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
 from holdfast.journal.state.partition import Partition
-from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.member_messages import (
     Assignment,
     Held,
@@ -35,7 +34,7 @@ from holdfast.log.consumers.member_messages import (
     SyncMember,
     scope_of,
 )
-from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members, is_lost
+from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members, Positions, is_lost
 from holdfast.log.consumers.stored_positions import Kept, Place
 
 Told = TypeVar("Told")
@@ -71,7 +70,7 @@ class SharedMembers(Members):
         self,
         place: Place,
         parts: Sequence[Partition],
-        kept: KeptPositions,
+        kept: Positions,
         monotonic: Callable[[], float],
         random_bytes: Callable[[int], bytes],
         ask: Ask,

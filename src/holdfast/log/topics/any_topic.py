@@ -239,7 +239,7 @@ class AnyTopic(Generic[Item]):
         """
         if self.open_consumer is None:
             raise Invalid("this topic has no consumers", hint="get it from an open log: log.topic(name)")
-        reader = (self.name, self._partitions.parts, self._items, self._since)
+        reader = (self.name, self._partitions.parts, self._items, self._since, self._source)
         return holding(self.open_consumer(reader, name, start, partitions, on_expired, patience), self)
 
     def _since(self, partition: int, time: datetime) -> Reading[Item]:

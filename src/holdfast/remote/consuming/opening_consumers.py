@@ -1,90 +1,172 @@
-"""Consumers of a server's log, opened: what a topic's `consumer(…)` was asked for, checked and handed on."""
+"""Consumers of a server's log: members that live in this process, whose assignments and positions the server keeps.
+
+They are those of any process that does not own its log (`log/consumers/shared_members.py`): the server is asked as the
+owner of a shared log is, by calls, and tells by events that members have changed. Records are read in pages, positions
+travel with the client's groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Iterable, Mapping
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast.arguments import seconds
-from holdfast.errors import Invalid
+from holdfast.caller import in_coroutine
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.assignment import numbers_of
+from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerStatus
+from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
+from holdfast.log.consumers.partition_pages import OnExpired
+from holdfast.log.consumers.position_finding import Finding, Reader, Start
+from holdfast.log.consumers.shared_members import SharedMembers
+from holdfast.log.consumers.stored_positions import SPACE, TOPIC, Kept, Place, position_items
+from holdfast.log.owner_asking import Asking
 from holdfast.model.topic_name import check_name
-from holdfast.remote.consuming.member_session import MemberSession
-from holdfast.remote.consuming.remote_consumer import RemoteConsumer
-from holdfast.remote.http.exchange import Exchange, Question
+from holdfast.owner.link_port import MET
+from holdfast.remote.http.exchange import Exchange
+from holdfast.remote.http.server_link import ServerLink
+from holdfast.remote.own_thread import begin
 from holdfast.remote.writing.client_journal import ClientJournal
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from holdfast.journal.journal import Operation
+
+Told = TypeVar("Told")
+
+logger = logging.getLogger("holdfast.remote")
+
+
+class ClientPositions:
+    """What members of a client make of their positions: the changes that travel; their records the server makes."""
+
+    def __init__(self, timeout: float, clock: Clock) -> None:
+        self.timeout = timeout
+        self._clock = clock
+
+    def later(self, before: int = 0) -> int:
+        """A time for the next word about something of which the last one came at `before`."""
+        return max(before + 1, self._clock.now_us())
+
+    def operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+        """What makes positions durable, and its bytes."""
+        items = position_items(place, positions)
+        return [ChangeSpace(SPACE.encode(), tuple(items))], sum(len(key) + len(body) for key, _, body in items)
+
+    def stored(self, place: Place, positions: Mapping[int, Kept]) -> None:
+        """The server knows."""
+
+    def partition(self) -> None:
+        """Records of positions are made at the server."""
 
 
 class ConsumerOpening:
-    """How topics of one client open their consumers."""
+    """The consumers of one client; `_lock` guards which there are, and the thread that takes up what is told."""
 
     def __init__(self, exchange: Exchange, journal: ClientJournal) -> None:
-        self._exchange = exchange
         self._journal = journal
-        self._timeout = journal.settings.ack_timeout_ms / 1000
+        self._link = ServerLink(exchange, journal.clock)
+        self._asking = Asking(self._link, journal.clock)
+        self._kept = ClientPositions(journal.settings.ack_timeout_ms / 1000, journal.clock)
+        self._members: dict[Place, SharedMembers] = {}
+        self._news: SimpleQueue[bool] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._lock = Lock()
+        for event in (MET, "members"):
+            self._link.on_event(event, self._note)
+        journal.ends.append(self._close)
 
     def open(
-        self, reader: Any, name: str, start: int | str | datetime, partitions: Any, on_expired: str, patience: float
-    ) -> RemoteConsumer[Any]:
-        """A member of the consumer of this name."""
-        topic, parts, _, _ = reader
-        named = numbers_of(partitions, len(parts))
+        self,
+        given: tuple[Any, ...],
+        name: str,
+        start: Start,
+        partitions: int | Iterable[int] | None,
+        on_expired: OnExpired,
+        patience: float,
+    ) -> Consumer[Any]:
+        """A member of the consumer of this name; where nothing is committed yet, it begins at `start`."""
+        reader = Reader(*given)
+        check_name(name, "consumer")
+        if reader.topic == TOPIC:
+            raise Invalid(f"positions are kept in {TOPIC}: every commit adds to it", hint="read it with topic.read()")
         if on_expired not in ("fail", "first"):
             raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
-        if isinstance(start, datetime):
-            if start.tzinfo is None:
-                raise Invalid("a time needs a time zone", hint="use datetime.now(UTC)")
-            start = start.astimezone(UTC).isoformat()
-        options = {
-            "start": start,
-            "partitions": None if named is None else list(named),
-            "on_expired": on_expired,
-            "patience": seconds(patience, "patience"),
-        }
-        session = MemberSession(self._exchange, topic, check_name(name, "consumer"), options, self._timeout)
-        items, place = _shape(topic in self._journal.schemas)
-        return RemoteConsumer(self._journal, session, items, place, named)
+        named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
+        reader.source.refresh()
+        find = Finding(reader).find
+        begins = {part.number: find(part.number, start) for part in reader.parts}
+        with self._lock:
+            members = self._members_of((name, reader.topic), reader)
+            members.begin_at = begins
+        return Consumer(
+            self._journal,
+            self._kept,
+            members,
+            reader.items,
+            find,
+            reader.source,
+            named=named,
+            on_expired=on_expired,
+            patience=patience,
+        )
 
     def status(self, topic: str | None = None) -> list[ConsumerStatus]:
         """How far all consumers are, or those of one topic."""
-        query = () if topic is None else (("topic", topic),)
-        answer = self._exchange.ask(Question("GET", ("v1", "consumers"), query), self._timeout)
-        return answer.decoded(_Consumers).consumers
+        return list(self._asking.ask("consumers", AskConsumers(topic), ConsumersNow, self._kept.timeout).consumers)
 
     def forget_consumer(self, name: str, topic: str) -> None:
         """Let go of a consumer's position in a topic, durably."""
-        place = ("v1", "topics", check_name(topic), "consumers", name)
-        self._exchange.ask(Question("DELETE", place, again=False), self._timeout)
+        request = ForgetConsumer(check_name(name, "consumer"), check_name(topic))
+        self._link.call("forget_consumer", request, Ok, self._kept.timeout)
 
+    def _members_of(self, place: Place, reader: Reader) -> SharedMembers:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="holdfast-members", daemon=True)
+            self._thread.start()
+        found = self._members.get(place)
+        if found is None:
+            clock = self._journal.clock
+            found = self._members[place] = SharedMembers(
+                place,
+                reader.parts,
+                self._kept,
+                clock.monotonic,
+                clock.random_bytes,
+                self._asking.ask,
+                self._call,
+                self._kept.timeout,
+            )
+        return found
 
-class _Consumers(msgspec.Struct):
-    consumers: list[ConsumerStatus]
+    def _call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+        if in_coroutine():  # somebody leaves: it must not wait for that
+            begin(lambda: self._link.call(name, request, answer, timeout), "holdfast-leave")
+            raise Unavailable("the server is told in a thread of its own", hint="it is told with the next word, too")
+        return self._link.call(name, request, answer, timeout)
 
+    # -- what the server tells ------------------------------------------------------------------------------
 
-def _shape(typed: bool) -> tuple[Callable[[pa.RecordBatch], Iterator[Any]], Callable[[Any], tuple[int, int]]]:
-    if typed:
-        from holdfast.model import plain_arrays
+    def _note(self, _: bytes) -> None:
+        self._news.put(True)
 
-        return lambda batch: iter(plain_arrays.rows(batch)), lambda row: (row["_partition"], row["_offset"])
-    return _records, lambda record: (record.partition, record.offset)
+    def _work(self) -> None:
+        while self._news.get():
+            with self._lock:
+                known = list(self._members.values())
+            for members in known:
+                try:
+                    members.changed()
+                except HoldfastError as error:  # whoever reads the next page is told
+                    logger.debug("members were not looked at: %s", error.message, extra={"action": "news_late"})
 
-
-def _records(batch: pa.RecordBatch) -> Iterator[Any]:
-    from holdfast.segments.typed.arrow_records import records
-
-    numbers = batch.column("partition")
-    at = 0
-    while at < batch.num_rows:  # one run of rows for each partition
-        number = numbers[at].as_py()
-        end = at + 1
-        while end < batch.num_rows and numbers[end].as_py() == number:
-            end += 1
-        yield from records(batch.slice(at, end - at).drop_columns(["partition"]), number)
-        at = end
+    def _close(self) -> None:
+        self._news.put(False)
+        self._link.close()

@@ -26,10 +26,10 @@ from holdfast.caller import in_coroutine
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unavailable
 from holdfast.model.typed_decoding import from_json
+from holdfast.remote.http.error_message import error_of
 from holdfast.remote.http.server_address import ServerAddress
 from holdfast.remote.http.server_connections import Connections, Lost, NotSent, NotTrusted
 from holdfast.remote.http.token_reference import Token
-from holdfast.remote.wire.error_message import error_of
 from holdfast.signals import Flag
 
 API = "1"

@@ -22,6 +22,7 @@ from holdfast.remote.writing.client_journal import ClientJournal
 _WAIT_S = 20.0
 _IDLE_S = 60.0
 _LOOK_AGAIN_S = 0.1
+_SLEEP_S = 5.0
 
 
 class MarksFeed:

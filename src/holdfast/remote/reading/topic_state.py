@@ -45,6 +45,8 @@ class TopicState(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     marks: tuple[MarksRow, ...]
+    ids: tuple[int, ...]
+    """Of each partition its id, by which groups name it."""
     key: str | None = None
     typed: bool = False
     schemas: tuple[SchemaVersion, ...] = ()
@@ -55,7 +57,8 @@ class TopicState(msgspec.Struct, frozen=True):
     def parse(cls, answer: Answer) -> TopicState:
         """What a server answered, checked."""
         state = answer.decoded(cls)
-        if not 1 <= state.partitions <= _PARTITIONS_MAX or len(state.marks) != state.partitions:
+        count = state.partitions
+        if not 1 <= count <= _PARTITIONS_MAX or {len(state.marks), len({*state.ids}), len(state.ids)} != {count}:
             raise not_understood()
         return state
 
@@ -69,11 +72,11 @@ class TopicState(msgspec.Struct, frozen=True):
         except ValueError:
             raise not_understood() from None
 
-    def new_partitions(self, log_id: bytes, shipping_state: ShippingState, first_id: int) -> tuple[Partition, ...]:
+    def new_partitions(self, log_id: bytes, shipping_state: ShippingState) -> tuple[Partition, ...]:
         """Its partitions, as this client knows them."""
         signal = Signal()
         parts = tuple(
-            Partition(first_id + number, self.name, number, log_id, signal, 0, shipping_state)
+            Partition(self.ids[number], self.name, number, log_id, signal, 0, shipping_state)
             for number in range(self.partitions)
         )
         for part, marks in zip(parts, self.marks, strict=True):

@@ -6,7 +6,7 @@ Topics and transactions work on this as they work on a journal, up to the queue.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Invalid, Unavailable
@@ -18,7 +18,7 @@ from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SchemaRow
-from holdfast.remote.http.exchange import Exchange, closed
+from holdfast.remote.http.exchange import Exchange, closed, not_understood
 from holdfast.remote.reading.topic_state import TopicState
 from holdfast.remote.writing.group_sender import GroupSender
 from holdfast.remote.writing.remote_sessions import RemoteSessions
@@ -46,12 +46,14 @@ class ClientJournal:
         self.topics: dict[str, tuple[Partition, ...]] = {}
         """The partitions of each topic that was asked for here …"""
         self.partitions: dict[int, Partition] = {}
-        """… and all of them by their ids, which are this client's own."""
+        """… and all of them by their ids, which are the log's."""
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
         self.end: Closed | None = None
+        self.ends: list[Callable[[], None]] = []
+        """Called when all is sent, as long as the server can be asked."""
         self._exchange = exchange
         self._use(Queue(settings, clock))
-        self._sender = GroupSender(self._queue, exchange, self.topics, self._stored)
+        self._sender = GroupSender(self._queue, exchange, self.partitions, self._stored)
         self._sender.start()
 
     def _use(self, queue: Queue) -> None:
@@ -66,7 +68,9 @@ class ClientJournal:
         """Take up a topic that was asked for; its partitions."""
         parts = self.topics.get(state.name)
         if parts is None:
-            parts = state.new_partitions(self.log_id, self.shipping_state, len(self.partitions))
+            parts = state.new_partitions(self.log_id, self.shipping_state)
+            if self.partitions.keys() & {part.id for part in parts}:
+                raise not_understood()  # an id belongs to one topic
             self.partitions.update((part.id, part) for part in parts)
             self.topics[state.name] = parts
         if state.schemas:
@@ -143,6 +147,8 @@ class ClientJournal:
         self._queue.refuse(closed(), finish=True)
         is_drained = self._sender.join(timeout)
         pending = self.pending_records
+        for call in self.ends:
+            call()
         self.end = closed()
         self._exchange.close()
         self._sender.join(timeout)

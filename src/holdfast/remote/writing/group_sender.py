@@ -8,9 +8,9 @@ again: it is written once, and answered as it was the first time.
 How long. A group is tried for as long as this client is open: callers have time-outs of their own, which end in
 OutcomeUnknown, and their tickets still settle. Meanwhile the queue fills up to its limits, and newcomers get Full.
 
-Failing. What the server refuses before it writes anything (4xx) fails with what it says; where that is one item's fault
-(`Holdfast-Item`), the others are sent without it. After an attempt whose fate is not known, a refusal proves nothing
-about the attempts before it: that is OutcomeUnknown. Nothing is ever reported as not written when it may have been.
+Failing. What the server refuses item by item is part of its answer. What it refuses as a whole (4xx) fails with what it
+says. After an attempt whose fate is not known, such a refusal proves nothing about the attempts before it: that is
+OutcomeUnknown. Nothing is ever reported as not written when it may have been.
 With the next attempt goes which number the server has stored before (`Holdfast-Stored`): a log that does not know that
 any more has forgotten this client, and would write what it wrote already.
 """
@@ -18,19 +18,22 @@ any more has forgotten this client, and would write what it wrote already.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Thread
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.journal.commit.forwarded_groups import fill_in, forwarded, is_about
 from holdfast.journal.queue.group import Group, Run, Unit
 from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
+from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
 from holdfast.journal.state.partition import Partition
+from holdfast.owner.group_frames import PackedGroup
+from holdfast.owner.wire import ANSWER, FROM_OWNER, HEADER, BadFrame, decoded, header
+from holdfast.owner.wire import Answer as GroupAnswer
+from holdfast.remote.http.error_message import error_of
 from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Pauses, Question, monotonic
-from holdfast.remote.wire.error_message import error_of
-from holdfast.remote.wire.group_message import decode_outcome, encode_group
-from holdfast.remote.writing.outgoing_groups import ends_of, fill_in, first_failure, is_encoded, item_of
 
 _SESSION_BYTES = 16
 _ATTEMPT_S = 30.0
@@ -45,9 +48,7 @@ logger = logging.getLogger("holdfast.remote")
 class GroupSender:
     """Takes groups of a queue and has them written; all of it is its thread's."""
 
-    def __init__(
-        self, queue: Queue, exchange: Exchange, partitions: dict[str, tuple[Partition, ...]], stored: Stored
-    ) -> None:
+    def __init__(self, queue: Queue, exchange: Exchange, partitions: Mapping[int, Partition], stored: Stored) -> None:
         """`stored` is told behind which offsets records are durable now."""
         self._queue = queue
         self._exchange = exchange
@@ -99,84 +100,74 @@ class GroupSender:
     # -- one group ----------------------------------------------------------------------------------------
 
     def _bring(self, group: Group) -> None:
-        items = list(filter(is_encoded, group.items))
-        if not items:  # a barrier
-            group.finish()
-            return
-        self._sequence += 1
-        self.groups += 1
-        left = items
-        while left:
-            refused = self._send(left)
-            left = [] if refused is None else [item for at, item in enumerate(left) if at != refused]
-        self._stored(ends_of(items))
-        failure = first_failure(items) if group.offered else None
-        if failure is not None:
-            self.offered_failure.note(failure)
+        items, taken = forwarded(group.items)
+        if items:  # else it is a barrier
+            self._sequence += 1
+            self.groups += 1
+            self._send(group, PackedGroup(self._sequence, items), taken)
+            self._stored(_ends_of(taken))
         group.finish()
 
-    def _send(self, items: Items) -> int | None:
-        """Send these as one request until it is answered; the index of one that must be left out, or None."""
-        question = self._question(items)
+    def _send(self, group: Group, packed: PackedGroup, taken: Items) -> None:
+        """Send these as one request until it is answered."""
+        question = self._question(packed)
         pauses, in_doubt = Pauses(), False
         while True:
             attempt = self._exchange.attempt(question, monotonic() + _ATTEMPT_S)
             answer = attempt.answer
             if attempt.problem is not None:
-                self._fail_all(items, attempt.problem, in_doubt=in_doubt or attempt.was_sent)
-                return None
+                self._fail_all(group, taken, attempt.problem, in_doubt=in_doubt or attempt.was_sent)
+                return
             if answer is not None and answer.status == 200:
-                self._fill_in(items, answer)
+                self._take(group, taken, answer)
                 self._note_trouble("")
-                return None
+                return
             if answer is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
-                return self._refused(items, answer, in_doubt=in_doubt)
+                error = error_of(answer.status, answer.body, str(self._exchange.address))
+                self._fail_all(group, taken, error, in_doubt=in_doubt)
+                return
             in_doubt = in_doubt or (attempt.was_sent and not _is_certain(answer))
             if in_doubt and self._stored_last:
                 question = question._replace(headers={**question.headers, "Holdfast-Stored": str(self._stored_last)})
             self._note_trouble(attempt.why or f"status={answer.status if answer is not None else 0}")
             self._exchange.pause(pauses.next(answer))
 
-    def _question(self, items: Items) -> Question:
-        number = str(self._sequence)
-        headers = {
-            "Content-Type": MSGPACK,
-            "Accept": MSGPACK,
-            "Holdfast-Session": self._session,
-            "Holdfast-Sequence": number,
-            "Holdfast-Floor": number,
-        }
-        return Question("POST", ("v1", "groups"), body=encode_group([item_of(item) for item in items]), headers=headers)
+    def _question(self, packed: PackedGroup) -> Question:
+        headers = {"Content-Type": MSGPACK, "Accept": MSGPACK, "Holdfast-Session": self._session}
+        body = b"".join(packed.buffers(packed.sequence))
+        return Question("POST", ("v1", "groups"), body=body, headers=headers)
 
-    def _fill_in(self, items: Items, answer: Answer) -> None:
+    def _take(self, group: Group, taken: Items, answer: Answer) -> None:
+        """What the server says became of a group."""
         try:
-            outcomes = decode_outcome(answer.body).items
-            fill_in(items, outcomes, self._partitions)
-            if any(outcome.error is None for outcome in outcomes):
-                self._stored_last = self._sequence
-        except ValueError as error:
+            outcomes = self._outcomes(answer.body)
+            _check(taken, outcomes, self._partitions)
+        except BadFrame as error:
             logger.error("an answer of the server cannot be understood: %s", error, extra={"action": "bad_answer"})
-            unknown = _unknown("the server's answer cannot be understood")
-            for item in items:
-                item.fail(unknown)
+            self._fail_all(group, taken, _unknown("the server's answer cannot be understood"), in_doubt=True)
+            return
+        if any(outcome.error is None for outcome in outcomes):
+            self._stored_last = self._sequence
+        fill_in(taken, outcomes, self._partitions, self.offered_failure, offered=bool(group.offered))
 
-    def _refused(self, items: Items, answer: Answer, *, in_doubt: bool) -> int | None:
-        error = error_of(answer.status, answer.body, str(self._exchange.address))
-        place = answer.headers.get("holdfast-item", "")
-        index = int(place) if place.isascii() and place.isdigit() and len(place) < 10 else -1
-        if in_doubt or not 0 <= index < len(items):
-            self._fail_all(items, error, in_doubt=in_doubt)
-            return None
-        items[index].fail(error)
-        return index
+    def _outcomes(self, body: bytes) -> Outcomes:
+        found = header(body, 0, FROM_OWNER) if len(body) >= HEADER.size else None
+        if found is None or found.kind != ANSWER or found.size != len(body):
+            raise BadFrame("this is no answer to a group")
+        told = decoded(ANSWER, body[HEADER.size :])
+        if not isinstance(told, GroupAnswer) or told.sequence != self._sequence:
+            raise BadFrame("this is the answer to another group")
+        return told.outcomes
 
-    def _fail_all(self, items: Items, error: HoldfastError, *, in_doubt: bool) -> None:
+    def _fail_all(self, group: Group, taken: Items, error: HoldfastError, *, in_doubt: bool) -> None:
         """Nothing of these was written; or, in doubt, nobody knows."""
         if in_doubt and not isinstance(error, OutcomeUnknown):
             told, error = error, _unknown(f"it may have been written before this: {error.message}")
             error.__cause__ = told
-        for item in items:
-            item.fail(error)
+        for one in taken:
+            one.fail(error)
+        if group.offered:
+            self.offered_failure.note(error)
 
     def _note_trouble(self, why: str) -> None:
         """Say once that the server does not answer, and once that it does again."""
@@ -203,3 +194,41 @@ def _unknown(message: str) -> OutcomeUnknown:
 
 def _not_sent() -> Unavailable:
     return Unavailable("the client was closed before this was sent; nothing was written", hint="connect again")
+
+
+def _check(taken: Items, outcomes: Outcomes, partitions: Mapping[int, Partition]) -> None:
+    """Raise BadFrame unless an answer is about what was sent: it may name no record and no partition beside that."""
+    if len(outcomes) != len(taken):
+        raise BadFrame("an answer has other items than what was sent")
+    for one, outcome in zip(taken, outcomes, strict=True):
+        runs = [one] if isinstance(one, Run) else one.runs()
+        if outcome.error is not None:
+            continue
+        if isinstance(one, Unit) and one.produced is not None and not is_about(runs, outcome.runs, partitions):
+            continue  # it is about what was sent under the producer's number before
+        if len(outcome.runs) < len(runs):
+            raise BadFrame("an answer has other runs than what was sent")
+        for run, found in zip(runs, outcome.runs, strict=False):  # positions come behind: they are the server's records
+            _check_run(run, found, partitions)
+
+
+def _check_run(run: Run, found: RunOutcome, partitions: Mapping[int, Partition]) -> None:
+    places = {found.partition_id, *(repeat.partition_id for repeat in found.repeats)}
+    known = [partitions.get(place) for place in places]
+    indexes = {repeat.position for repeat in found.repeats} | {at for at, _ in found.refused}
+    if found.count != len(run) or not all(0 <= index < len(run) for index in indexes):
+        raise BadFrame("an answer names records that were not sent")
+    if not all(one is not None and one.topic == run.partition.topic for one in known):
+        raise BadFrame("an answer names partitions that are not there")
+    if found.first < 0 and len(indexes) < len(run):
+        raise BadFrame("an answer has no place for a record")
+
+
+def _ends_of(taken: Items) -> list[tuple[Partition, int]]:
+    """Behind which offsets the records are that were written just now."""
+    runs = [run for item in taken for run in ([item] if isinstance(item, Run) else item.runs())]
+    return [
+        (run.partition, run.first + len(run) - len(run.repeats))
+        for run in runs
+        if run.first >= 0 and run.error is None and not run.repeated
+    ]

@@ -13,9 +13,11 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.errors import Corrupt, Invalid, NotFound
+from holdfast.journal.queue.group import Make
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
+from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.spaces import checked_change
 from holdfast.log.ports import Item
 from holdfast.model.control_rows import ITEM_KEY_BYTES_MAX
@@ -82,6 +84,23 @@ class RemoteSpaces:
         """Have items put and deleted, as one unit."""
         change, size = checked_change(name, puts, deletes, drop=drop)
         return UnitTicket(self._queue.put_unit([change], 0, size, timeout), timeout)
+
+    def gather(
+        self,
+        part: object,
+        make: Make,
+        *,
+        append: tuple[Partition | None, int],
+        size: int,
+        scope: str | None = None,
+        reissue: bool = False,
+        join: UnitTicket | None = None,
+        timeout: float,
+    ) -> UnitTicket:
+        """Hand over a part of a unit that is made when it is about to be sent; see `SpaceAccess.gather`."""
+        before = None if join is None else join.unit
+        unit = self._queue.put_part(part, make, *append, size, timeout, scope=scope, reissue=reissue, join=before)
+        return join if join is not None and unit is before else UnitTicket(unit, timeout)
 
     def get(self, name: str, key: bytes) -> bytes | None:
         """One item, framed; None where there is none."""

@@ -18,7 +18,7 @@ from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_json import moment
 from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.given_records import Given, given_records, given_rows
+from holdfast.server.request_bodies import RequestRecords, records_of, rows_of
 from holdfast.server.served import AnyKind, Served
 
 _LARGE_BYTES = 128 * 1024
@@ -57,7 +57,7 @@ async def append_body(request: ApiRequest, served: Served, topic: AnyKind, conte
     if asked.producer is not None:
         served.require_producer(request.caller, asked.producer)
         served.sessions.enter(request.caller, asked.producer.encode(), is_producer=True)
-    parse = given_rows if isinstance(topic, TypedTopic) else given_records
+    parse = rows_of if isinstance(topic, TypedTopic) else records_of
     if len(content) <= _LARGE_BYTES:
         given = parse(request, topic, content)  # type: ignore[arg-type]
     else:
@@ -124,7 +124,7 @@ class _Asked:
 class _Appending:
     """One body on its way into the log."""
 
-    def __init__(self, served: Served, topic: AnyKind, asked: _Asked, given: Given) -> None:
+    def __init__(self, served: Served, topic: AnyKind, asked: _Asked, given: RequestRecords) -> None:
         self._served = served
         self._topic = topic
         self._asked = asked

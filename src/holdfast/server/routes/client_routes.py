@@ -74,6 +74,8 @@ class StateAnswer(msgspec.Struct, frozen=True):
     typed: bool
     key: str | None
     marks: tuple[MarksAnswer, ...]
+    ids: tuple[int, ...]
+    """Of each partition its id, by which groups name it."""
     schemas: tuple[SchemaAnswer, ...]
     tag: str
     """What `known` takes."""
@@ -157,9 +159,10 @@ def _state(topic: AnyKind) -> StateAnswer:
     )
     rows = topic._journal.schemas.get(topic.name, ())
     schemas = tuple(SchemaAnswer(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in rows)
+    ids = tuple(part.id for part in parts)
     key = topic.key if isinstance(topic, TypedTopic) else None
     tag = blake2b(encode((len(rows), [_moving(part) for part in parts])), digest_size=12).hexdigest()
-    return StateAnswer(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, schemas, tag)
+    return StateAnswer(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, ids, schemas, tag)
 
 
 def _moving(part: Partition) -> tuple[int, ...]:

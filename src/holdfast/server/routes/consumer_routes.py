@@ -8,8 +8,7 @@ position that it really got to, with each poll and commit, so that an answer tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakValueDictionary
@@ -18,14 +17,16 @@ import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.consumers.consumer import Consumer
-from holdfast.log.consumers.consumer_status import ConsumerStatus
+from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
 from holdfast.log.consumers.members import Committing
+from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import moment, record_line
+from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.places import Places
 from holdfast.server.record_pages import arrow, lines
 from holdfast.server.request_caller import Caller
@@ -113,10 +114,10 @@ class ConsumedAt:
 class Members:
     """All of them. Those that nobody uses go."""
 
-    def __init__(self, most: int, timeout: float, share: float) -> None:
+    def __init__(self, places: Places, timeout: float) -> None:
         self._members: dict[str, Member] = {}
         self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._places = Places(most, "members of consumers", share)
+        self._places = places
         self._timeout = timeout
         self._reaper: asyncio.Task[None] | None = None
 
@@ -196,33 +197,8 @@ def _close_unused(making: asyncio.Future[Consumer[Any]]) -> None:
 def _members(served: Served) -> Members:
     found = served.members
     if not isinstance(found, Members):
-        limits = served.settings
-        found = served.members = Members(limits.members_max, limits.member_timeout_ms / 1000, limits.token_share)
+        found = served.members = Members(served.member_places, served.settings.member_timeout_ms / 1000)
     return found
-
-
-@asynccontextmanager
-async def held_members(
-    served: Served, caller: Caller, named: Iterable[tuple[str, str, str]]
-) -> AsyncIterator[dict[str, Member]]:
-    """Members that a request commits for, by their ids, used by nobody else meanwhile; without those that are gone.
-
-    Each is named by topic, consumer and id.
-    """
-    members = _members(served)
-    found = {member: one for topic, name, member in named if (one := members.find(caller, topic, name, member))}
-    async with AsyncExitStack() as stack:
-        for _, member in sorted(found.items()):  # in one order: two requests must not wait for each other
-            await stack.enter_async_context(member.lock)
-        yield found
-
-
-def gone(consumer: str, topic: str) -> Invalid:
-    """Why nothing is committed for a member that is not here."""
-    return Invalid(
-        f"this member was taken for gone: what it gave out is given out again consumer={consumer!r} topic={topic!r}",
-        hint="drop what you made of records since the last commit, and go on: they are given out again, here or there",
-    )
 
 
 # -- routes -----------------------------------------------------------------------------------------------
@@ -231,13 +207,7 @@ def gone(consumer: str, topic: str) -> Invalid:
 async def list_consumers(request: ApiRequest, served: Served) -> Answer:
     """How far consumers are."""
     topic = request.text("topic")
-    found = [one for one in await served.read(partial(served.log.consumers, topic)) if _may_see(request, one)]
-    return json_answer({"consumers": found})
-
-
-def _may_see(request: ApiRequest, one: ConsumerStatus) -> bool:
-    caller = request.caller
-    return caller.sees(one.topic) and (caller.may("read", one.topic) or caller.may_consume(one.consumer, one.topic))
+    return json_answer(await served.verb(request.caller, VERBS["consumers"], AskConsumers(topic)))
 
 
 async def show_consumer(request: ApiRequest, served: Served) -> Answer:
@@ -251,9 +221,8 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a consumer's position."""
-    await served.do(
-        request.caller, partial(served.log.forget_consumer, request.params["name"], request.params["topic"])
-    )
+    asked = ForgetConsumer(request.params["name"], request.params["topic"])
+    await served.verb(request.caller, VERBS["forget_consumer"], asked)
     return Answer(status=204)
 
 
@@ -341,13 +310,13 @@ async def commit(request: ApiRequest, served: Served) -> Answer:
     member, position = _members(served).get(request), position_of(asked.position)
     async with member.lock:
         consumer = member.consumer
-        at = await served.read(partial(_changed, consumer, position))
+        at = await served.read(partial(_changed, served, consumer, position))
         transaction = served.log.transaction()
         try:
             async with transaction:
                 await served.read(partial(transaction.consumed, member.consumed_at(at)))
         except Invalid as error:
-            raise Refusal(409, error.message, hint=error.hint) from None
+            raise RefusedRequest(409, error.message, hint=error.hint) from None
         return json_answer({"committed": await served.read(lambda: consumer.committed)})
 
 
@@ -358,12 +327,12 @@ def position_of(text: str) -> Mapping[int, int]:
     return parse_position(text)
 
 
-def _changed(consumer: Consumer[Any], position: Mapping[int, int]) -> dict[int, int]:
+def _changed(served: Served, consumer: Consumer[Any], position: Mapping[int, int]) -> dict[int, int]:
     """What of a position is to be committed; Invalid where there are no such offsets.
 
     A client names partitions that have gone to others, too: that is no error if it has nothing of them to commit.
     """
-    kept = consumer._kept.positions((consumer.name, consumer.topic))
+    kept = parts_of(served.log).consumers.positions((consumer.name, consumer.topic))
     changed = {number: at for number, at in position.items() if number not in kept or kept[number].next != at}
     for number in changed.keys() & set(consumer.partitions):
         consumer._find(number, changed[number])

@@ -1,6 +1,7 @@
 """`POST /v1/groups`: one group of a client's queue, under the client's session and a number: written once.
 
-For `holdfast.connect`. The journal keeps the number with the records, in one commit (`journal/sessions`); a group that
+For `holdfast.connect`. The body is the frame that members of a shared log send to its owner (`owner/group_frames.py`),
+and so is the answer. The journal keeps the number with the records, in one commit (`journal/sessions`); a group that
 comes again gets the answer that it had. Answered when all of it survives power loss, or is known to have been refused.
 """
 
@@ -8,112 +9,105 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
-from holdfast.journal.session_access import ForwardedTicket, Refusal
-from holdfast.journal.session_access import RunOutcome as StoredRun
-from holdfast.journal.state.partition import Partition
-from holdfast.log.consumers.members import Committing
+from msgspec.structs import replace
+
+from holdfast.errors import Invalid, OutcomeUnknown
+from holdfast.journal.session_access import ForwardedTicket, ForwardedUnit, Outcome, Refusal
+from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.log.local_parts import parts_of
-from holdfast.remote.wire.error_message import ErrorBody
-from holdfast.remote.wire.group_message import (
-    Consumed,
-    GroupMessage,
-    GroupOutcome,
-    ItemOutcome,
-    RunOutcome,
-    consumed_in,
-    decode_group,
-    encode_outcome,
-)
-from holdfast.server.api_answers import Answer, json_answer
+from holdfast.owner.group_frames import GroupHead, GroupReader
+from holdfast.owner.machine_paths import without_places
+from holdfast.owner.wire import ANSWER, GROUP, HEADER, BadFrame, begin_frame, from_client, header
+from holdfast.owner.wire import Answer as GroupAnswer
+from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
-from holdfast.server.checked_groups import CheckedGroup, Forwardable, ItemRefused
-from holdfast.server.http_errors import Refusal as HttpRefusal
-from holdfast.server.http_errors import body_of, headers_of, status_of, without_places
-from holdfast.server.routes.consumer_routes import Member, gone, held_members
+from holdfast.server.http_errors import RefusedRequest
+from holdfast.server.routes.call_routes import MSGPACK, session_of
+from holdfast.server.routes.group_screening import GroupScreening
 from holdfast.server.served import Served
 
-MSGPACK = "application/msgpack"
+if TYPE_CHECKING:
+    from holdfast.journal.queue.forwarded import Item
+    from holdfast.journal.sessions.outcomes import Outcomes
 
-_SESSION_DIGITS = 32
+_NUMBER_DIGITS = 18
+_POSITIONS_SPACE = POSITIONS_SPACE.encode()
 _LARGE_BYTES = 64 * 1024
+_ITEMS_MAX = 16_384
 
 
 async def write_group(request: ApiRequest, served: Served) -> Answer:
     """Write a group, once."""
     if request.media_type != MSGPACK:
-        raise HttpRefusal(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
-    number = _Number(_session(request), _number(request, b"sequence"), _number(request, b"floor"))
+        raise RefusedRequest(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
+    journal, session = parts_of(served.log).journal, session_of(request)
     content = await request.body()
-    at_once = len(content) <= _LARGE_BYTES
-    message = decode_group(content) if at_once else await served.read(partial(decode_group, content), request.caller)
-    journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
     if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
-    served.sessions.enter(request.caller, number.session)
-    _check_known(request, journal.sessions.last(number.session) or 0)
-    consumed = consumed_in(message)
+    served.sessions.enter(request.caller, session)
+    _check_known(request, journal.sessions.last(session) or 0)
+    screening = GroupScreening(served, request.caller)
+    at_once = len(content) <= _LARGE_BYTES and _POSITIONS_SPACE not in content  # those may wait for a commit
+    read = partial(_read, served, content, screening)
+    head, items = read() if at_once else await served.read(read, request.caller)
+    queued = _nothing
+    if screening.has_members:
+        items, queued = await served.read(partial(served.owner.consumers.guard, items), request.caller)
     try:
-        if consumed:
-            named = [(one.topic, one.consumer, one.member) for one in consumed]
-            async with held_members(served, request.caller, named) as found:
-                sent = await _put_with_positions(request, served, message, number, found)
-        else:
-            group = CheckedGroup(served, request.caller)
-            items = (
-                group.items(message) if at_once else await served.read(partial(group.items, message), request.caller)
-            )
-            sent = await _put(served, number, items)
-    except ItemRefused as refused:
-        return _refusal(request, refused.error, refused.index)
-    await _done(sent, timeout)
-    outcomes = [_item(outcome.error, outcome.runs, journal.partitions) for outcome in sent.outcomes()]
-    return Answer(encode_outcome(GroupOutcome(outcomes)), MSGPACK)
-
-
-async def _put(served: Served, number: _Number, items: list[Forwardable]) -> ForwardedTicket:
-    journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
-    return await journal.when_room(lambda left: journal.sessions.put(*number, items, left), timeout)
-
-
-async def _put_with_positions(
-    request: ApiRequest, served: Served, message: GroupMessage, number: _Number, members: dict[str, Member]
-) -> ForwardedTicket:
-    """Put a group that commits positions of members, which are held: a repeat waits for the first, and finds it known.
-
-    Of a number that is known no position is taken: its member may be gone, or elsewhere, and nothing is written.
-    """
-
-    def take(told: Consumed) -> Committing | None:
-        if told.member not in members:
-            raise gone(told.consumer, told.topic)
-        return members[told.member].consumer.consumed_at(told.position)
-
-    is_known = parts_of(served.log).journal.sessions.is_known(*number)
-    group = CheckedGroup(served, request.caller, None if is_known else take)
-    try:
-        return await _put(served, number, await served.read(partial(group.items, message), request.caller))
+        sent = await _put(served, session, head, items)
     finally:
-        group.queued()
+        queued()
+    if isinstance(sent, ForwardedTicket):
+        await _done(sent, served.settings.request_timeout_ms / 1000)
+        sent = sent.outcomes()
+    return Answer(begin_frame(ANSWER, GroupAnswer(head.sequence, tuple(map(_shown, sent))), 0), MSGPACK)
 
 
-class _Number(NamedTuple):
-    session: bytes
-    sequence: int
-    floor: int
+def _shown(outcome: Outcome) -> Outcome:
+    """Without paths of this machine, which errors may name."""
+    if outcome.error is None and not any(run.refused for run in outcome.runs):
+        return outcome
+    runs = tuple(replace(run, refused=tuple((at, _bare(why)) for at, why in run.refused)) for run in outcome.runs)
+    return Outcome(None if outcome.error is None else _bare(outcome.error), runs)
 
 
-def _check_known(request: ApiRequest, last: int) -> None:
-    """What may have been written before is not written again by a log that has forgotten who sent it."""
-    if request.header(b"holdfast-stored") is not None and _number(request, b"stored") > last:
-        raise HttpRefusal(
-            409,
-            "the log has forgotten what this client sent, which may have been written",
-            kind="OutcomeUnknown",
-            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
-        )
+def _bare(refusal: Refusal) -> Refusal:
+    fields = {name: value for name, value in refusal.fields.items() if name != "path"}
+    return Refusal(refusal.kind, without_places(refusal.message), without_places(refusal.hint), fields)
+
+
+def _read(served: Served, content: bytes, screening: GroupScreening) -> tuple[GroupHead, list[Item]]:
+    journal = parts_of(served.log).journal
+    reader = GroupReader(journal.partitions, journal.settings, screening)
+    view = memoryview(content)
+    try:
+        found = header(view, 0, from_client(len(content))) if len(view) >= HEADER.size else None
+        if found is None or found.kind != GROUP or found.size != len(view):
+            raise BadFrame("this is no frame of a group")
+        at = HEADER.size + found.head
+        head, items = reader.read(view[HEADER.size : at], view[at:], keeps=True)
+    except BadFrame as error:
+        raise Invalid(f"the body is not a group: {error}", hint="see docs/reference/http.md#groups") from None
+    if len(items) > _ITEMS_MAX:
+        raise Invalid(f"a group has up to {_ITEMS_MAX} items", hint="send several groups")
+    return head, items
+
+
+async def _put(served: Served, session: bytes, head: GroupHead, items: list[Item]) -> ForwardedTicket | Outcomes:
+    """Put a group; where all of it is refused, that is the answer, and nothing is known under its number."""
+    journal, timeout = parts_of(served.log).journal, served.settings.request_timeout_ms / 1000
+    refused = [one.refusal for one in items if isinstance(one, ForwardedUnit) and one.refusal is not None]
+    if len(refused) == len(items) and not journal.sessions.is_known(session, head.sequence, head.floor):
+        return tuple(map(Outcome.refused, refused))
+    return await journal.when_room(
+        lambda left: journal.sessions.put(session, head.sequence, head.floor, items, left), timeout
+    )
+
+
+def _nothing() -> None:
+    """No position was taken."""
 
 
 async def _done(sent: ForwardedTicket, timeout: float) -> None:
@@ -127,44 +121,17 @@ async def _done(sent: ForwardedTicket, timeout: float) -> None:
         raise OutcomeUnknown(f"no acknowledgement within {timeout:g} s", hint="send it again under the same number")
 
 
-def _refusal(request: ApiRequest, error: HoldfastError, index: int) -> Answer:
-    """Nothing of the group was written, because of this item."""
-    status = status_of(error)
-    headers = [*headers_of(error, status), (b"holdfast-item", str(index).encode())]
-    return json_answer(body_of(error, request.id), status, headers)
-
-
-def _session(request: ApiRequest) -> bytes:
-    text = request.header(b"holdfast-session") or ""
-    if len(text) != _SESSION_DIGITS or not all(letter in "0123456789abcdef" for letter in text):
-        raise Invalid("Holdfast-Session has 32 hexadecimal digits", hint="choose 16 random bytes per client")
-    return request.caller.own(bytes.fromhex(text))
-
-
-def _number(request: ApiRequest, name: bytes) -> int:
-    text = request.header(b"holdfast-" + name) or ""
-    if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise Invalid(f"Holdfast-{name.decode().capitalize()} is a whole number", hint="1, 2, 3 …")
-    return int(text)
-
-
-# -- what became of it ------------------------------------------------------------------------------------
-
-
-def _item(error: Refusal | None, runs: tuple[StoredRun, ...], partitions: object) -> ItemOutcome:
-    if error is not None:
-        return ItemOutcome([], _told(error))
-    return ItemOutcome([_run(run, partitions) for run in runs])
-
-
-def _run(run: StoredRun, partitions: object) -> RunOutcome:
-    numbers: dict[int, Partition] = partitions  # type: ignore[assignment]
-    refused = [(at, _told(refusal)) for at, refusal in run.refused]
-    repeats = [(one.position, numbers[one.partition_id].number, one.offset, one.seq) for one in run.repeats]
-    place = numbers[run.partition_id]
-    return RunOutcome(place.topic, place.number, run.count, run.first, run.seq, run.repeated, repeats, refused)
-
-
-def _told(refusal: Refusal) -> ErrorBody:
-    fields = {name: value for name, value in refusal.fields.items() if name != "path"}
-    return ErrorBody(refusal.kind, without_places(refusal.message), without_places(refusal.hint), fields)
+def _check_known(request: ApiRequest, last: int) -> None:
+    """What may have been written before is not written again by a log that has forgotten who sent it."""
+    text = request.header(b"holdfast-stored")
+    if text is None:
+        return
+    if not text.isascii() or not text.isdecimal() or len(text) > _NUMBER_DIGITS:
+        raise Invalid("Holdfast-Stored is a whole number", hint="1, 2, 3 …")
+    if int(text) > last:
+        raise RefusedRequest(
+            409,
+            "the log has forgotten what this client sent, which may have been written",
+            kind="OutcomeUnknown",
+            hint="read it back, or give idempotency_key; journal.sessions_max says how many clients it knows",
+        )

@@ -18,9 +18,10 @@ from holdfast.log.topics.reading import parse_position, position_text
 from holdfast.log.topics.topic import Topic
 from holdfast.model.record import Record
 from holdfast.model.record_json import iso
+from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.api_answers import BYTES, EVENTS, JSON, NDJSON, Answer, Headers, Stream, encode
 from holdfast.server.api_request import ApiRequest, whole_of
-from holdfast.server.http_errors import ErrorBody, body_of
+from holdfast.server.http_errors import body_of
 from holdfast.server.record_pages import FORMS, Wanted, key_of, lines, page, place_of, wanted
 from holdfast.server.served import AnyKind, Served
 

@@ -17,7 +17,7 @@ from holdfast.model.row_json import Row, typed_rows
 from holdfast.server.api_answers import Answer, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.api_request import decoded as decoded_body
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 from holdfast.server.routes.appending import fields_of
 from holdfast.server.served import Served
 
@@ -68,7 +68,7 @@ _body = msgspec.json.Decoder(TransactionBody, float_hook=Decimal)
 async def transact(request: ApiRequest, served: Served) -> Answer:
     """Commit operations together."""
     if request.media_type != "application/json":
-        raise Refusal(415, "a transaction is JSON", hint="send Content-Type: application/json")
+        raise RefusedRequest(415, "a transaction is JSON", hint="send Content-Type: application/json")
     content = await request.body()
     is_large = len(content) > _LARGE_BYTES
     asked = (

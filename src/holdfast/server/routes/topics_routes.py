@@ -13,11 +13,14 @@ import msgspec
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.model.record import Marks, Watermark
+from holdfast.owner.call_messages import SetRetention, limits_of
+from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
-from holdfast.server.given_records import given_schema
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
+from holdfast.server.request_bodies import schema_of
 from holdfast.server.served import AnyKind, Served
 
 if TYPE_CHECKING:
@@ -158,7 +161,7 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
         is_new = await served.do(request.caller, create)
     except Invalid as error:
         if name in await served.read(served.log.topics):  # it is there, and not as it is asked for
-            raise Refusal(409, error.message, hint=error.hint) from None
+            raise RefusedRequest(409, error.message, hint=error.hint) from None
         raise
     answer = await served.read(partial(_shown, served, name))
     return json_answer(answer, 201 if is_new else 200)
@@ -167,12 +170,12 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
 async def _asked(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
     if request.media_type == ARROW:
         key, first = request.text("key"), request.whole("first_offset", 0) or 0
-        return TopicBody(request.whole("partitions"), first, key), given_schema(await request.body())
+        return TopicBody(request.whole("partitions"), first, key), schema_of(await request.body())
     asked = await request.json(TopicBody)
     if asked.schema is None:
         return asked, None
     try:
-        return asked, given_schema(base64.b64decode(asked.schema, validate=True))
+        return asked, schema_of(base64.b64decode(asked.schema, validate=True))
     except ValueError:
         raise Invalid("the schema is not base64", hint="base64 of schema.serialize()") from None
 
@@ -230,18 +233,10 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
         raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
     limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
     age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
-    await served.do(
-        request.caller,
-        partial(
-            served.log.set_retention,
-            request.params["topic"],
-            bytes_max=asked.bytes_max,
-            age_max=age,
-            records_max=asked.records_max,
-            wait_for=asked.wait_for,
-            wait_limit=limit,
-        ),
-    )
+    wanted = TopicRetention.asked_for(asked.bytes_max, age, asked.records_max, asked.wait_for, limit)
+    topic = request.params["topic"]
+    told = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
+    await served.verb(request.caller, VERBS["set_retention"], told)
     return Answer(b"{}", JSON)
 
 

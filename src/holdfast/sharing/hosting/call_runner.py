@@ -10,7 +10,8 @@ from collections.abc import Callable
 from threading import Lock
 
 from holdfast.errors import Full, HoldfastError
-from holdfast.owner.call_handlers import CallHandler
+from holdfast.owner.log_owner import LogOwner
+from holdfast.owner.verbs import VERBS, answered
 from holdfast.owner.wire import RESULT, Call, Result, frame, refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing.hosting.client_connection import Connection
@@ -31,23 +32,23 @@ class CallRunner:
 
     def __init__(self, tell: Tell) -> None:
         """`tell` has something sent to a client; it is called from any thread."""
-        self.handlers: dict[str, CallHandler] = {}
-        """What clients may ask for, by name; a handler may block, and raises what the caller is to get."""
+        self.owner: LogOwner | None = None
+        """What answers them; it may block."""
         self._tell = tell
         self._threads = Threads(_CALL_THREADS, "holdfast-call")
         self._lock = Lock()
 
     def begin(self, connection: Connection, call: Call, request: bytes) -> None:
         """Run a call, or refuse it."""
-        handler = self.handlers.get(call.name)
-        if handler is None:
+        owner = self.owner
+        if owner is None or call.name not in VERBS:
             unknown = f"the owner of this log does not know the call {call.name!r}"
             self._refuse(connection, call, HoldfastError(unknown, hint="upgrade it"))
         elif not self._count(connection):
             many = f"{_CALLS_MAX} calls of one client are under way already"
             self._refuse(connection, call, Full(many, hint="wait for some of them"))
         else:
-            self._threads.submit(self._run, connection, call.number, handler, request)
+            self._threads.submit(self._run, connection, owner, call, request)
 
     def _count(self, connection: Connection) -> bool:
         """One more call of this client is under way; False if there are too many."""
@@ -60,15 +61,15 @@ class CallRunner:
     def _refuse(self, connection: Connection, call: Call, error: HoldfastError) -> None:
         self._tell(connection, frame(RESULT, Result(call.number, refusal(error))))
 
-    def _run(self, connection: Connection, number: int, handler: CallHandler, request: bytes) -> None:
+    def _run(self, connection: Connection, owner: LogOwner, call: Call, request: bytes) -> None:
         assert connection.caller is not None
         try:
-            body = handler(connection.caller, request)
-            buffers = frame(RESULT, Result(number), body)
+            body = answered(owner, connection.caller, VERBS[call.name], request)
+            buffers = frame(RESULT, Result(call.number), body)
         except Exception as error:  # the caller gets it; a defect is told here, too
             if not isinstance(error, HoldfastError):
                 logger.exception("a call failed", extra={"action": "call_failed"})
-            buffers = frame(RESULT, Result(number, refusal(error)))
+            buffers = frame(RESULT, Result(call.number, refusal(error)))
         self._tell(connection, buffers)  # first: a host that ends sends what was told when no calls are left
         with self._lock:
             connection.calls -= 1

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Full, HoldfastError
-from holdfast.owner.call_handlers import CallHandler
 from holdfast.owner.group_frames import GroupReader
+from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
 from holdfast.owner.wire import (
     ANSWER,
@@ -142,10 +142,9 @@ class Host:
             raise
         collecting.watch(self, _points)
 
-    @property
-    def calls(self) -> dict[str, CallHandler]:
-        """What clients may ask for, by name."""
-        return self._call_runner.handlers
+    def answer_with(self, owner: LogOwner) -> None:
+        """Answer what clients ask for with this; before it starts."""
+        self._call_runner.owner, self.guard = owner, owner.consumers.guard
 
     @property
     def is_alive(self) -> bool:

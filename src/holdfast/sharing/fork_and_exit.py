@@ -28,7 +28,7 @@ _WAIT_S = 5.0
 logger = logging.getLogger("holdfast.sharing")
 
 
-class ProcessTurns:
+class ForkAndExit:
     """The turns of one member's process."""
 
     def __init__(

@@ -20,7 +20,7 @@ from holdfast.model.record_json import JsonRecord, moment
 from holdfast.model.row_json import Row, typed_rows
 from holdfast.server.api_answers import ARROW, BYTES, JSON, NDJSON
 from holdfast.server.api_request import ApiRequest, decoded, whole_of
-from holdfast.server.http_errors import Refusal
+from holdfast.server.http_errors import RefusedRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ _READ_COLUMNS = ("partition", "offset")
 """What a read gives and an append ignores."""
 
 
-class Given(NamedTuple):
+class RequestRecords(NamedTuple):
     """What a body holds."""
 
     items: Any
@@ -48,7 +48,7 @@ class Given(NamedTuple):
 # -- raw topics -------------------------------------------------------------------------------------------
 
 
-def given_records(request: ApiRequest, topic: Topic, content: bytes) -> Given:
+def records_of(request: ApiRequest, topic: Topic, content: bytes) -> RequestRecords:
     """A body for a raw topic."""
     kind = request.media_type
     if kind == NDJSON:
@@ -57,21 +57,21 @@ def given_records(request: ApiRequest, topic: Topic, content: bytes) -> Given:
         if content.lstrip()[:1] == b"[":
             return _records(decoded(content, _several))
         one = decoded(content, _one)
-        return Given([_record(one)], True, one.partition)
+        return RequestRecords([_record(one)], True, one.partition)
     if kind == BYTES:
         return _bytes_record(request, content)
     if kind == ARROW:
-        return Given(_arrow_records(content, topic), False)
+        return RequestRecords(_arrow_records(content, topic), False)
     raise _other_type()
 
 
-def _records(given: list[JsonRecord]) -> Given:
+def _records(given: list[JsonRecord]) -> RequestRecords:
     if not given:
         raise Invalid("the body has no record", hint="send at least one")
     partitions = {one.partition for one in given}
     if len(partitions) > 1:
         raise Invalid("records of one body name different partitions", hint="name one for all of them, or none")
-    return Given(list(map(_record, given)), False, partitions.pop())
+    return RequestRecords(list(map(_record, given)), False, partitions.pop())
 
 
 def _record(one: JsonRecord) -> bytes | Record:
@@ -80,7 +80,7 @@ def _record(one: JsonRecord) -> bytes | Record:
     return one.payload.encode() if one.payload_encoding is None else one.bytes()
 
 
-def _bytes_record(request: ApiRequest, content: bytes) -> Given:
+def _bytes_record(request: ApiRequest, content: bytes) -> RequestRecords:
     headers = {
         unquote(name[len(_HEADER) :].decode("latin-1")): unquote_to_bytes(value)
         for name, value in request.headers.items()
@@ -95,7 +95,7 @@ def _bytes_record(request: ApiRequest, content: bytes) -> Given:
         headers or None,
         NOW if time is None else moment(unquote(time)),
     )
-    return Given([record], True, None if partition is None else whole_of(partition, "Holdfast-Partition"))
+    return RequestRecords([record], True, None if partition is None else whole_of(partition, "Holdfast-Partition"))
 
 
 def _arrow_records(content: bytes, topic: Topic) -> list[Record]:
@@ -167,21 +167,21 @@ def _headers(found: list[Any] | None) -> dict[str, bytes] | None:
 # -- typed topics -----------------------------------------------------------------------------------------
 
 
-def given_rows(request: ApiRequest, topic: TypedTopic, content: bytes) -> Given:
+def rows_of(request: ApiRequest, topic: TypedTopic, content: bytes) -> RequestRecords:
     """A body for a typed topic."""
     kind = request.media_type
     if kind == ARROW:
-        return Given(_table(content, topic), False)
+        return RequestRecords(_table(content, topic), False)
     schema = topic.schema
     if kind == NDJSON:
-        return Given(typed_rows(decoded(content, _row, lines=True), schema), False)  # type: ignore[arg-type]
+        return RequestRecords(typed_rows(decoded(content, _row, lines=True), schema), False)  # type: ignore[arg-type]
     if kind == JSON:
         if content.lstrip()[:1] == b"[":
             found: list[Row] = decoded(content, _rows)
-            return Given(typed_rows(found, schema), False)
-        return Given(typed_rows([decoded(content, _row)], schema), True)
+            return RequestRecords(typed_rows(found, schema), False)
+        return RequestRecords(typed_rows([decoded(content, _row)], schema), True)
     if kind == BYTES:
-        raise Refusal(415, f"topic {topic.name!r} is typed: bytes are no row", hint="send JSON, NDJSON or Arrow")
+        raise RefusedRequest(415, f"topic {topic.name!r} is typed: bytes are no row", hint="send JSON, NDJSON or Arrow")
     raise _other_type()
 
 
@@ -209,7 +209,7 @@ def _batches(content: bytes, topic: Topic | TypedTopic) -> list[pa.RecordBatch]:
         ) from None
 
 
-def given_schema(content: bytes) -> pa.Schema:
+def schema_of(content: bytes) -> pa.Schema:
     """The schema of an Arrow stream, or of a single message."""
     import pyarrow as pa
 
@@ -219,5 +219,7 @@ def given_schema(content: bytes) -> pa.Schema:
         raise Invalid("the schema is no message of Arrow", hint="schema.serialize() makes one") from None
 
 
-def _other_type() -> Refusal:
-    return Refusal(415, "the body's type is missing or not known", hint=f"send {JSON}, {NDJSON}, {BYTES} or {ARROW}")
+def _other_type() -> RefusedRequest:
+    return RefusedRequest(
+        415, "the body's type is missing or not known", hint=f"send {JSON}, {NDJSON}, {BYTES} or {ARROW}"
+    )

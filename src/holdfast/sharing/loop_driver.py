@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Turn
 
 
-class LoopTurns:
+class LoopDriver:
     """One loop that has turns on one connection.
 
     Made and ended with the link's lock of turns held. Its descriptor is watched, and closed, on the loop's thread; by

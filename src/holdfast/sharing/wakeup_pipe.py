@@ -7,7 +7,7 @@ from contextlib import suppress
 from socket import socket, socketpair
 
 
-class Bell:
+class WakeupPipe:
     """Wakes the one thread that sleeps here.
 
     No lock: a signal handler may ring. `_is_asleep` is raised by the sleeper before it looks, and lowered by it alone:
@@ -36,7 +36,7 @@ class Bell:
                 self._in.send(b"\0")
 
     def wait(self, sock: socket | None, timeout: float | None, *, to_send: bool = False) -> tuple[bool, bool]:
-        """Sleep until the socket has something, the bell rings or the time is up: whether it rang, whether it has."""
+        """Sleep until the socket has something, it rings or the time is up: whether it rang, whether it has."""
         descriptor = -1 if sock is None else sock.fileno()
         self._watch(descriptor, select.POLLIN | select.POLLOUT if to_send else select.POLLIN)
         ready = self._poll.poll(None if timeout is None else max(0, timeout * 1000))

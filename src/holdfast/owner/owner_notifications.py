@@ -59,7 +59,7 @@ class Ownership(Protocol):
         """Leave the log to somebody else for so long."""
 
 
-class OwnerNews:
+class OwnerNotifications:
     """Hears for one member; any thread may use it.
 
     The link's lock guards what is watched, the thread, the meetings, and what is told of the store, which two threads

@@ -16,8 +16,8 @@ import pytest
 from holdfast import Log
 from holdfast.journal.commit import forwarder
 from holdfast.journal.queue import group, queue, queued_groups
-from holdfast.sharing import frame_reader, loop_turns, owner_link, unanswered_groups, unsent
-from holdfast.sharing.loop_turns import LoopTurns
+from holdfast.sharing import frame_reader, loop_driver, owner_link, unanswered_groups, unsent
+from holdfast.sharing.loop_driver import LoopDriver
 from holdfast.sharing.owner_link import SocketLink
 from tests.harness.interrupts import interrupt_at
 from tests.sharing.shared_logs import OwnerProcess, join, shared
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
 _MODULES = (
-    forwarder, queue, queued_groups, group, owner_link, loop_turns, unanswered_groups, unsent, frame_reader,
+    forwarder, queue, queued_groups, group, owner_link, loop_driver, unanswered_groups, unsent, frame_reader,
 )  # fmt: skip
 OURS = {module.__file__ for module in _MODULES}
-_TURN = LoopTurns._run.__code__
+_TURN = LoopDriver._run.__code__
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ async def append(log: Log, *payloads: bytes) -> list[int]:
     return [receipt.offset for receipt in await asyncio.gather(*map(topic.append_async, payloads))]
 
 
-def give_turns(log: Log, loop: AbstractEventLoop) -> LoopTurns:
+def give_turns(log: Log, loop: AbstractEventLoop) -> LoopDriver:
     """Append until the loop has turns."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         loop.run_until_complete(append(log, b"warm"))
-        turns = link_of(log)._loop_turns
+        turns = link_of(log)._loop_driver
         if turns is not None and turns.loop is loop:
             return turns
     raise AssertionError("the loop got no turns")
@@ -134,7 +134,7 @@ def test_an_idle_loop_gives_its_turns_back(tmp_path: Path, loop: AbstractEventLo
     with shared(tmp_path / "log") as (log, _):
         turns = give_turns(log, loop)
         deadline = time.monotonic() + 60
-        while link_of(log)._loop_turns is not None and time.monotonic() < deadline:
+        while link_of(log)._loop_driver is not None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert turns.is_over
         assert give_turns(log, loop) is not turns

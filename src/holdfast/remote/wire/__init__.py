@@ -1,1 +1,0 @@
-"""What travels between a client and a server, as values and as bytes."""
