@@ -43,8 +43,11 @@ def test_a_look_at_one_topic_proves_no_more_than_that_topic(tmp_path: Path, proo
             assert mine.marks()[0].sealed == 1
             # The log's own row, a head, a watermark; where it is shipped to.
             assert sum(one is vault for one in proofs) <= 4
-            proofs.clear()
-            assert mine.marks()[0].sealed == 1
+            for _ in range(100):  # behind a seal the owner trims, which is news once more
+                proofs.clear()
+                assert mine.marks()[0].sealed == 1
+                if vault not in proofs:
+                    break
             assert vault not in proofs
 
 

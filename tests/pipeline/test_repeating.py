@@ -127,7 +127,7 @@ def test_a_pipeline_does_not_run_twice_at_once(tmp_path: Path) -> None:
         ({"options": {"asOf": "1"}}, "says itself what is read"),
         ({"options": {"keyrnig": "env:A"}}, "did you mean keyring"),
         ({"keep": "7"}, "unit of time"),
-        ({"tables": "ftp://x/y"}, "no store"),
+        ({"tables": "ftp://x/y"}, "does not support this store"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_opened(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

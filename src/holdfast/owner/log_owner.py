@@ -133,7 +133,7 @@ class LogOwner:
 
     def set_retention(self, _: Peer, asked: SetRetention) -> Nothing:
         """Give a topic a retention policy of its own, and have it wait for consumers."""
-        self._maintenance.set_retention(asked.topic, _checked_retention(asked))
+        self._maintenance.set_retention(check_users(asked.topic), _checked_retention(asked))
         return _DONE
 
     def require_free(self, _: Peer, asked: RequireFree) -> Nothing:
