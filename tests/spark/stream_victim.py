@@ -29,14 +29,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pyspark_holdfast.spark_session import java_options, session
+from tests.spark.jvm import BRIEF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds."""
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
