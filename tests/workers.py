@@ -7,6 +7,7 @@ little, because they live for seconds. What takes long begins first; then nobody
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests live as long as the run: no collection of garbage has to look at them again."""
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def rank(nodeid: str) -> int:
