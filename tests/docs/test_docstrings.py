@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.disk
+pytestmark = pytest.mark.unit
 
 SRC = Path(__file__).parents[2] / "src"
 MODULES = [
