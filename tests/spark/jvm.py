@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""A JVM that lives for seconds: compile little, collect simply, and trust the classes that Spark brings."""
+BRIEF = (
+    "-XX:TieredStopAtLevel=1 -XX:-UseCodeCacheFlushing -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""A JVM that lives for seconds: compile little and keep it, collect seldom, and trust the classes that Spark brings."""
 PATIENCE = 60
 """Seconds for the JVM to end."""
 
