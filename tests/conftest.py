@@ -16,10 +16,12 @@ pytest_plugins = ["pytester", "tests.sampling", "tests.workers"]
 _SECTIONS = ("journal", "segments", "retention", "reconcile", "disk", "shipping")
 
 
-@pytest.fixture(autouse=True)
-def tails_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def tails_stay() -> Iterator[None]:
     """Closing leaves the tail in the journal: most tests look at entries. Tests of sealing say so themselves."""
-    monkeypatch.setenv("HOLDFAST_SEGMENTS__SEAL_ON_CLOSE", "false")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_SEGMENTS__SEAL_ON_CLOSE", "false")
+        yield
 
 
 @pytest.fixture

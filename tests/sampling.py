@@ -2,10 +2,11 @@
 
 Some promises are held against thousands of cases: every byte, every step, every kind of damage. With `--sample`
 
-* a function runs at most six of its cases, fewer where they are dear (`CASES_OF`): three with a disk or a store, two
-  that kill, one of Spark; with `@pytest.mark.sampled(9)` nine; with `sampled(1, each=("kind", "keyed"))` one of each
+* a function runs at most four of its cases, fewer where they are dear (`CASES_OF`): two with a disk or a store, one
+  that kills, one of Spark; with `@pytest.mark.sampled(9)` nine; with `sampled(1, each=("kind", "keyed"))` one of each
   combination of those parameters;
 * a test with a loop of its own takes what `some(cases, 9)` gives it;
+* a property runs 30 examples in place of 100, or three of ten of `examples(25)`;
 * functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
   test_sampling.py` says so.
 
@@ -32,9 +33,9 @@ Case = TypeVar("Case")
 Some = Callable[..., list[Case]]
 
 VARIABLE = "TESTS_SEED"
-CASES = 6
+CASES = 4
 """What a function without a mark runs at most."""
-CASES_OF = {"spark": 1, "crash": 2, "store": 3, "disk": 3}
+CASES_OF = {"spark": 1, "crash": 1, "store": 2, "disk": 2}
 """What it runs at most in these tiers; the first that it has counts."""
 SEED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
@@ -60,6 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("any pace")
     config.option.hypothesis_seed = str(config.stash[SEED])
+
+
+def examples(count: int) -> int:
+    """So many examples of a property or a state machine; in the gate three of ten, and others for each commit."""
+    return max(1, count * hypothesis.settings().max_examples // 100)
 
 
 def seed_of_the_commit() -> int:

@@ -7,10 +7,14 @@ little, because they live for seconds. What takes long begins first; then nobody
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.spark.jvm import BRIEF
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -26,7 +30,6 @@ OWN_JVM = (
     "tests/cli/test_pipeline_verbs.py",
 )
 JVM = ("tests/spark/",)
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FIRST = (
     *OWN_JVM,
     *JVM,
@@ -46,6 +49,13 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Thousands of tests live as long as the run: no collection of garbage has to look at them again."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def rank(nodeid: str) -> int:

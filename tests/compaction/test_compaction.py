@@ -267,7 +267,7 @@ def test_a_file_that_goes_between_two_ranges_is_told_the_same_way(
     monkeypatch.setattr("holdfast.reader.object_bytes._WHOLE_BYTES", 0)
     monkeypatch.setattr("holdfast.reader.object_bytes._TAIL_BYTES", 2000)
     with open_shipped("ranges", segments={"row_group_rows": 50}) as log:
-        ship(log, 2, 50_000)
+        ship(log, 2, 5_000)
     batches = holdfast.read(root.url, "orders", store={"prefetch_requests": 0}).batches()
     next(batches)
     compact()

@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 import holdfast
 from holdfast import Invalid
 from holdfast.testing import ManualClock
+from tests.sampling import examples
 from tests.stalled import stalled
 
 pytestmark = pytest.mark.disk
@@ -337,7 +338,7 @@ class Twin(RuleBasedStateMachine):
 
 
 TestTwin = Twin.TestCase
-TestTwin.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestTwin.settings = settings(max_examples=examples(25), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.soak

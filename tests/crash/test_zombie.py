@@ -233,6 +233,7 @@ def test_an_owner_that_is_overtaken_while_it_works_is_fenced(stage: Stage) -> No
     require_fenced(stage, history)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what_for", ["nothing", "something"])
 def test_an_owner_that_is_opened_again_stays_fenced(stage: Stage, what_for: str) -> None:
     """With nothing to ship, or with records that never arrived: it is refused, and nothing of it counts."""
@@ -253,6 +254,7 @@ def test_an_owner_that_is_opened_again_stays_fenced(stage: Stage, what_for: str)
 # -- with a request under way -----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seals", [True, False], ids=["removed", "kept"])
 def test_a_batch_that_arrives_after_the_takeover_does_not_count(stage: Stage, seals: bool) -> None:
     """Everything had changed when it arrived; what B wrote in its place is in segments, or still in batches."""
@@ -267,6 +269,7 @@ def test_a_batch_that_arrives_after_the_takeover_does_not_count(stage: Stage, se
     require_fenced(stage, history)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", ["/segments/", "/_manifest/"], ids=["segment", "manifest"])
 def test_a_segment_that_arrives_after_the_takeover_does_not_count(stage: Stage, part: str) -> None:
     """Its records came in a batch before, and are B's: they are there once, in a segment of B."""
@@ -285,6 +288,7 @@ def test_a_segment_that_arrives_after_the_takeover_does_not_count(stage: Stage, 
     require_fenced(stage, history)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("request_", ["floor", "removal"])
 def test_tidying_that_arrives_after_the_takeover_removes_nothing_of_the_successor(stage: Stage, request_: str) -> None:
     """A says which batches it does not need any more, or removes them, when all of that is B's business."""

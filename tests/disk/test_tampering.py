@@ -15,6 +15,7 @@ and no log record shows a secret.
 from __future__ import annotations
 
 import base64
+import itertools
 import logging
 import resource
 import shutil
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 import apsw
 import pyarrow as pa
 import pytest
+from tests.sampling import Some
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, Receipt, Record, Settings, Topic
@@ -837,17 +839,16 @@ PAIRS = [(1, 7), (1, 2), (1, 4)]
         pytest.param([(a, b) for a in range(1, 8) for b in range(1, a)], id="all", marks=pytest.mark.soak),
     ],
 )
-def test_swapped_entries_are_refused(subject: Subject, pairs: list[tuple[int, int]]) -> None:
+def test_swapped_entries_are_refused(subject: Subject, pairs: list[tuple[int, int]], some: Some[Any]) -> None:
     """Two entries of one partition, two partitions or two topics cannot trade places, times, links or bodies."""
     rows = {row["seq"]: row for row in subject.history[-1]["entries"]}
-    for one, two in pairs:
-        for columns in TRADES:
-            subject.restore()
-            first = rows[one] | {column: rows[two][column] for column in columns}
-            second = rows[two] | {column: rows[one][column] for column in columns}
-            gone = ("DELETE FROM entries WHERE seq IN (?, ?)", (one, two))
-            if first not in rows.values() and subject.change(gone, insert("entries", first), insert("entries", second)):
-                assert_refused(subject)
+    for (one, two), columns in some(list(itertools.product(pairs, TRADES)), 8):
+        subject.restore()
+        first = rows[one] | {column: rows[two][column] for column in columns}
+        second = rows[two] | {column: rows[one][column] for column in columns}
+        gone = ("DELETE FROM entries WHERE seq IN (?, ?)", (one, two))
+        if first not in rows.values() and subject.change(gone, insert("entries", first), insert("entries", second)):
+            assert_refused(subject)
 
 
 FORGERIES: list[dict[str, Any]] = [
@@ -988,9 +989,9 @@ def test_older_control_rows_are_refused(subject: Subject, rows: str, step: int) 
     assert not wrong(subject, subject.look())
 
 
-def test_a_deleted_entry_is_missed(subject: Subject) -> None:
+def test_a_deleted_entry_is_missed(subject: Subject, some: Some[dict[str, Any]]) -> None:
     """First, middle or last, raw or typed: the hole is refused, and everything else can still be read."""
-    for row in subject.history[-1]["entries"]:
+    for row in some(subject.history[-1]["entries"], 6):
         subject.restore()
         subject.change(delete("entries", row))
         assert_refused(subject)
@@ -1074,17 +1075,18 @@ def roll_back(subject: Subject, rows: Rows) -> None:
         subject.put_back(table, rows[table])
 
 
-def test_a_rollback_of_everything_is_an_older_log(subject: Subject) -> None:
+def test_a_rollback_of_everything_is_an_older_log(subject: Subject, some: Some[Any]) -> None:
     """All rows and files put back as they once were are that older log; without a store nobody can tell."""
-    for step, (rows, files, records) in enumerate(zip(subject.history, subject.trees, subject.states, strict=True)):
+    steps = list(enumerate(zip(subject.history, subject.trees, subject.states, strict=True)))
+    for step, (rows, files, records) in some(steps, 8):
         roll_back(subject, rows)
         subject.restore_files(files)
         assert subject.own() == records, step
 
 
-def test_an_older_database_beside_newer_segments_is_found(subject: Subject) -> None:
+def test_an_older_database_beside_newer_segments_is_found(subject: Subject, some: Some[Any]) -> None:
     """Files of segments that a database does not list are told, unless all their records are still in its tail."""
-    for rows, records in zip(subject.history[:-1], subject.states[:-1], strict=True):
+    for rows, records in some(list(zip(subject.history[:-1], subject.states[:-1], strict=True)), 8):
         roll_back(subject, rows)
         found = outcome(subject.own)
         assert isinstance(found, Corrupt) or found == records
@@ -1610,10 +1612,10 @@ CUTS = [pytest.param(20, id="sampled"), pytest.param(None, id="all", marks=[pyte
 
 
 @pytest.mark.parametrize("sample", CUTS)
-def test_a_cut_database_is_refused(subject: Subject, sample: int | None) -> None:
+def test_a_cut_database_is_refused(subject: Subject, sample: int | None, some: Some[int]) -> None:
     """A database file that lost its end is Corrupt, or only what was not asked for is lost; it is never wrong."""
     content = subject.files["durable.db"]
-    for length in lengths(len(content), sample):
+    for length in some(lengths(len(content), sample), 12):
         subject.restore(durable_db=content[:length])
         found = outcome(subject.look)
         assert isinstance(found, Corrupt) or not wrong(subject, found), length
@@ -1666,14 +1668,14 @@ def reopened(path: Path, files: dict[str, bytes], keyring: Keyring | None) -> Re
 
 @pytest.mark.parametrize("sample", CUTS)
 def test_a_cut_write_ahead_log_loses_only_its_end(
-    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest
+    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest, some: Some[int]
 ) -> None:
     """What is left after a cut is the log as it was after one of its commits: never less, mixed or wrong."""
     keyring = FIRST if "keyed" in request.node.name else None
     wal = crashed.files["durable.db-wal"]
     assert reopened(tmp_path / "log", crashed.files, keyring) == crashed.states[-1]
     newest = 0
-    for length in lengths(len(wal), sample):
+    for length in some(lengths(len(wal), sample), 12):
         found = reopened(tmp_path / "log", crashed.files | {"durable.db-wal": wal[:length]}, keyring)
         assert found in crashed.states, length
         assert crashed.states.index(found) >= newest, length
@@ -1682,11 +1684,11 @@ def test_a_cut_write_ahead_log_loses_only_its_end(
 
 @pytest.mark.parametrize("sample", CUTS)
 def test_a_flip_in_the_write_ahead_log_loses_only_what_follows(
-    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest
+    crashed: Crash, tmp_path: Path, sample: int | None, request: pytest.FixtureRequest, some: Some[Any]
 ) -> None:
     """What is left after a flip is the log as it was after one of its commits."""
     keyring = FIRST if "keyed" in request.node.name else None
-    for place, wal in list(flips(crashed.files["durable.db-wal"], sample or 5000)):
+    for place, wal in some(list(flips(crashed.files["durable.db-wal"], sample or 5000)), 10):
         assert reopened(tmp_path / "log", crashed.files | {"durable.db-wal": wal}, keyring) in crashed.states, place
 
 

@@ -499,7 +499,7 @@ def run(contract: type[OneContract], examples: int, steps: int) -> None:
 
 
 def test_a_log_is_the_same_at_every_distance(contract: type[OneContract], is_sampled: bool) -> None:
-    run(contract, 8 if is_sampled else 40, 25)
+    run(contract, 5 if is_sampled else 40, 25)
 
 
 @pytest.mark.soak

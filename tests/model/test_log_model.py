@@ -21,6 +21,7 @@ import holdfast
 from holdfast import Invalid, Keyring, Record, Settings
 from holdfast.model.record import _BEFORE_S, _SINCE_S
 from holdfast.testing.manual_clock import ManualClock
+from tests.sampling import examples
 from tests.stalled import stalled
 
 payloads = st.binary(max_size=40)
@@ -172,7 +173,11 @@ class SealedLogMachine(LogMachine):
 
 
 budget = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(25),
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestLog = LogMachine.TestCase
 TestSealedLog = SealedLogMachine.TestCase

@@ -25,6 +25,7 @@ import holdfast
 from holdfast import Keyring, NotFound, Record, Settings
 from holdfast.segments.retention.retention import Retention
 from holdfast.testing.manual_clock import ManualClock
+from tests.sampling import examples
 from tests.segments.test_roller import eventually
 from tests.stalled import stalled
 
@@ -316,7 +317,11 @@ class EncryptedSegmentsMachine(SegmentsMachine):
 
 
 budget = settings(
-    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(12),
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestSegments = SegmentsMachine.TestCase
 TestEncryptedSegments = EncryptedSegmentsMachine.TestCase

@@ -22,6 +22,7 @@ from holdfast.journal.state.operations import ChangeSpace, CreateTopic
 from holdfast.journal.state.spaces import stored_name
 from holdfast.model.record_columns import Columns
 from holdfast.testing.manual_clock import ManualClock
+from tests.sampling import examples
 from tests.stalled import stalled
 
 NAMES = ["a", "b", "ü\udcff"]
@@ -184,7 +185,11 @@ class KeyedSpacesMachine(SpacesMachine):
 
 
 budget = settings(
-    max_examples=15, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(15),
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestSpaces = SpacesMachine.TestCase
 TestKeyedSpaces = KeyedSpacesMachine.TestCase

@@ -22,6 +22,7 @@ import holdfast
 from holdfast import Invalid, Keyring, Settings, Unavailable
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.testing.manual_clock import ManualClock
+from tests.sampling import examples
 from tests.stalled import stalled
 
 PARTITIONS = 2
@@ -273,7 +274,11 @@ class KeyedTransactionsMachine(TransactionsMachine):
 
 
 budget = settings(
-    max_examples=12, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=examples(12),
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 TestTransactions = TransactionsMachine.TestCase
 TestKeyedTransactions = KeyedTransactionsMachine.TestCase

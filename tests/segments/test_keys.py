@@ -20,6 +20,7 @@ from holdfast.segments.keys import key_index
 from holdfast.segments.manifest.local_manifest import Manifest
 from tests.bundle_data import Masked
 from tests.golden import make
+from tests.sampling import examples
 
 pytestmark = pytest.mark.disk
 
@@ -62,7 +63,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS, st.sampled_from([{}, {"keyring": RING}]), st.data())
 def test_it_gives_what_a_list_gives(steps: list[object], how: dict[str, object], data: st.DataObject) -> None:
     """Any records in any partitions, sealed with and without an index, compacted, reopened: key, span, time, order."""

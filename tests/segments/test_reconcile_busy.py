@@ -181,12 +181,12 @@ def run_busy(open_log: Callable[..., Log], keyring: Keyring | None, seconds: flo
 
 @pytest.mark.disk
 def test_a_busy_log_has_no_finding_in_any_pass(open_log, is_sampled):
-    run_busy(open_log, None, 3 if is_sampled else 20)
+    run_busy(open_log, None, 0.5 if is_sampled else 20)
 
 
 @pytest.mark.disk
 def test_a_busy_encrypted_log_has_no_finding_in_any_pass(open_log, keyring, is_sampled):
-    run_busy(open_log, keyring, 3 if is_sampled else 6)
+    run_busy(open_log, keyring, 0.5 if is_sampled else 6)
 
 
 @pytest.mark.soak
@@ -242,7 +242,7 @@ def test_damage_in_a_busy_log_is_found_by_every_pass_and_nothing_else_is(open_lo
         log.set_retention("kept")
         fill_kept(log)
         shallow, deep = plant(log)
-        busy.run(2 if is_sampled else 5, was_looked_at)
+        busy.run(0.5 if is_sampled else 5, was_looked_at)
         assert busy.errors == []
         # A pass that was under way when the damage was planted may have seen half of it.
         reports = [report for report in busy.reports if report.started_us >= planted_us(log.path)]

@@ -1,6 +1,8 @@
 """The writer of test_busy.py: appends at full speed, seals, ships and retires, until it is told to end (SIGTERM).
 
-    python -m tests.spark.busy_writer LOG STORE-DIRECTORY
+    python -m tests.spark.busy_writer LOG STORE-DIRECTORY SECONDS
+
+It pauses for SECONDS after each round of appends.
 
 Payloads say where they belong: `partition:offset`.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import holdfast
@@ -28,7 +31,7 @@ SETTINGS = {
 }
 
 
-def main(path: Path, store: Path) -> None:
+def main(path: Path, store: Path, pause: float) -> None:
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     settings = Settings.from_mapping({**SETTINGS, "store": {"url": f"file://{store}"}})
@@ -43,10 +46,11 @@ def main(path: Path, store: Path) -> None:
                 assert receipts[0].offset == at
                 ends[partition] += BATCH
                 topic.wait_sealed(ends[partition] - AHEAD, PATIENCE, partition=partition)
+            time.sleep(pause)
         log.seal(timeout=PATIENCE)
         log.ship(PATIENCE)
     print(*ends)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))

@@ -19,13 +19,10 @@ from pathlib import Path
 import pyspark
 
 from pyspark_holdfast.java import java_home
+from tests.spark.jvm import BRIEF
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 180
-
-
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds: compile little, collect simply."""
 
 
 class Cluster:

@@ -22,7 +22,7 @@ import pytest
 import pyspark_holdfast
 from pyspark_holdfast.java import java_home
 from pyspark_holdfast.spark_session import java_options, socket_settings
-from tests.spark.jvm import end_jvm
+from tests.spark.jvm import BRIEF, end_jvm
 from tests.store.conftest import prefix, s3_server
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ def environment(directory: Path) -> Iterator[None]:
 
 def settings(directory: Path) -> dict[str, bool | float | int | str | None]:
     """Small, in UTC, and at home in one directory."""
-    # A JVM that lives for seconds: compile little, collect simply.
-    brief = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     return {
-        "spark.driver.extraJavaOptions": f"{brief} {java_options(directory)}",
+        "spark.driver.extraJavaOptions": f"{BRIEF} {java_options(directory)}",
         "spark.executorEnv.TZ": "UTC",
         "spark.local.dir": str(directory / "local"),
         "spark.sql.adaptive.enabled": "false",  # plans stay as they are explained

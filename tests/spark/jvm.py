@@ -1,9 +1,14 @@
-"""The end of a JVM that pyspark started: SparkSession.stop leaves it running."""
+"""JVMs of tests: what they are started with, and their end, because SparkSession.stop leaves them running."""
 
 from __future__ import annotations
 
 import subprocess
 
+BRIEF = (
+    "-XX:TieredStopAtLevel=1 -XX:-UseCodeCacheFlushing -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""A JVM that lives for seconds: compile little and keep it, collect seldom, and trust the classes that Spark brings."""
 PATIENCE = 60
 """Seconds for the JVM to end."""
 

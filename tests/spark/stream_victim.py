@@ -1,6 +1,6 @@
 """A driver that streams until it is done or killed.
 
-    python -m tests.spark.stream_victim ROOT OUTPUT [--die-after BATCH] [--kill-workers]
+    python -m tests.spark.stream_victim ROOT OUTPUT [--die-after BATCH] [--kill-workers] [--files]
 
 One JVM of its own and two queries over the topic `orders`, each with its checkpoint: into `OUTPUT/batches`, by
 foreachBatch, one directory per batch id that a batch overwrites; and into `OUTPUT/files`, by Spark's own file sink.
@@ -9,7 +9,7 @@ begins, which none does before both queries are at work, and `done` at the end.
 
 With `--die-after` the whole session is killed, once, when that batch is in the sink and Spark does not know it yet.
 With `--kill-workers` the first attempt of every task kills the Python workers beside it and then its own, in mid-batch;
-the file sink is left out then.
+the file sink is left out then, unless --files asks for it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pyspark_holdfast.spark_session import java_options, session
+from tests.spark.jvm import BRIEF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds."""
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
@@ -126,6 +124,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("output")
     parser.add_argument("--die-after", type=int, default=-1)
     parser.add_argument("--kill-workers", action="store_true")
+    parser.add_argument("--files", action="store_true", help="write files, too, although workers are killed")
     asked = parser.parse_args(arguments)
     spark = small_spark(Path(tempfile.mkdtemp()))
     options = {"topic": "orders", "maxSegmentsPerTrigger": "2"}
@@ -133,7 +132,7 @@ def main(arguments: list[str]) -> None:
     frame = frame.select("partition", "offset", "value")
     all_at_work = Event()
     writers = {"batches": by_batch(frame, asked, all_at_work)}
-    if not asked.kill_workers:
+    if asked.files or not asked.kill_workers:
         writers["files"] = frame.writeStream.format("parquet").option("path", f"{asked.output}/files")
     queries = []
     for name, writer in writers.items():

@@ -51,7 +51,7 @@ RANGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("range_", RANGES, ids=str)
 @pytest.mark.parametrize("name", [one.name for one in TABLES])
 def test_the_same_code_over_the_same_rows_changes_nothing(

@@ -270,7 +270,7 @@ def test_random_programs_give_what_they_give_on_a_plain_copy(
     spark: SparkSession, world: World, seed: int, is_sampled: bool
 ) -> None:
     """Read by Spark itself where it can, and through Python."""
-    first, programs = first_seed(seed), PROGRAMS // 4 if is_sampled else PROGRAMS
+    first, programs = first_seed(seed), PROGRAMS // 8 if is_sampled else PROGRAMS
     print(f"HOLDFAST_SEED={first}")
     asked = sum(
         check(spark, world, first + number, {RULE: rule}) for number in range(programs) for rule in ("true", "false")

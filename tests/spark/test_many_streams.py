@@ -49,14 +49,14 @@ def test_a_stream_puts_nothing_new_into_what_all_streams_share(spark: SparkSessi
     before = names_of(fresh)
     assert before >= NAMES
     counts: list[int] = []
-    frames = [stream(fresh, root) for _ in range(3)]
+    frames = [stream(fresh, root) for _ in range(2)]
     running = [
         start(frame, lambda batch, _: counts.append(batch.count()), tmp_path / f"checkpoint-{n}")
         for n, frame in enumerate(frames)
     ]
     for query in running:
         assert query.awaitTermination(100)
-    assert counts == [80] * 3
+    assert counts == [80] * 2
     assert names_of(fresh) == before
 
 

@@ -230,7 +230,7 @@ def ids(spark: SparkSession, root: Path) -> list[int]:
     return sorted(row.id for row in got(spark, root, "out").select("id").collect())
 
 
-def test_a_stream_is_written_once(spark, source, root):
+def test_a_stream_is_written_once(spark, source, root, some):
     """Its marks are its query's id and its batches; batches that Spark forgot, or does again, are known."""
     query = finished(lambda: started(spark, source, root))
     assert ids(spark, root) == list(range(30))
@@ -238,7 +238,7 @@ def test_a_stream_is_written_once(spark, source, root):
     assert f'"writer":"{query.id}"' in newest
     assert f'"marks":{{"{query.id}":2}}' in newest
     objects = set(root.rglob("*"))
-    for forgotten in (1, 2):  # the last commits of its log: they come again, under the same ids
+    for forgotten in some((1, 2), 1):  # the last commits of its log: they come again, under the same ids
         commits = sorted(Path(f"{root}-c/commits").glob("[0-9]*"), key=lambda path: int(path.name))
         for path in commits[-forgotten:]:
             path.unlink()
@@ -269,7 +269,7 @@ def test_a_stream_that_replaces_is_refused(spark, source, root):
     assert not root.exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_at_a_step_of_the_write(spark, source, root, tmp_path, step):
     """The query fails, readers see whole batches, and the query that is started again writes each row once."""

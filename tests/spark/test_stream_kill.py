@@ -172,7 +172,10 @@ def check(log: Log, output: Path) -> None:
 
 @BUSY
 def test_a_driver_killed_again_and_again_delivers_every_record_once(start, log, tmp_path, seed, is_sampled):
-    """Between sink and commit, then at a random moment; each time more is written before it starts again."""
+    """Between sink and commit, then at a random moment; each time more is written before it starts again.
+
+    In the gate the last driver is the one whose workers are killed, for which `full` has a test of its own.
+    """
     died, last = tmp_path / "output" / "died", 0 if is_sampled else 1
     placed = drive(start, lambda victim: not victim.finish() and died.exists(), "--die-after", str(last))
     placed.bury()
@@ -184,7 +187,11 @@ def test_a_driver_killed_again_and_again_delivers_every_record_once(start, log, 
         time.sleep(Random(seed).random() * 1.5)
         random.bury()
         write(log, 1)
-    drive(start, Victim.finish)
+    if is_sampled:
+        said = drive(start, Victim.finish, "--kill-workers", "--files").bury()
+        assert "Python worker exited unexpectedly" in said
+    else:
+        drive(start, Victim.finish)
     check(log, tmp_path / "output")
 
 
@@ -194,6 +201,7 @@ def committed(output: Path) -> list[int]:
 
 
 @BUSY
+@pytest.mark.full("workers are killed in the other test, too, and each needs a JVM")
 def test_tasks_whose_workers_are_killed_are_read_again(start, log, tmp_path):
     """In mid-batch, those that read and those that hand on."""
     said = drive(start, Victim.finish, "--kill-workers").bury()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
+from tests.sampling import examples
 from tests.tables.table_worlds import NAME, SCHEMA, Died, FaultyStore, Row, World, ordered
 
 pytestmark = pytest.mark.disk
@@ -104,7 +105,7 @@ def step(world: World, model: Model, kind: str, count: int, fault: str, at: int)
         model.columns.append(grown)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(20))
 @given(steps=st.lists(STEPS, min_size=6, max_size=14))
 def test_a_table_is_what_the_model_says_at_every_version(steps: list[tuple[str, int, str, int]]):
     judge(steps)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bundle_data import OLD_VAULT, RING, VAULT, Masked, bundle, rows_of, write_run, written
 from tests.golden import make
+from tests.sampling import examples
 from tests.segment_data import BEGINNING, LOG_ID, SMALL, head, raw_batch, write
 
 from holdfast import Invalid, Keyring
@@ -38,7 +39,7 @@ def shape(request):
     return request.param
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 260), min_size=1, max_size=6),
     rotated_at=st.integers(0, 6),

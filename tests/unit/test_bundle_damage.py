@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.bundle_data import VAULT, File, Forgery, bundle, rows_of, write_run, written
+from tests.sampling import examples
 from tests.segment_data import RAW_SCHEMA
 
 from holdfast import Corrupt, Invalid
@@ -379,7 +380,7 @@ def test_values_that_no_part_has_are_refused(tmp_path, change):
         footers.parse({**pairs, "holdfast.parts": text})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(noise=st.binary(max_size=80), text=st.text(max_size=40), at=st.integers(0, 2000), cut=st.integers(0, 100))
 def test_any_text_is_parts_or_refused(tmp_path_factory, noise, text, at, cut):
     """Noise instead of parts, and in the middle of them, is a BadFooter and nothing else."""

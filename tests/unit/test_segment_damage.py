@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampling import examples
 from tests.segment_data import LOG_ID, SMALL, head, keyed_vault, raw_batch, write
 
 from holdfast import Corrupt, Invalid, Keyring
@@ -103,7 +104,7 @@ def test_every_cut_is_found(small, encrypted):
                 read(path, about, opener(encrypted), place)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 2**32 - 1))
 def test_noise_with_parquets_magic_is_corrupt(tmp_path_factory, noise, length):
     """Hostile bytes behind a right magic are refused, whatever length of footer they claim."""

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sampling import examples
 from tests.segment_data import (
     BEGINNING,
     SMALL,
@@ -163,7 +164,7 @@ def test_large_files_have_many_blocks(tmp_path):
             assert joined(reader.batches(4000, 4001)).equals(table(batch.slice(4000, 1)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_reads_match_brute_force(segment, data):
     """Any span, time range, choice of columns and direction gives what filtering all records gives."""
@@ -446,7 +447,7 @@ def test_row_groups_are_bounded_in_rows_and_bytes(tmp_path):
     assert all(part.num_rows <= 1000 and part.nbytes <= 21_000 for part in parts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 300), max_size=20), max_size=8), st.integers(1, 25), st.integers(1, 500))
 def test_gathering_keeps_rows_and_bounds(sizes, rows_max, bytes_max):
     """Gathering loses nothing, keeps the order, and exceeds its bytes only with a single row."""

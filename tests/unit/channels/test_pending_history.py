@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.sampling import examples
 from tests.unit.channels.network import message
 
 from holdfast.channels.keeping.pending_history import PendingHistory
@@ -192,5 +193,5 @@ class AgainstADisk(RuleBasedStateMachine):
         assert self.pending.ids() == ()
 
 
-AgainstADisk.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AgainstADisk.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestAgainstADisk = AgainstADisk.TestCase

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.sampling import examples
 from tests.unit.channels.network import Machine, entry, message
 
 from holdfast.channels.channel_events import DependenciesLost, MessageReady
@@ -170,6 +171,6 @@ class AnySequenceRfc(AnySequence):
 
 
 for machine in (AnySequence, AnySequenceRfc):
-    machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    machine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestAnySequenceOfNim = AnySequence.TestCase
 TestAnySequenceOfRfc = AnySequenceRfc.TestCase
