@@ -253,18 +253,18 @@ def test_a_failing_cipher_leaves_no_key_behind(open_log):
 
     class Flaky(_Xor):
         def encrypt(self, plaintext, associated):
-            if trouble[0] and b"x" in plaintext:
+            if trouble[0] and b"refused" in plaintext:
                 raise ConnectionError("the HSM is away")
             return super().encrypt(plaintext, associated)
 
     topic = open_log(cipher=Flaky()).topic("t")
     for _ in range(2):
         with pytest.raises(Unavailable):
-            topic.append(b"x", idempotency_key="k")
+            topic.append(b"refused", idempotency_key="k")
     assert topic.append(b"other").offset == 0
     trouble[0] = False
-    assert topic.append(b"x", idempotency_key="k").offset == 1
-    assert topic.append(b"x", idempotency_key="k").offset == 1
+    assert topic.append(b"refused", idempotency_key="k").offset == 1
+    assert topic.append(b"refused", idempotency_key="k").offset == 1
 
 
 def test_a_group_with_an_error_before_its_commit_was_not_written(open_log, monkeypatch):
