@@ -291,7 +291,10 @@ class Said:
     def ended(self) -> bool:
         return not self._pieces
 
-    has_data = False
+    @property
+    def has_data(self) -> bool:
+        """Of a real connection: what has come and nobody has read."""
+        return bool(self._pieces)
 
     def now(self) -> float:
         return 0.0
