@@ -89,7 +89,7 @@ class ServerLink:
             except HoldfastError as error:
                 if self._is_over.is_set() or isinstance(error, Closed):  # what is closed at the server is Unavailable
                     return
-                logger.debug("the server tells nothing: %s", error.message, extra={"action": "events_late"})
+                logger.debug("the server does not answer: %s", error.message, extra={"action": "events_late"})
                 with suppress(Closed):
                     self._exchange.pause(pauses.next())
                 continue
