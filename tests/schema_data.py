@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types as kinds
+from holdfast.model.arrow import arrow_types as kinds
 from holdfast.model.schema import declare
 from holdfast.segments.typed.conform import conform
 from holdfast.segments.typed.declared_rows import restore

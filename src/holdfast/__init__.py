@@ -15,8 +15,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast import own_loggers
-from holdfast.stderr_warnings import StderrWarnings
+from holdfast import loggers
+from holdfast.loggers import StderrWarnings
 
 if TYPE_CHECKING:
     from holdfast.compaction.compact_root import compact
@@ -119,7 +119,7 @@ __all__ = [
     "unpublish_tables",
 ]
 
-own_loggers.own_all()
+loggers.own_all()
 logging.getLogger("holdfast").addHandler(StderrWarnings())
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark_holdfast.read_marks import marks_of, settled_marks
     from pyspark_holdfast.source import HoldfastSource as DefaultSource
     from pyspark_holdfast.spark_session import configure, register, session
-    from pyspark_holdfast.trace_ids import trace_id
+    from pyspark_holdfast.types import trace_id
 
 _HOMES = {
     "DefaultSource": "source:HoldfastSource",
@@ -38,7 +38,7 @@ _HOMES = {
     "register": "spark_session",
     "session": "spark_session",
     "settled_marks": "read_marks",
-    "trace_id": "trace_ids",
+    "trace_id": "types",
 }
 
 __all__ = [

@@ -26,9 +26,8 @@ from holdfast.reader.read_plan import Piece, Task, TimeBounds, tasks_of
 from holdfast.reader.resolve import OffsetSpan, bounds_of, check_schemas, pieces, resolve, shape_of
 from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_contents import versions
+from pyspark_holdfast.emitted_rows import manifest_rows, manifest_tasks, segment_rows
 from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
-from pyspark_holdfast.manifest_rows import manifest_rows, manifest_tasks
-from pyspark_holdfast.segment_paths import segment_rows
 
 if TYPE_CHECKING:
     from holdfast.reader.tail_rows import TailTask

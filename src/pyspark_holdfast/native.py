@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.piece_rows import missing
 from holdfast.reader.read_columns import PARTITION, TOPIC, Column

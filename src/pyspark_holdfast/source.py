@@ -19,10 +19,9 @@ from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import PLACES, ReadOptions, is_table, own_options, parse_options
 from holdfast.reader.resolve import resolve, shape_of
 from pyspark_holdfast.batch import BatchReader
+from pyspark_holdfast.emitted_rows import MANIFEST_ROWS, SEGMENT_ROWS
 from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
-from pyspark_holdfast.manifest_rows import MANIFEST_ROWS
 from pyspark_holdfast.read_marks import is_marked, options_in, with_marks, with_options
-from pyspark_holdfast.segment_paths import SEGMENT_ROWS
 from pyspark_holdfast.sink.spark_writers import BatchWriter, StreamWriter
 from pyspark_holdfast.sink.write_options import parse_write_options
 from pyspark_holdfast.stream import StreamReader

@@ -3,12 +3,14 @@
 Spark has fewer types. Unsigned integers become the next larger signed ones, as in Spark's own Parquet reader. Times of
 day and half floats become types that hold all their values. A column that Spark has no type for is refused by name; the
 option `columns` leaves it out. `is_native` says whether Spark's own reader gives the same values, so that the fast path
-can be taken.
+can be taken. `trace_id` makes a column of the trace that a record was appended in: joined with traces, grouped by,
+or looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -34,10 +36,14 @@ from pyspark.sql.types import (
 )
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.reader.read_columns import Column
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
 _is = pa.types
+_TRACE_PARENT = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$"
 _DECIMAL_DIGITS_MAX = 38
 
 _LEAVES: dict[pa.DataType, DataType] = {
@@ -112,3 +118,17 @@ def is_native(kind: pa.DataType) -> bool:
     if _is.is_timestamp(kind):
         return bool(kind.unit in ("ms", "us"))
     return not _is.is_decimal(kind) or bool(kind.precision <= _DECIMAL_DIGITS_MAX)
+
+
+def trace_id(headers: str = "headers") -> SparkColumn:
+    """The id of the trace, as 32 hexadecimal digits, from the column of headers; null where a record was in none.
+
+        orders.where(pyspark_holdfast.trace_id() == "4bf92f3577b34da6a3ce929d0e0e4736")
+
+    In SQL: `substring(string(get(filter(headers, h -> h.key = 'traceparent'), 0).value), 4, 32)`.
+    """
+    from pyspark.sql import functions
+
+    named = functions.filter(functions.col(headers), lambda header: header["key"] == "traceparent")
+    parent = functions.get(named, 0)["value"].cast("string")
+    return functions.when(parent.rlike(_TRACE_PARENT), functions.substring(parent, 4, 32))

@@ -27,7 +27,16 @@ MODULES = [path for path in FILES if path.name != "__init__.py"]
 BASE = "base"
 FILES_ABOVE = {"settings", "results"}
 """Files of `holdfast/` that stand above rooms, and so are rows of the table by themselves."""
-FILES_MAX = 18
+FILES_MAX = 15
+ROOMY = {
+    "holdfast/cli/verbs": "the verbs of the command line, a file each",
+    "holdfast/root": "the readers and the keepers of one shape: a log's root on a store",
+    "holdfast/segments/file": "one file format, from its footer to its rows",
+    "holdfast/server/console": "the console's pages, as a browser loads them",
+    "holdfast/store": "one port, and what all stores share",
+    "pyspark_holdfast/pipeline": "a pipeline's run, step by step",
+}
+"""Folders that may have more files, and why."""
 LINES_MAX = 540
 SHARED_NAMES = {
     "channel": "a verb of the command line, and what it shows",
@@ -175,9 +184,9 @@ def test_every_contract_is_named() -> None:
 
 
 def test_no_room_has_too_many_files() -> None:
-    """A folder that grows beyond this holds two rooms; verbs of the command line have a file each."""
-    counts = Counter(str(path.parent) for path in MODULES if path.parent.name != "verbs")
-    assert not {folder: count for folder, count in counts.items() if count > FILES_MAX}
+    """A folder that grows beyond this holds two rooms, but for the few that are named with their reason."""
+    counts = Counter(str(path.parent) for path in MODULES)
+    assert {folder for folder, count in counts.items() if count > FILES_MAX} == set(ROOMY), counts
 
 
 def test_no_file_is_too_long() -> None:

@@ -439,7 +439,7 @@ def test_every_column_of_a_read_is_documented():
 
 def test_every_column_is_documented():
     """Each column of raw and typed topics, of encrypted blocks and of segments as rows is under its heading."""
-    from pyspark_holdfast.segment_paths import SEGMENT_ROWS
+    from pyspark_holdfast.emitted_rows import SEGMENT_ROWS
 
     typed = columns_of(declare(pa.schema([("price", pa.float64())])))
     names = {

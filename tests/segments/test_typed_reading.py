@@ -183,7 +183,7 @@ def test_who_reads_to_the_end_decodes_whole_row_groups_and_others_do_not(open_lo
 
 def test_a_few_rows_do_not_cost_a_whole_batch(log, monkeypatch):
     """Rows become dicts some at a time; a reader that stops after the first has not paid for thousands."""
-    from holdfast.model import plain_arrays
+    from holdfast.model.arrow import plain_arrays
 
     topic = log.topic("many", schema=pa.schema([("id", pa.int64())]))
     topic.append(pa.table({"id": range(5000)}))

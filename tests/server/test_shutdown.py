@@ -245,7 +245,7 @@ def test_a_poisoned_log_is_not_ready(tmp_path):
 
     from holdfast.server.access import Access
     from holdfast.server.application import Application
-    from holdfast.server.browser_guard import BrowserGuard
+    from holdfast.server.guards.browser_guard import BrowserGuard
     from holdfast.server.served import Served
     from holdfast.server.tokens import TokenFile
 

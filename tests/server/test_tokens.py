@@ -18,7 +18,7 @@ from holdfast import Keyring
 from holdfast.cli.program import program
 from holdfast.errors import Corrupt, Denied, Full, HoldfastError, Invalid, Unavailable
 from holdfast.server.access import Access
-from holdfast.server.browser_guard import BrowserGuard, WrongHost
+from holdfast.server.guards.browser_guard import BrowserGuard, WrongHost
 from holdfast.server.request_caller import Caller, NotKnown
 from holdfast.server.serving import HttpServer
 from holdfast.server.tokens import SCOPES, StoredToken, TokenFile, TokenMemory, hash_of, make, split

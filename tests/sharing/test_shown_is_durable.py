@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.journal.groups.preallocated_file import GroupFile
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.journal.sqlite.group_file_store import GroupFileStore
-from holdfast.shared_number import SharedNumber
 from tests.harness.cuts import Cut, examine, record
 from tests.sharing.member import SETTINGS
 from tests.sharing.members import Member, owner_of, several

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.own_loggers import NAMES, OwnLogger
+from holdfast.loggers import NAMES, OwnLogger
 
 pytestmark = pytest.mark.disk
 

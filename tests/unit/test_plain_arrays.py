@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model import plain_arrays
+from holdfast.model.arrow import plain_arrays
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from tests.schema_data import TWO, back, batches_of, filled, one, refused, topic_of
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model import arrow_types as kinds
+from holdfast.model.arrow import arrow_types as kinds
 from holdfast.model.schema import declare
 from holdfast.segments.typed.array_encoding import labelled
 from holdfast.segments.typed.conform import conform

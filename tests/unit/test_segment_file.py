@@ -28,7 +28,7 @@ from tests.segment_data import (
 import holdfast
 from holdfast import Invalid
 from holdfast.errors import Corrupt
-from holdfast.model.batch_sizing import BatchBuffer
+from holdfast.model.arrow.batch_sizing import BatchBuffer
 from holdfast.model.segment import chain_value
 from holdfast.segments.file import footer as footers
 from holdfast.segments.file.file_shape import FileShape

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.shared_number import SharedNumber
+from holdfast.journal.shared_number import SharedNumber
 
 pytestmark = pytest.mark.unit
 
 MAKER = """
 import socket, sys
-from holdfast.shared_number import SharedNumber
+from holdfast.journal.shared_number import SharedNumber
 number = SharedNumber.create(7, 1)
 sock = socket.socket(fileno=int(sys.argv[1]))
 socket.send_fds(sock, [b"it"], [number.descriptor])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.stderr_warnings import StderrWarnings
+from holdfast.loggers import StderrWarnings
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from holdfast.crypto import digests as chain
 from holdfast.errors import Invalid
-from holdfast.model import plain_arrays
+from holdfast.model.arrow import plain_arrays
 
 DIGEST_BYTES = 32
 

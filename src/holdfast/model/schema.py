@@ -27,7 +27,8 @@ import pyarrow as pa
 from blake3 import blake3
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model import arrow_types, content_digest, ipc_message
+from holdfast.model import content_digest
+from holdfast.model.arrow import arrow_types, ipc_message
 
 COLUMNS_MAX = 2000
 FIELDS_MAX = 20_000

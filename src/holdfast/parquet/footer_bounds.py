@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 
 
 def bounded_columns(schema: pa.Schema) -> list[str]:

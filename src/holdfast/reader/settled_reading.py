@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast import dataframes
 from holdfast.arguments import flag, path_of, text, texts
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
+from holdfast.model.arrow import dataframes
 from holdfast.model.record import microseconds
 from holdfast.model.topic_name import check_name
 from holdfast.model.typed_decoding import converted

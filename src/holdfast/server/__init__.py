@@ -1,6 +1,6 @@
 """A log over HTTP: `holdfast serve`. Starlette matches routes, uvicorn carries them; the extra `server`.
 
-Read in this order: `serving` (from a log to a listening process, and its end) · `guarded_protocol` (connections: how
+Read in this order: `serving` (from a log to a listening process, and its end) · `guards` (connections: how
 many, how slow, how large their headers) · `application` (one request: who asks, what for, what became of it) ·
 `route_table` (all routes, from which the OpenAPI document is made) · `routes/`, one file for each noun.
 

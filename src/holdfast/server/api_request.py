@@ -17,8 +17,8 @@ from starlette.datastructures import QueryParams
 from holdfast.arguments import seconds
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.model.typed_decoding import make_known
+from holdfast.server.guards.places import Places
 from holdfast.server.http_errors import RefusedRequest
-from holdfast.server.places import Places
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 

@@ -26,7 +26,7 @@ from holdfast.clock import Clock
 from holdfast.log.consumers.member_messages import JoinConsumer, LeaveConsumer, SyncMember
 from holdfast.owner.peer import Peer
 from holdfast.owner.wire import WaitingEvent, WaitingEvents
-from holdfast.server.places import Places
+from holdfast.server.guards.places import Places
 from holdfast.server.request_caller import Caller
 
 _EVENTS_MAX, _BYTES_MAX = 1_000, 2**20

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.log.topics.topic_partitions import NoTopic
 from holdfast.owner.machine_paths import without_places
 from holdfast.remote.http.error_message import ErrorBody
-from holdfast.server.browser_guard import WrongHost
+from holdfast.server.guards.browser_guard import WrongHost
 from holdfast.server.request_caller import NotKnown
 
 _STATUSES: tuple[tuple[type[HoldfastError], int], ...] = (

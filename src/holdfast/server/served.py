@@ -29,9 +29,9 @@ from holdfast.owner.verbs import Verb
 from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
-from holdfast.server.browser_guard import BrowserGuard
 from holdfast.server.client_peers import ClientPeers
-from holdfast.server.places import Places, TokenSessions, share_of
+from holdfast.server.guards.browser_guard import BrowserGuard
+from holdfast.server.guards.places import Places, TokenSessions, share_of
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 

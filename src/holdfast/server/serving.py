@@ -27,8 +27,8 @@ from holdfast.log.log import Log
 from holdfast.remote.http.server_connections import harden
 from holdfast.server.access import Access
 from holdfast.server.application import Application
-from holdfast.server.browser_guard import BrowserGuard, is_loopback
-from holdfast.server.guarded_protocol import Connections, GuardedProtocol, TlsGate
+from holdfast.server.guards.browser_guard import BrowserGuard, is_loopback
+from holdfast.server.guards.guarded_protocol import Connections, GuardedProtocol, TlsGate
 from holdfast.server.served import Served
 from holdfast.server.tokens import FILE, TokenFile, TokenMemory
 from holdfast.server_settings import ServerSettings

@@ -6,8 +6,8 @@ import socket
 
 import msgspec
 
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.owner.wire import BEFORE_WELCOME, HEADER, BadFrame, Limits, decoded, header
-from holdfast.shared_number import SharedNumber
 
 _BUFFER_BYTES = 64 * 1024
 _BUFFERS_AT_ONCE = 512

@@ -28,6 +28,7 @@ import msgspec
 from holdfast.caller import in_coroutine, once
 from holdfast.clock import Clock
 from holdfast.errors import Closed, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.model.typed_decoding import from_msgpack
 from holdfast.owner.link_port import MET
 from holdfast.owner.wire import (
@@ -52,10 +53,9 @@ from holdfast.owner.wire import (
     decoded,
     frame,
 )
-from holdfast.shared_number import SharedNumber
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 from holdfast.sharing.loop_driver import LoopDriver
-from holdfast.sharing.meeting import Meeting
+from holdfast.sharing.membership import Membership
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wakeup_pipe import WakeupPipe
@@ -106,7 +106,7 @@ class SocketLink:
     are lowered at the beginning of a turn, before it looks at the queue. What `begin` sets is the forwarder's, once.
     """
 
-    def __init__(self, meeting: Meeting, clock: Clock, remembered_us: int) -> None:
+    def __init__(self, meeting: Membership, clock: Clock, remembered_us: int) -> None:
         """`remembered_us`: for so long after its last use no owner forgets a session."""
         self._meeting = meeting
         self._clock = clock

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import TopicSchema, declare, evolve
 from holdfast.root.objects.documents import SinkTopicDocument
 from holdfast.root.root_contents import versions

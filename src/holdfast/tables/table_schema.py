@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import COLUMNS_MAX, DEPTH_MAX, FIELDS_MAX, NAME_CHARS_MAX, SERIALIZED_BYTES_MAX
 from holdfast.publish.delta.column_types import schema_text
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Corrupt
-from holdfast.model import ipc_message
+from holdfast.model.arrow import ipc_message
 from holdfast.model.schema import require_bounded, row_bytes
 from holdfast.parquet.footer_bounds import bounded_columns
 from holdfast.parquet.outline import MAGIC, TAIL_BYTES, ZSTD, Model, Outline, RowGroup, outline, rewritten

@@ -37,8 +37,8 @@ from holdfast.journal.queue.group import Group, Run, Unit
 from holdfast.journal.queue.offered_failure import OfferedFailure
 from holdfast.journal.queue.queue import Queue
 from holdfast.journal.sessions.outcomes import Outcomes
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.journal.state.partition import Partition
-from holdfast.shared_number import SharedNumber
 from holdfast.signals import Wake
 
 Told = TypeVar("Told")

@@ -28,10 +28,10 @@ from holdfast.journal.groups.group_frame import EncodedFrame, FramedSessions, en
 from holdfast.journal.groups.group_scan import GroupScan
 from holdfast.journal.groups.group_writer import GroupFileEntries, GroupWriter, fence
 from holdfast.journal.groups.unfolded_rows import UnfoldedRows
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, FILED_PLACES, NEXT_PLACE
 from holdfast.model.control_rows import HeadRow, LogRow
 from holdfast.model.entry import Entry, GroupFileEntry
-from holdfast.shared_number import SharedNumber
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend

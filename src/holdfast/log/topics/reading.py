@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVa
 
 import msgspec
 
-from holdfast import dataframes
 from holdfast.errors import Invalid
+from holdfast.model.arrow import dataframes
 from holdfast.telemetry.spans import READ, counted, is_recorded
 
 if TYPE_CHECKING:

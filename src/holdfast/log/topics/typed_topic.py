@@ -365,7 +365,7 @@ class _Typed:
         self._columns = columns
 
     def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Row]:
-        from holdfast.model import plain_arrays
+        from holdfast.model.arrow import plain_arrays
 
         for part in _small(self.batches(span, times, reverse, key)):
             try:

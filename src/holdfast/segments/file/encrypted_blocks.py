@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
-from holdfast.model.plain_arrays import binaries, numbers
+from holdfast.model.arrow.plain_arrays import binaries, numbers
 from holdfast.model.segment import SegmentHead
 from holdfast.segments.file.segment_columns import TIME, time_range
 

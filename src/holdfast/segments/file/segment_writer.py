@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKey
 from holdfast.errors import Invalid
-from holdfast.model.batch_sizing import BatchBuffer, Piece
+from holdfast.model.arrow.batch_sizing import BatchBuffer, Piece
 from holdfast.model.content_digest import ContentDigest
 from holdfast.model.segment import NO_SCHEMA, SegmentFacts, SegmentHead
 from holdfast.parquet.footer_bounds import bounded_columns

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model.plain_arrays import numbers
+from holdfast.model.arrow.plain_arrays import numbers
 from holdfast.segments.file.segment_columns import microseconds, time_range
 
 _JOINED_ROWS = 4096

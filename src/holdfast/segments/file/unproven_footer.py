@@ -16,7 +16,7 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import require_bounded, row_bytes
 from holdfast.parquet.outline import PLAIN_CODEC, ZSTD, Model, RowGroup, outline, rewritten
 from holdfast.parquet.pages import TooLarge, weigh

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model.plain_arrays import binaries, numbers
+from holdfast.model.arrow.plain_arrays import binaries, numbers
 
 _WORD = 2**64 - 1
 _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9

@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model.plain_arrays import numbers, scalar
+from holdfast.model.arrow.plain_arrays import numbers, scalar
 from holdfast.segments.keys.key_hash import hash_key, hash_keys
 
 VERSION = 1

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model import arrow_types
-from holdfast.model.plain_arrays import numbers
+from holdfast.model.arrow import arrow_types
+from holdfast.model.arrow.plain_arrays import numbers
 
 _is = pa.types
 

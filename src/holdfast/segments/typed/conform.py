@@ -19,7 +19,7 @@ from itertools import islice
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed import stored_batch
 from holdfast.segments.typed.python_rows import stored_rows

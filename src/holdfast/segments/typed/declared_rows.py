@@ -13,7 +13,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from holdfast.errors import Corrupt, Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed.array_encoding import labelled, null_in, recoded
 

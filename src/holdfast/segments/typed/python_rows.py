@@ -19,7 +19,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types, plain_arrays
+from holdfast.model.arrow import arrow_types, plain_arrays
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed import stored_batch
 from holdfast.segments.typed.array_encoding import recoded

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types, ipc_message
+from holdfast.model.arrow import arrow_types, ipc_message
 from holdfast.segments.typed.array_encoding import RelabelledArray, null_in
 from holdfast.segments.typed.stated_size import repeats, stated_size
 

@@ -23,8 +23,9 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from holdfast.model import arrow_types, frame
-from holdfast.model.plain_arrays import moment_of
+from holdfast.model import frame
+from holdfast.model.arrow import arrow_types
+from holdfast.model.arrow.plain_arrays import moment_of
 from holdfast.model.record_columns import Cells, EncodedRows
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed import stored_batch

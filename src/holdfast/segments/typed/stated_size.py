@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 
 _is = pa.types
 _VIEW_BYTES = 16

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
-from holdfast.model import arrow_types
+from holdfast.model.arrow import arrow_types
 from holdfast.model.schema import TopicSchema
 from holdfast.segments.typed.array_encoding import labelled, null_in, recoded
 

@@ -12,7 +12,8 @@ from struct import pack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model import frame, plain_arrays
+from holdfast.model import frame
+from holdfast.model.arrow import plain_arrays
 from holdfast.model.record_columns import BadRecords, decode_headers
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, TIME
 from holdfast.segments.typed.row_message import BadRows, decode_rows, decode_several

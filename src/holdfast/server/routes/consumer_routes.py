@@ -26,8 +26,8 @@ from holdfast.model.record_json import moment, record_line
 from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import ARROW, JSON, Answer, encode, json_answer
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
+from holdfast.server.guards.places import Places
 from holdfast.server.http_errors import RefusedRequest
-from holdfast.server.places import Places
 from holdfast.server.record_pages import arrow, lines
 from holdfast.server.request_caller import Caller
 from holdfast.server.served import AnyKind, Served

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast.journal.shared_number import SharedNumber
 from holdfast.owner.peer import Peer
 from holdfast.owner.wire import (
     BEFORE_HELLO,
@@ -24,7 +25,6 @@ from holdfast.owner.wire import (
     frame,
     header,
 )
-from holdfast.shared_number import SharedNumber
 from holdfast.sharing.unsent import Unsent
 
 _BUFFER_BYTES = 64 * 1024

@@ -22,7 +22,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.remote.http.error_message import ErrorBody
-from holdfast.server.places import Places
+from holdfast.server.guards.places import Places
 from holdfast.server.request_caller import Caller
 from holdfast.server_settings import ServerSettings
 

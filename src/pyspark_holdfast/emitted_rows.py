@@ -1,20 +1,23 @@
-"""Manifests as rows (`emit=manifest`): what was sealed, when, and when readers could see it. No segment is opened.
+"""Rows about segments in place of their records. No segment is opened.
 
-One row per segment as it was sealed, whatever compaction has made of its file since. A segment belongs to the span of
-offsets that its first record lies in: however spans are cut, each segment is given once. When it was settled is not in
-the manifest: it is the time of its manifest object on the store, which a listing shows. Rows are made on the driver,
-and tasks carry them.
+`emit=segments`: a stream names segments, and Spark's own Parquet reader reads them.
+
+`emit=manifest`: what was sealed, when, and when readers could see it. One row per segment as it was sealed, whatever
+compaction has made of its file since. A segment belongs to the span of offsets that its first record lies in: however
+spans are cut, each segment is given once. When it was settled is not in the manifest: it is the time of its manifest
+object on the store, which a listing shows. Rows are made on the driver, and tasks carry them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.reader.open_root import SettledRoot
+from holdfast.reader.read_plan import Piece
 from holdfast.reader.resolve import OffsetSpan
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.store_manifest import in_parallel
@@ -38,7 +41,45 @@ MANIFEST_ROWS = StructType(
 )
 """One row per segment. `is_lost`: its records were lost, and a rebuild has put this entry in their place."""
 
+SEGMENT_ROWS = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("number", LongType()),
+        StructField("key", StringType()),
+        StructField("first_offset", LongType()),
+        StructField("rows", LongType()),
+        StructField("bytes", LongType()),
+        StructField("start_offset", LongType()),
+        StructField("end_offset", LongType()),
+        StructField("schema", StringType()),
+        StructField("key_id", StringType()),
+    ]
+)
+"""One row per segment: where it is below the root, and which of its records are meant (start included, end not)."""
+
 _TASK_ROWS = 20_000
+
+
+def segment_rows(pieces: Iterable[Piece], target: pa.Schema) -> pa.RecordBatch:
+    """Pieces as rows of these columns."""
+    rows = [
+        {
+            "topic": piece.head.topic,
+            "partition": piece.head.partition,
+            "number": piece.head.number,
+            "key": piece.key,
+            "first_offset": piece.head.first,
+            "rows": piece.facts.rows,
+            "bytes": piece.facts.size,
+            "start_offset": piece.start,
+            "end_offset": piece.end,
+            "schema": piece.head.schema.hex() if any(piece.head.schema) else "",
+            "key_id": piece.facts.key_id,
+        }
+        for piece in pieces
+    ]
+    return pa.RecordBatch.from_pylist(rows, target)
 
 
 def manifest_tasks(root: SettledRoot, spans: Sequence[OffsetSpan]) -> list[bytes]:
