@@ -546,7 +546,7 @@ def make_vectors() -> Expected:
                 "count": count,
                 "times": times.hex(),
                 "message": message.hex(),
-                "body": frame.encode_typed(count, times, message).hex(),
+                "body": (frame.typed_head(count, times) + message).hex(),
             }
             for name, (count, times, message) in TYPED_FRAMES.items()
         },
@@ -738,7 +738,7 @@ def _encrypted(cipher: AesGcmCipher | None, n: int) -> tuple[bytes, bytes]:
 
 def _commit_batch(epoch: int, cipher: AesGcmCipher | None) -> CommitBatch:
     bodies = [(1, frame.encode(columns), len(columns), b"") for columns in FRAMES.values()]
-    bodies += [(2, frame.encode_typed(*typed), typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
+    bodies += [(2, frame.typed_head(*typed[:2]) + typed[2], typed[0], FINGERPRINT) for typed in TYPED_FRAMES.values()]
     links: dict[int, bytes] = {}
     entries = []
     for seq, (kind, body, count, schema) in enumerate(bodies, 11):  # 10 was settled before, and left out

@@ -295,7 +295,7 @@ def test_a_batchs_memory_is_let_go_when_the_store_has_it(started, faults):
     assert gate.arrived.wait(20)
     topic.append(b"y" * 1000)
     lane = log._store.shipper._lane
-    wait_for(lambda: len(lane._stages) == 2 and lane._ordering.held_up == 1)
+    wait_for(lambda: len(lane._stages) == 2 and len(lane._ordering._complete) == 1)
     stages = [stage for stage, _ in lane._stages.values()]
     assert [stage._payload is None for stage in stages] == [False, True]
     gate.open()

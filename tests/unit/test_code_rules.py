@@ -72,8 +72,6 @@ def test_the_set_of_backends_is_closed():
     assert SqliteBackend.__subclasses__() == []
     doors = {name for name in backend.__all__ if name[0].islower()}
     assert doors == {"create_backend", "open_backend"}
-    assert SqliteBackend.capabilities.name == "sqlite"
-    assert SqliteBackend.capabilities.embedded
 
 
 def test_every_error_has_one_root_and_a_hint():

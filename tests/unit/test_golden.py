@@ -473,7 +473,7 @@ def test_a_typed_frame_keeps_its_bytes(name: str) -> None:
     """Rows of a typed topic give the golden frame, and the golden frame gives the rows."""
     vector = VECTORS["typed frames"][name]
     times, message = bytes.fromhex(vector["times"]), bytes.fromhex(vector["message"])
-    assert frame.encode_typed(vector["count"], times, message).hex() == vector["body"]
+    assert (frame.typed_head(vector["count"], times) + message).hex() == vector["body"]
     count, found_times, found_message = frame.decode_typed(bytes.fromhex(vector["body"]))
     assert (count, bytes(found_times), bytes(found_message)) == (vector["count"], times, message)
 

@@ -1,8 +1,8 @@
 """The closed set of databases that a journal can live in, and the only door to them.
 
 There is no plug-in point: durability is a property of every statement that a backend runs, so a new one is
-a change to holdfast, with its own tests. It is a folder beside `sqlite/` with a backend (transactions, writes,
-`capabilities`) and its rows (what is read back, each value checked), and joins both unions here. Nothing else
+a change to holdfast, with its own tests. It is a folder beside `sqlite/` with a backend (transactions and
+writes) and its rows (what is read back, each value checked), and joins both unions here. Nothing else
 in the journal names a database. SQLite is the embedded one, and today the only one.
 """
 

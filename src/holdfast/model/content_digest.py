@@ -221,7 +221,7 @@ def _values_of(kind: pa.DataType) -> _Values:
         return _Booleans()
     if _NAMES.get(kind, "").removeprefix("large_") in ("string", "binary"):
         return _Strings(kind)
-    return _Fixed(kind.bit_width // 8)
+    return _FixedWidth(kind.bit_width // 8)
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -268,7 +268,7 @@ class _Nothing:
         return []
 
 
-class _Fixed:
+class _FixedWidth:
     """Little-endian values of one width; nulls are zeros."""
 
     def __init__(self, width: int) -> None:

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import msgspec
-
 from holdfast.crypto import digests
 from holdfast.model.segment import Segment, SegmentFacts, SegmentHead
 
 if TYPE_CHECKING:
     from holdfast.crypto.vault import Vault
-
-
-class Capabilities(msgspec.Struct, frozen=True):
-    """What a backend can do, for code that must know."""
-
-    name: str
-    embedded: bool
-    """The journal is a file of this machine, owned by one process."""
-    reads_while_owned: bool
-    """Another process may read while the owner writes."""
 
 
 class DiskFailed(Exception):

@@ -14,7 +14,7 @@ without touching its rows (`sections`). Decoding trusts nothing: counts and leng
 exactly, before any of it is sliced.
 
 Rows of a typed topic have the same head and times; what follows is one Arrow record-batch message, which this
-module does not look into (`encode_typed`, `decode_typed`).
+module does not look into (`typed_head`, `decode_typed`).
 """
 
 from __future__ import annotations
@@ -107,13 +107,8 @@ def sections(body: bytes) -> Sections:
     return Sections(count, times, (columns[0], columns[1], columns[2], columns[3]))
 
 
-def encode_typed(count: int, times: bytes, message: bytes | memoryview) -> bytes:
-    """Rows of a typed topic: `times` holds one i64 for all of them, or one for each."""
-    return b"".join((typed_head(count, times), message))
-
-
 def typed_head(count: int, times: bytes) -> bytes:
-    """What stands before the message in such a body."""
+    """What stands before the message in the body of typed rows: `times` holds one i64 for all of them, or for each."""
     one_time = len(times) == 8 and count > 1
     return HEAD.pack(VERSION, _ONE_TIME if one_time else 0, 0, count) + times
 

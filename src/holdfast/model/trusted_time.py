@@ -47,7 +47,7 @@ class TimeCheckpoint(NamedTuple):
     """… and for how long it had stayed there."""
 
 
-class _Known(NamedTuple):
+class _TimeState(NamedTuple):
     """What is known about the time; replaced, never changed."""
 
     time_us: int
@@ -76,7 +76,7 @@ class TrustedTime:
         self._clock = clock
         self._jump_max_us = jump_max_us
         self._lock = Lock()
-        self._known = _Known(known_us, clock.monotonic())
+        self._known = _TimeState(known_us, clock.monotonic())
         self.recalled = TimeCheckpoint(known_us)
         """What was written down when the log was opened."""
 
@@ -111,11 +111,11 @@ class TrustedTime:
         ahead_us, waited_us = wall_us - time_us, known.waited_us + wall_us - known.jumped_us
         is_same_way = (known.jumped_us > time_us) == (ahead_us > 0)
         goes_on = known.jumped_us and is_same_way and waited_us >= known.waited_us and abs(ahead_us) > self._jump_max_us
-        self._known = _Known(time_us, at, (ahead_us, at - waited_us / 1e6) if goes_on else None)
+        self._known = _TimeState(time_us, at, (ahead_us, at - waited_us / 1e6) if goes_on else None)
         if goes_on and waited_us < self._jump_max_us:
             self._warn(self._known, ahead_us)
 
-    def _look(self) -> tuple[_Known, int, float]:
+    def _look(self) -> tuple[_TimeState, int, float]:
         """What is known now that somebody has looked, and the clocks at that moment."""
         wall_us, at = self._clock.now_us(), self._clock.monotonic()
         is_ours = self._lock.acquire(blocking=False)
@@ -133,19 +133,19 @@ class TrustedTime:
             logger.info("the clock is believed again", extra={"action": "clock_believed"})
         return known, wall_us, at
 
-    def _seen(self, known: _Known, wall_us: int, at: float) -> _Known:
+    def _seen(self, known: _TimeState, wall_us: int, at: float) -> _TimeState:
         """What is known when the clocks say this. Pure."""
         ahead_us = wall_us - known.expected_us(at)
         if abs(ahead_us) <= self._jump_max_us:
-            return _Known(wall_us, at, is_first=False)
+            return _TimeState(wall_us, at, is_first=False)
         jump = known.jump
         if jump is None or abs(ahead_us - jump[0]) > self._jump_max_us:
             jump = ahead_us, at
         if (at - jump[1]) * 1e6 >= self._jump_max_us:  # it has lasted long enough
-            return _Known(wall_us, at, is_first=False)
+            return _TimeState(wall_us, at, is_first=False)
         return known._replace(jump=jump, is_first=False)
 
-    def _warn(self, before: _Known, ahead_us: int) -> None:
+    def _warn(self, before: _TimeState, ahead_us: int) -> None:
         is_usual = before.is_first and 0 < ahead_us < _CLOSED_LONG_US
         logger.log(
             logging.INFO if is_usual else logging.WARNING,

@@ -45,8 +45,6 @@ class TailContents(NamedTuple):
     """Records that are in these batches and do not count."""
     schemas: frozenset[tuple[str, bytes]] = frozenset()
     """Topic and fingerprint of each schema that typed entries name."""
-    has_plain: bool = False
-    """Whether an entry is not sealed."""
     reach: int = 0
     """Everything up to here is in these batches, or settled."""
     acks: Mapping[int, int] = {}  # nobody changes it
@@ -118,7 +116,7 @@ class _Walker:
         self._whole_upto = floor
         """Every entry between the floor and this one was seen."""
         self._last_seq = self._last_group = self._records = self._cut = 0
-        self._is_cut = self._has_plain = False
+        self._is_cut = False
 
     def add(self, batch: CommitBatch) -> None:
         """The next batch, ordered by its first sequence number."""
@@ -158,7 +156,6 @@ class _Walker:
             self._records,
             self._cut,
             frozenset(self._schemas),
-            self._has_plain,
             max(self._cut_at - 1, min(self._floor, self._limit)),
             self._acks,
         )
@@ -216,7 +213,6 @@ class _Walker:
         if entry.schema:
             self._schemas.add((entry.topic, entry.schema))
         if not entry.key_epoch:
-            self._has_plain = True
             return
         assert self._batch is not None
         key = next(key for key in self._batch.keys if key.number == entry.key_epoch)

@@ -32,7 +32,6 @@ from holdfast.segments.keys.key_hash import hash_key, hash_keys
 VERSION = 1
 UNIT_ROWS = 8_192
 """Rows of one unit: what is read of an encrypted segment for one key, at least."""
-UNITS_MAX = 2**16
 ENTRIES_MAX = 2**23
 """More make no index: 8 million keys in one file."""
 BOUND_BYTES = 32
@@ -57,7 +56,7 @@ class BadIndex(Exception):
     """These bytes are no index; callers say where they were found."""
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _IndexBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     low: _Bound
     high: _Bound
@@ -67,7 +66,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     packed: bytes
 
 
-_decode = msgspec.msgpack.Decoder(_Stored, strict=True).decode
+_decode = msgspec.msgpack.Decoder(_IndexBody, strict=True).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -76,7 +75,7 @@ class KeyIndex:
 
     __slots__ = ("_fingerprints", "_high", "_low", "_scale", "_unit_rows", "_units", "size")
 
-    def __init__(self, stored: _Stored, fingerprints: memoryview, units: memoryview) -> None:
+    def __init__(self, stored: _IndexBody, fingerprints: memoryview, units: memoryview) -> None:
         self._low, self._high = stored.low, stored.high
         self._unit_rows, self._scale = stored.unit_rows, stored.scale
         self._fingerprints, self._units = fingerprints, units
@@ -228,11 +227,11 @@ def binary_keys(column: pa.Array) -> pa.Array:
     return (column.cast(pa.string()) if pa.types.is_integer(kind) else column).cast(pa.binary())
 
 
-def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _Stored:
+def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _IndexBody:
     """Entries (hash ‖ unit, 32 bits each) as they are stored."""
     shift = max(0, (units - 1).bit_length() - 16)
     if not entries:
-        return _Stored(VERSION, low, high, UNIT_ROWS << shift, 0, 0, b"")
+        return _IndexBody(VERSION, low, high, UNIT_ROWS << shift, 0, 0, b"")
     ordered = _sorted(pa.concat_arrays(entries))
     hashes = pc.shift_right(ordered, _32)
     distinct = 1 + (pc.sum(pc.not_equal(hashes.slice(1), hashes.slice(0, len(hashes) - 1))).as_py() or 0)
@@ -240,7 +239,7 @@ def _packed(entries: list[pa.Array], low: bytes, high: bytes, units: int) -> _St
     numbers = pc.shift_right(pc.bit_wise_and(ordered, _LOWER), _number(shift))
     planes = [plane for values in (gaps, numbers) for plane in (_low_bytes(values), _low_bytes(_shifted(values)))]
     packed = pa.Codec("zstd", compression_level=_LEVEL).compress(b"".join(planes), asbytes=True)
-    return _Stored(VERSION, low, high, UNIT_ROWS << shift, scale, len(ordered), packed)
+    return _IndexBody(VERSION, low, high, UNIT_ROWS << shift, scale, len(ordered), packed)
 
 
 def _sorted(entries: pa.Array) -> pa.Array:
@@ -278,7 +277,7 @@ def _array(values: memoryview, form: str) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _unpacked(stored: _Stored, rows: int) -> tuple[memoryview, memoryview]:
+def _unpacked(stored: _IndexBody, rows: int) -> tuple[memoryview, memoryview]:
     """Fingerprints and units of the entries."""
     count = stored.count
     if not count:

@@ -51,11 +51,6 @@ class BatchOrder:
         """Places that began and do not count yet."""
         return self._begun - self._acknowledged
 
-    @property
-    def held_up(self) -> int:
-        """Places that are complete and wait for one before them."""
-        return len(self._complete)
-
     def begin(self) -> int:
         """The next place in line; refused behind an abandoned one, where nothing can count any more."""
         if self._end is not None:
