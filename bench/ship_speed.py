@@ -194,7 +194,7 @@ def shipping(path: Path, server: SeaweedFS, prefix: str, **sections: dict[str, A
         "segments": material.QUIET,
         "journal": {"tail_bytes_max": 2**40},
         "store": server.settings,
-        "shipping": {"batch_size_threshold": 1, "batch_bytes_max": 1, "segments_in_flight": CONCURRENCY},
+        "shipping": {"batch_size_threshold": 1, "batch_bytes_max": 1},
     }
     settings = Settings.from_mapping({**values, **sections})
     try:

@@ -76,14 +76,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audit: bool = False
     """Whether each request with a token is recorded in the topic `_audit`: who, which route and topic, which status."""
 
-    audit_bytes_max: int = 256 * 2**20
-    """Bytes that `_audit` keeps."""
-
     token_share: float = 0.5
     """The part of all places that one token may take: requests, bodies, followers, members, sessions, connections."""
-
-    page_records_max: int = 100_000
-    """Records in one page of a read."""
 
     page_bytes_max: int = 16 * 2**20
     """Bytes in one page of a read."""

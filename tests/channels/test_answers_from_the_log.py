@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast import Keyring, Settings
 from holdfast.channels import Channels, HistoryEntry, SdsMessage
+from holdfast.channels.protocol import answer_limits
 from holdfast.channels.wire.detect import dialect
 from holdfast.channels.wire.nim import NIM
 from holdfast.errors import Unavailable
@@ -134,10 +135,11 @@ def test_no_lock_is_held_while_the_log_is_read(tmp_path):
         assert sent
 
 
-def test_answers_from_the_log_have_the_same_budget(tmp_path):
+def test_answers_from_the_log_have_the_same_budget(tmp_path, monkeypatch):
     """Who asks for everything does not get it all at once."""
     clock = ManualClock()
-    limits = {"repair_bytes_max": 400, "repair_bytes_per_s": 1}
+    monkeypatch.setattr(answer_limits, "_BUDGET_S", 400)
+    limits = {"repair_bytes_per_s": 1}
     with opened(tmp_path / "log", clock, **limits) as (_, alice, answers):
         converse(alice, clock)
         ask(alice, clock, *(f"b{number}" for number in range(15)))

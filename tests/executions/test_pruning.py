@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import Full, Invalid, Log, Settings, Unavailable
 from holdfast.errors import ExecutionHeld
+from holdfast.execution.journal import pruning
 from holdfast.execution.journal.commit_parts import DATA_PREFIX
 from holdfast.execution.steps.claim_check import put_aside
 from holdfast.journal.journal import Journal
@@ -117,7 +118,8 @@ def test_values_that_are_kept_by_reference_go_with_it(tmp_path):
 def test_commits_of_a_removal_are_bounded(tmp_path, monkeypatch):
     """Batches count executions and entries: 25 executions in batches of 10 are three commits."""
     clock = ManualClock(seed=1)
-    with open_with(tmp_path, clock, prune_batch=10) as log:
+    monkeypatch.setattr(pruning, "_BATCH", 10)
+    with open_with(tmp_path, clock) as log:
         for _ in range(25):
             ended(log)
         clock.advance(8 * 86_400)
@@ -133,14 +135,15 @@ def test_commits_of_a_removal_are_bounded(tmp_path, monkeypatch):
         assert sizes == [10, 10, 5]
 
 
-def test_the_log_prunes_by_itself_piece_by_piece(tmp_path):
+def test_the_log_prunes_by_itself_piece_by_piece(tmp_path, monkeypatch):
     """Opening the log is enough; other duties of its thread come in between."""
+    monkeypatch.setattr(pruning, "_BATCH", 10)
     clock = ManualClock(seed=1)
     with open_with(tmp_path, clock) as log:
         for _ in range(25):
             ended(log)
     clock.advance(8 * 86_400)
-    with open_with(tmp_path, clock, prune_batch=10) as log:
+    with open_with(tmp_path, clock) as log:
         rows = room_of(log).store.rows
         again = room_of(log).pruning
         for _ in range(1000):
@@ -240,5 +243,5 @@ def test_limits_that_cannot_hold_are_refused():
     """An index has a bounded number of rows."""
     with pytest.raises(Invalid, match="executions_max"):
         Settings.from_mapping({"executions": {"executions_max": 100_001}})
-    with pytest.raises(Invalid, match="prune_batch"):
-        Settings.from_mapping({"executions": {"prune_batch": 0}})
+    with pytest.raises(Invalid, match="steps_max"):
+        Settings.from_mapping({"executions": {"steps_max": -1}})

@@ -50,17 +50,11 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incoming_max: int = 2_000
     """Messages that may wait for others they depend on; beyond that newcomers are refused, as if they were lost."""
 
-    incoming_bytes_max: int = 64 * 2**20
-    """The same bound in bytes."""
-
     repairs_max: int = 1_000
     """Repair requests, and answers to such requests, that may wait; beyond that those that are due last go."""
 
     resend_interval_ms: int = 60_000
     """How long a message waits for an acknowledgement before it is due to be sent again."""
-
-    resend_backoff: float = 1.0
-    """Each further wait is this many times as long."""
 
     resend_attempts_max: int = 5
     """How often a message is sent again before it is given up."""
@@ -83,17 +77,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repair_requests_max: int = 3
     """Missing messages that one message asks for."""
 
-    repair_bytes_max: int = 2**20
-    """Answers to others' requests that may go out at once, in bytes; the last one may exceed it."""
-
     repair_bytes_per_s: int = 64 * 2**10
-    """How fast that budget fills again."""
-
-    repair_cooldown_ms: int = 0
-    """How long a message is not answered again; 0 = repair_t_min_ms, within 1 to 5 s."""
-
-    repair_taken_max: int = 256
-    """Requests of one received message that are looked at."""
+    """How many bytes of answers to others' requests go out in the long run; at once as many as in 16 s."""
 
     response_groups: int = 1
     """Into how many groups participants are divided, one of which answers a request; 1 = everybody may."""
@@ -152,10 +137,10 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _LEAST = {
     "bloom_capacity": 1, "history_max": 1, "remembered_max": 1, "causal_history_max": 1, "content_bytes_max": 1,
-    "outgoing_max": 1, "incoming_max": 1, "incoming_bytes_max": 1, "repairs_max": 1, "resend_interval_ms": 1,
-    "resend_backoff": 1, "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1,
+    "outgoing_max": 1, "incoming_max": 1, "repairs_max": 1, "resend_interval_ms": 1,
+    "resend_attempts_max": 0, "sync_interval_ms": 0, "buffer_sweep_interval_ms": 1,
     "repair_sweep_interval_ms": 1, "repair_t_min_ms": 0, "repair_t_max_ms": 0, "repair_requests_max": 0,
-    "repair_bytes_max": 1, "repair_bytes_per_s": 1, "repair_cooldown_ms": 0, "repair_taken_max": 1,
+    "repair_bytes_per_s": 1,
     "response_groups": 1, "lost_after_ms": 0, "lamport_jump_max_ms": 60_000, "channels_max": 1, "ack_timeout_ms": 0,
     "topic_bytes_max": 0, "topic_age_max_ms": 0,
 }  # fmt: skip

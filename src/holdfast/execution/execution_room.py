@@ -32,6 +32,8 @@ from holdfast.model.record import Record
 Read = Callable[..., Iterable[Record]]
 """A topic's `read`."""
 
+_PRUNE_INTERVAL_MS = 3_600_000
+
 
 class ExecutionRoom:
     """The executions of one open log."""
@@ -77,7 +79,7 @@ class ExecutionRoom:
         background.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
         background.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
         self.pruning.again = partial(background.soon, "pruning")
-        background.every(settings.prune_interval_ms, "pruning", self.pruning.tick)
+        background.every(_PRUNE_INTERVAL_MS, "pruning", self.pruning.tick)
 
     def close(self) -> None:
         """The log is about to be closed: programs that run here are asked to leave off."""

@@ -41,12 +41,6 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     keep_failed_ms: int = 30 * 86_400_000
     """How long one is kept that failed, was aborted or canceled."""
 
-    prune_interval_ms: int = 3_600_000
-    """How often ended executions are looked at."""
-
-    prune_batch: int = 500
-    """Executions that are removed in one commit."""
-
     poll_interval_ms: int = 500
     """How often a log looks for messages of other processes, and for timers that are due."""
 

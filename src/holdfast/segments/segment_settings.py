@@ -79,9 +79,6 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     headroom_bytes: int = 512 * 2**20
     """Room that is kept free below `disk_bytes_max`, for the tail and for segments being written."""
 
-    consumers_bytes_max: int = 64 * 2**20
-    """Bytes that `_consumers` keeps, where positions of consumers are recorded, and repeated now and then."""
-
     interval_ms: float = 60_000
     """How often the owner applies retention; it also does after sealing."""
 

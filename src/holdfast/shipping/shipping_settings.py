@@ -109,9 +109,6 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often an owner looks for its own claim while it ships, to find out that the store was emptied; 0 = before
     every acknowledgement."""
 
-    segments_in_flight: int = 4
-    """Sealed segments under way at once."""
-
     request_timeout_ms: float = 30_000
     """How long one request may take before its outcome counts as unknown."""
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from holdfast.channels.channel_events import Event, MessageReady
 from holdfast.channels.channel_settings import ChannelSettings
 from holdfast.channels.keeping.snapshot import ChannelData, KnownMessage
-from holdfast.channels.protocol import machine, steps
+from holdfast.channels.protocol import machine, receiving, steps
 from holdfast.channels.protocol.state import ChannelState, Rules, restored
 from holdfast.channels.protocol.steps import Received, StepEffects
 from holdfast.channels.wire.detect import dialect as dialect_named
@@ -132,7 +132,7 @@ class Machine:
         assert len(set(ids)) == len(ids) <= settings.history_max
         assert len(state.outgoing) <= settings.outgoing_max
         assert len(state.incoming) <= settings.incoming_max
-        assert state.incoming_bytes <= settings.incoming_bytes_max
+        assert state.incoming_bytes <= receiving.INCOMING_BYTES_MAX
         assert len(state.requests) <= settings.repairs_max
         assert len(state.responses) <= settings.repairs_max
         assert len(state.filter.ids) <= settings.bloom_capacity * 6 // 5

@@ -252,22 +252,6 @@ def test_without_attempts_it_is_given_up_at_once():
     assert (resent(alice), given_up(alice)) == ([], ["m1"])
 
 
-def test_waits_grow_when_told_to():
-    """One minute, two, four."""
-    alice = Machine(resend_backoff=2.0)
-    alice.send("m1")
-    due = []
-    for minute in range(20):
-        alice.pass_ms(MINUTE)
-        if alice.told(ResendDue) and not alice.outgoing:
-            break
-        before = len(alice.told(ResendDue))
-        alice.sweep_buffers()
-        if len(alice.told(ResendDue)) > before:
-            due.append(minute + 1)
-    assert due == [2, 5, 10, 19]
-
-
 def test_a_sweep_gives_up_and_cleans_the_filter():
     """A message that nobody acknowledged leaves, and a filter for two ids forgets it."""
     alice = Machine(

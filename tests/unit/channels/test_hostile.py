@@ -12,6 +12,7 @@ from tests.unit.channels.test_acknowledgement import FLOODS
 
 from holdfast.channels import Channels, ChannelSettings, MemoryPersistence, ResendDue, SdsMessage
 from holdfast.channels.keeping.storage import decode_data, encode_data
+from holdfast.channels.protocol import receiving
 from holdfast.channels.wire.detect import dialect as dialect_named
 from holdfast.channels.wire.nim import NimDialect
 from holdfast.channels.wire.protobuf import delimited, varint
@@ -343,9 +344,10 @@ def test_long_ids_of_strangers_do_not_silence_us(dialect):
 
 
 @both
-def test_waiting_messages_are_bounded_in_bytes(dialect):
+def test_waiting_messages_are_bounded_in_bytes(dialect, monkeypatch):
     """As many large ones as there is room for; small ones still find some, and what is delivered makes more."""
-    alice = Machine(dialect=dialect, incoming_bytes_max=10_000)
+    monkeypatch.setattr(receiving, "INCOMING_BYTES_MAX", 10_000)
+    alice = Machine(dialect=dialect)
     assert not alice.receive(message("b1", "x", content=bytes(6_000))).refused
     assert alice.receive(message("b2", "x", content=bytes(6_000))).refused
     assert not alice.receive(message("b3", "x", content=bytes(3_000))).refused

@@ -136,7 +136,7 @@ class MemoryPersistence(Persistence):
         """May be changed at any time."""
         self.calls: list[tuple[str, str]] = []
         """Method and channel of every call."""
-        self._channels: dict[str, _Kept] = {}
+        self._channels: dict[str, _ChannelCopy] = {}
         self._lock = RLock()
 
     def save_channel_meta(self, channel_id: str, meta: ChannelMeta) -> None:
@@ -152,7 +152,7 @@ class MemoryPersistence(Persistence):
     def load_channel(self, channel_id: str) -> ChannelData:
         """What was saved."""
         with self._calling(channel_id, "load_channel"):
-            kept = self._channels.get(channel_id) or _Kept()
+            kept = self._channels.get(channel_id) or _ChannelCopy()
             return ChannelData(kept.meta, tuple(kept.history.values()), dict(kept.hints), tuple(kept.known))
 
     def drop_channel(self, channel_id: str) -> None:
@@ -192,11 +192,11 @@ class MemoryPersistence(Persistence):
             raise Unavailable(f"{failing} was made to fail", hint="take it out of failing_ops")
         return self._lock
 
-    def _kept(self, channel_id: str) -> _Kept:
-        return self._channels.setdefault(channel_id, _Kept())
+    def _kept(self, channel_id: str) -> _ChannelCopy:
+        return self._channels.setdefault(channel_id, _ChannelCopy())
 
 
-class _Kept:
+class _ChannelCopy:
     """One channel."""
 
     def __init__(self) -> None:

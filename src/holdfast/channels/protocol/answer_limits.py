@@ -18,6 +18,8 @@ from holdfast.channels.channel_settings import ChannelSettings
 logger = logging.getLogger("holdfast.channels")
 
 _WARNED_AT = frozenset((10, 1_000, 100_000))
+_BUDGET_S = 16
+"""What may go out at once is what may go out in so many seconds; the last answer may exceed it."""
 _POSTPONED_MAX = 3
 """How often others may ask in our place before we ask all the same: who asks might tell nobody but us."""
 
@@ -26,9 +28,9 @@ class AnswerLimits:
     """Counters and limits of one channel, in memory."""
 
     def __init__(self, settings: ChannelSettings) -> None:
-        self._settings = settings
-        self.cooldown_ms = settings.repair_cooldown_ms or min(max(settings.repair_t_min_ms, 1_000), 5_000)
-        self._budget = float(settings.repair_bytes_max)
+        self.cooldown_ms = min(max(settings.repair_t_min_ms, 1_000), 5_000)
+        self._per_s = settings.repair_bytes_per_s
+        self._budget = self._budget_max = float(self._per_s * _BUDGET_S)
         self._filled_ms: int | None = None
         self._answered: dict[str, int] = {}
         self._postponed: dict[str, int] = {}
@@ -66,8 +68,8 @@ class AnswerLimits:
         """Let the budget grow by the time that has passed; a clock that goes back adds nothing."""
         passed = 0 if self._filled_ms is None else max(0, now - self._filled_ms)
         self._filled_ms = now
-        grown = self._budget + passed * self._settings.repair_bytes_per_s / 1000
-        self._budget = min(grown, float(self._settings.repair_bytes_max))
+        grown = self._budget + passed * self._per_s / 1000
+        self._budget = min(grown, self._budget_max)
         cooling = now - self.cooldown_ms
         self._answered = {one: at for one, at in self._answered.items() if cooling < at <= now}
 

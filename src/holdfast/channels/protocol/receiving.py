@@ -24,6 +24,9 @@ from holdfast.channels.protocol.steps import Received, StepEffects
 from holdfast.channels.wire.derived_ids import check_derived_id
 from holdfast.channels.wire.message import HistoryEntry, SdsMessage
 
+INCOMING_BYTES_MAX = 64 * 2**20
+"""Bytes of messages that may wait for others; beyond that newcomers are refused, as if they were lost."""
+
 
 def receive(
     state: ChannelState, message: SdsMessage, now: int, effects: StepEffects, written: StoredMessage | None = None
@@ -225,7 +228,6 @@ def _wait(
 
 
 def _has_room(state: ChannelState, message: SdsMessage) -> bool:
-    settings, message_id = state.rules.settings, message.message_id
-    return len(state.incoming) < room_for(
-        state, message_id, settings.incoming_max
-    ) and state.incoming_bytes + message.size <= room_for(state, message_id, settings.incoming_bytes_max)
+    most = room_for(state, message.message_id, state.rules.settings.incoming_max)
+    bytes_most = room_for(state, message.message_id, INCOMING_BYTES_MAX)
+    return len(state.incoming) < most and state.incoming_bytes + message.size <= bytes_most

@@ -43,6 +43,10 @@ _PATIENCE_MS = 60_000
 """How long an answer waits for the budget, at least."""
 
 
+_TAKEN_MAX = 256
+"""Requests of one received message that are looked at."""
+
+
 def due_requests(state: ChannelState, now: int, *, bytes_max: int | None = None) -> tuple[HistoryEntry, ...]:
     """What to ask for now: what messages here wait for, then what only syncs have named; the most overdue first.
 
@@ -159,7 +163,7 @@ def take_requests(state: ChannelState, message: SdsMessage, now: int, effects: S
         return
     is_hurried = _is_asked_by_one_behind(state, message, now)
     soon = _answered_together(state, message, now) if is_hurried else None
-    for entry in message.repair_request[: rules.settings.repair_taken_max]:
+    for entry in message.repair_request[:_TAKEN_MAX]:
         message_id = entry.message_id
         if message_id in state.requests and state.guard.may_postpone(message_id):
             ask_later(state, message_id, now)

@@ -18,10 +18,9 @@ def sweep_buffers(state: ChannelState, now: int, effects: StepEffects) -> None:
     kept: list[UnacknowledgedMessage] = []
     for entry in state.outgoing:
         message_id = entry.message.message_id
-        wait = settings.resend_interval_ms * settings.resend_backoff**entry.attempts
         if entry.sent_ms > now:  # the clock went back: begin to wait again
             kept.append(msgspec.structs.replace(entry, sent_ms=now))
-        elif now - entry.sent_ms <= wait:
+        elif now - entry.sent_ms <= settings.resend_interval_ms:
             kept.append(entry)
         elif entry.attempts < settings.resend_attempts_max:
             again = msgspec.structs.replace(entry, attempts=entry.attempts + 1, sent_ms=now)

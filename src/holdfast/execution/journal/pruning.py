@@ -28,6 +28,8 @@ from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.model.record_columns import Columns, Extra
 
+_BATCH = 500
+"""Executions that are removed in one commit."""
 _ENTRIES_MAX = 20_000
 """Entries that are removed in one commit, about, however few executions they belong to."""
 _AT_A_BOUND = 20
@@ -57,7 +59,7 @@ class ExecutionPruner:
     def prune(self) -> int:
         """Remove all of them, batch after batch; durable when this returns. How many there were."""
         removed = 0
-        for batch in _batches(self.prunable(), self._store.settings.prune_batch):
+        for batch in _batches(self.prunable(), _BATCH):
             gone, ticket = self._store.with_room(lambda batch=batch: self._remove(batch))  # type: ignore[misc]
             if ticket is not None:
                 ticket.result()
@@ -66,7 +68,7 @@ class ExecutionPruner:
 
     def tick(self) -> None:
         """What is due now and then, one batch at a time: called by the thread that looks after executions."""
-        batch = next(_batches(self.prunable(), self._store.settings.prune_batch), None)
+        batch = next(_batches(self.prunable(), _BATCH), None)
         if batch is None:
             return
         removed, ticket = self._store.with_room(lambda: self._remove(batch))

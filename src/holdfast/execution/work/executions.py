@@ -111,7 +111,7 @@ class Executions:
     def prune(self, *, dry_run: bool = False) -> int:
         """Remove executions that ended long enough ago, as the settings say; how many there are.
 
-        The log does so by itself every `executions.prune_interval_ms`.
+        The log does so by itself every hour.
         """
         if flag(dry_run, "dry_run"):
             return self._source.prunable()

@@ -15,6 +15,7 @@ from holdfast.owner.machine_paths import without_places_in
 from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
+from holdfast.server.record_pages import RECORDS_MAX
 from holdfast.server.served import Served
 from holdfast.telemetry.openmetrics import render
 
@@ -64,7 +65,7 @@ async def root(request: ApiRequest, served: Served) -> Answer:
             API_VERSION,
             served.log.id,
             served.log.read_only,
-            LimitsAnswer(limits.body_bytes_max, limits.page_records_max, limits.page_bytes_max),
+            LimitsAnswer(limits.body_bytes_max, RECORDS_MAX, limits.page_bytes_max),
             TokenAnswer(caller.id, sorted(caller.scopes), caller.topics),
         )
     )
