@@ -32,7 +32,7 @@ from holdfast.cli.verbs import (
     topics,
 )
 from holdfast.model import record_json, row_json
-from holdfast.publish.publication import TableReport
+from holdfast.publish.publication import PublicationReport
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import Repair
 from holdfast.recovery.rebuild import LostRecords
@@ -131,7 +131,7 @@ def test_global_options_are_documented() -> None:
         ("holdfast reconcile", [reconcile.ReconcileLine, Finding, Repair]),
         ("holdfast rebuild", [RebuildReport, LostRecords]),
         ("holdfast compact", [CompactionReport, PartitionCompaction]),
-        ("holdfast publish", [TableReport]),
+        ("holdfast publish", [PublicationReport]),
         ("holdfast ship", [ship.ShipReport, ship.UnshippedLine]),
         ("holdfast restore", [RestoreReport]),
         ("holdfast keys", [keys.KeyLine]),

@@ -9,8 +9,9 @@ import pytest
 
 import holdfast
 from holdfast import Settings
-from holdfast.log.consumers import kept_positions
+from holdfast.log.consumers import position_store
 from holdfast.log.topics.topic import Topic
+from holdfast.log.upkeep import maintenance
 from holdfast.testing import ManualClock
 
 pytestmark = pytest.mark.store
@@ -146,8 +147,9 @@ def test_a_rebuilt_log_never_skips_a_record(tmp_path):
 
 def test_an_idle_consumer_outlives_the_retention_of_what_is_recorded(tmp_path, monkeypatch):
     """All positions are said again now and then, so the topic may lose its oldest records."""
-    monkeypatch.setattr(kept_positions, "_SAY_AGAIN_COMMITS", 10)
-    settings = {"segments": {"seal_on_close": False}, "retention": {"consumers_bytes_max": 1}}
+    monkeypatch.setattr(position_store, "_SAY_AGAIN_COMMITS", 10)
+    monkeypatch.setattr(maintenance, "_POSITIONS_BYTES_MAX", 1)
+    settings = {"segments": {"seal_on_close": False}}
     with holdfast.open(tmp_path / "log", settings=settings) as log:
         orders = log.topic("orders")
         orders.append_batch([b"x"] * 100)

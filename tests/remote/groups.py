@@ -12,7 +12,7 @@ from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.model.record_columns import EncodedRows
 from holdfast.owner.group_frames import PackedGroup
-from holdfast.owner.wire import ANSWER, FROM_OWNER, HEADER, Answer, decoded, header
+from holdfast.owner.wire import ANSWER, FROM_OWNER, HEADER, GroupAnswer, decoded, header
 
 NOWHERE = 999_999
 """The id of no partition."""
@@ -55,5 +55,5 @@ def outcomes(content: bytes) -> Outcomes:
     found = header(content, 0, FROM_OWNER)
     assert (found.kind, found.size) == (ANSWER, len(content))
     answer = decoded(ANSWER, content[HEADER.size :])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, GroupAnswer)
     return answer.outcomes

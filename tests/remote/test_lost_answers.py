@@ -14,7 +14,7 @@ import pytest
 from holdfast import Corrupt, Full, HoldfastError, Log, NotFound, OutcomeUnknown, Receipt, Unavailable
 from holdfast.errors import Denied
 from holdfast.journal.sessions.outcomes import Outcome, Repeat, RunOutcome
-from holdfast.owner.wire import ANSWER, BYE, Answer, begin_frame
+from holdfast.owner.wire import ANSWER, BYE, GroupAnswer, begin_frame
 from holdfast.remote.http.exchange import Question
 from tests.remote.cutting_proxy import CuttingProxy, Seen, told
 from tests.remote.groups import NOWHERE
@@ -239,7 +239,7 @@ def test_a_token_that_cannot_be_read_for_a_while_fails_what_needs_it_and_nothing
 
 
 def answer(*outcomes: Outcome, sequence: int = 1) -> bytes:
-    return begin_frame(ANSWER, Answer(sequence, outcomes), 0)
+    return begin_frame(ANSWER, GroupAnswer(sequence, outcomes), 0)
 
 
 def place(partition: int, count: int = 1, first: int = 0, *repeats: Repeat) -> Outcome:

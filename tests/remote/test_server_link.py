@@ -17,9 +17,9 @@ from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.sessions.outcomes import Outcome
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
-from holdfast.log.consumers.stored_positions import Kept, position_items
+from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Retain, SealTopics, Shipments, Watch
+from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Retain, SealTopics, Shipments, WatchMarks
 from holdfast.owner.link_port import MET
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
 from holdfast.owner.verbs import TABLE
@@ -102,11 +102,11 @@ def test_events_come_in_order_and_none_is_lost_with_an_answer(
         marks, met = heard(link, "marks"), heard(link, MET)
         lost = iter(["pass", "lose_answer", "half_answer"] * 3)
         proxy.plan = lambda seen: next(lost, "pass") if is_events(seen) else "pass"
-        link.call("watch", Watch((name,), False), Nothing, 10.0)
+        link.call("watch", WatchMarks((name,), False), Nothing, 10.0)
         assert met.get(timeout=30) == b""
         for _ in range(6):
             topic.append(b"x")
-            assert msgspec.msgpack.decode(marks.get(timeout=30), type=Moved).topics == (name,)
+            assert msgspec.msgpack.decode(marks.get(timeout=30), type=MarksMoved).topics == (name,)
         assert met.empty()
 
 
@@ -118,15 +118,15 @@ def test_another_server_is_another_owner(mortal: ServedLog, name: str, link_of: 
     with mortal.connect() as log:
         topic, link = log.topic(name), link_of(log)
         marks, met = heard(link, "marks"), heard(link, MET)
-        link.call("watch", Watch((name,), False), Nothing, 10.0)
+        link.call("watch", WatchMarks((name,), False), Nothing, 10.0)
         met.get(timeout=30)
         mortal.restart()
         met.get(timeout=30)
-        Asking(link, CLOCK).ask("watch", Watch((name,), False), Nothing, 30.0)
+        Asking(link, CLOCK).ask("watch", WatchMarks((name,), False), Nothing, 30.0)
         while not marks.empty():
             marks.get()
         topic.append(b"x")
-        assert msgspec.msgpack.decode(marks.get(timeout=30), type=Moved).topics == (name,)
+        assert msgspec.msgpack.decode(marks.get(timeout=30), type=MarksMoved).topics == (name,)
         link.close()
 
 
@@ -176,7 +176,7 @@ class Sender:
         self._session = CLOCK.random_bytes(16).hex()
         self._sequence = 0
 
-    def commit(self, consumer: str, topic: str, token: bytes, turn: int, kept: Kept) -> Outcome:
+    def commit(self, consumer: str, topic: str, token: bytes, turn: int, kept: StoredPosition) -> Outcome:
         change = ChangeSpace(b"consumers", tuple(position_items((consumer, topic), {0: kept})))
         return self.send(ForwardedUnit([change], 0, 0, scope_of(token, turn), reissue=True))
 
@@ -197,17 +197,17 @@ def test_a_member_over_http_commits_as_a_member_over_the_socket(
     token, now = bytes([3]) * 16, CLOCK.now_us
     begun = join(link, name, token)
     held = begun.held[0]
-    first = Kept(2, now(), after=held.kept.at)
+    first = StoredPosition(2, now(), after=held.kept.at)
     assert sender.commit("c", name, token, begun.turn, first).error is None
     assert committed(remote, name) == 2
-    third = Kept(3, first.at + 1, after=first.at)
+    third = StoredPosition(3, first.at + 1, after=first.at)
     for consumer, of, kept in (
         ("c", token, first),  # a second time
-        ("c", token, Kept(4, first.at + 1, after=first.at)),  # behind the end
-        ("c", token, Kept(3, first.at + 1, after=held.kept.at)),  # not behind the newest
-        ("c", token, Kept(3, now() + 2 * 86_400 * 10**6, after=first.at)),  # from the future
-        ("c", token, Kept(3, 2**63 - 1, after=first.at)),
-        ("c", token, Kept(3, first.at + 1, gone=True, after=first.at)),
+        ("c", token, StoredPosition(4, first.at + 1, after=first.at)),  # behind the end
+        ("c", token, StoredPosition(3, first.at + 1, after=held.kept.at)),  # not behind the newest
+        ("c", token, StoredPosition(3, now() + 2 * 86_400 * 10**6, after=first.at)),  # from the future
+        ("c", token, StoredPosition(3, 2**63 - 1, after=first.at)),
+        ("c", token, StoredPosition(3, first.at + 1, gone=True, after=first.at)),
         ("c", bytes([4]) * 16, third),  # a stranger, while a member has the partition
         ("d", token, third),  # a consumer that is not there
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Log, Unavailable, execution_id
-from holdfast.remote.http.exchange import Answer, Attempt, Exchange
+from holdfast.remote.http.exchange import Attempt, Exchange, ServerAnswer
 
 pytestmark = pytest.mark.disk
 
@@ -39,7 +39,7 @@ VERBS: dict[str, Callable[[Log], Any]] = {
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_says_that_it_does_not_understand(remote: Log, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     for body in (b"[1]", b"7", b"\xff", b""):
-        answer = Answer(200, {}, body)
+        answer = ServerAnswer(200, {}, body)
         monkeypatch.setattr(Exchange, "ask", lambda *_, answer=answer: answer)
         monkeypatch.setattr(Exchange, "attempt", lambda *_, answer=answer: Attempt(answer))
         with pytest.raises(Unavailable, match="not understood") as told:

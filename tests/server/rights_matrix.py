@@ -25,7 +25,7 @@ from holdfast.execution.waits.inbox_message import message
 from holdfast.journal.commit.owner_calls import ForgetProducersCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer, LeaveConsumer, SyncMember
 from holdfast.log.log_executions import AskExecutions
-from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention, Watch
+from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention, WatchMarks
 from holdfast.owner.verbs import VERBS
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition
@@ -166,7 +166,7 @@ REQUESTS: dict[str, Any] = {
     "consumers": lambda topic, _: AskConsumers(topic),
     "forget_consumer": lambda topic, _: ForgetConsumer("nobody", topic),
     "forget_producers": lambda topic, _: ForgetProducersCall((b"nobody",)),
-    "watch": lambda topic, _: Watch((topic,), False),
+    "watch": lambda topic, _: WatchMarks((topic,), False),
     "join_consumer": lambda topic, number: JoinConsumer("billing", topic, number.to_bytes(16, "big"), (), 0.0, {}),
     "sync_member": lambda topic, number: SyncMember("billing", topic, number.to_bytes(16, "big"), ()),
     "leave_consumer": lambda topic, number: LeaveConsumer("billing", topic, number.to_bytes(16, "big")),

@@ -27,10 +27,10 @@ from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
-from holdfast.log.consumers.stored_positions import Kept, position_items
+from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
-from holdfast.owner.call_messages import Watch
+from holdfast.owner.call_messages import WatchMarks
 from holdfast.remote.http.server_link import ServerLink
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller
@@ -419,7 +419,7 @@ def test_a_position_takes_the_consumers_scope_and_the_tokens_own_member(place: P
         link = ServerLink(mine._journal._exchange, SystemClock())
         token = b"m" * 16
         begun = link.call("join_consumer", JoinConsumer("billing", "orders", token, None, 0.0, {}), Assignment, 10.0)
-        kept = Kept(1, SystemClock().now_us(), after=begun.held[0].kept.at)
+        kept = StoredPosition(1, SystemClock().now_us(), after=begun.held[0].kept.at)
         items = tuple(position_items(("billing", "orders"), {0: kept}))
         commit = ForwardedUnit([ChangeSpace(b"consumers", items)], 0, 0, scope_of(token, begun.turn))
         for thief, kind in (("web", "Denied"), ("all", "Invalid")):
@@ -448,7 +448,7 @@ def test_one_token_does_not_take_all_places(tmp_path: Path) -> None:
                 assert place.client(other).ask("GET", "/v1/topics/orders/records")[0] == 200
             place.log.topic("orders").append(b"y")
             assert [wait.result()[0] for wait in waits] == [200] * 4
-        watch = msgspec.msgpack.encode(Watch(("orders",), False))
+        watch = msgspec.msgpack.encode(WatchMarks(("orders",), False))
         form = "application/msgpack"
         told = [
             greedy[0].ask("POST", "/v1/calls/watch", watch, content_type=form, holdfast_session=f"{number:032x}")[0]

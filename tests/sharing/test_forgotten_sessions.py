@@ -15,7 +15,7 @@ from holdfast import Full, Log, OutcomeUnknown
 from holdfast.journal.session_access import ForwardedRows
 from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome
-from holdfast.owner.wire import Answer, BadFrame
+from holdfast.owner.wire import BadFrame, GroupAnswer
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.testing.manual_clock import ManualClock
@@ -108,7 +108,7 @@ def test_an_answer_to_what_was_never_sent_is_that_of_a_broken_owner() -> None:
     groups.frame(groups.add([], told))  # type: ignore[arg-type]
     for number in (2, 2**62):
         with pytest.raises(BadFrame, match="was not sent"):
-            groups.take(Answer(number, (Outcome(),)))
+            groups.take(GroupAnswer(number, (Outcome(),)))
     assert [group.sequence for group in groups.again(0)] == [1]
     assert told.answers == []
 

@@ -93,7 +93,7 @@ def test_a_group_of_a_client_that_behaves_is_written(log: Log) -> None:
     client.send(PackedGroup(1, rows(log, row(), row(extra=(b"key", b"kind", None)))).buffers(1))
     kind, answer = client.receive()
     assert kind == wire.ANSWER
-    assert isinstance(answer, wire.Answer)
+    assert isinstance(answer, wire.GroupAnswer)
     assert (answer.sequence, answer.outcomes[0].runs[0].first) == (1, 0)
     client.close()
 
@@ -207,7 +207,7 @@ def test_a_sequence_that_leaves_a_gap_is_an_error_and_nothing_else(log: Log) -> 
     client = Client(log)
     client.send(PackedGroup(7, rows(log, row())).buffers(1))
     _, answer = client.receive()
-    assert isinstance(answer, wire.Answer)
+    assert isinstance(answer, wire.GroupAnswer)
     assert answer.error is not None
     assert "expected=1" in answer.error.message
     client.close()

@@ -157,7 +157,7 @@ def place(client: Client) -> int:
     client.sock.settimeout(PATIENCE)
     kind, answer = client.receive()
     assert kind == wire.ANSWER
-    assert isinstance(answer, wire.Answer)
+    assert isinstance(answer, wire.GroupAnswer)
     return answer.outcomes[0].runs[0].first
 
 

@@ -17,7 +17,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, SetPolicyCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer
-from holdfast.owner.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, Watch
+from holdfast.owner.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, WatchMarks
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
 from holdfast.owner.verbs import VERBS, answered
@@ -35,7 +35,7 @@ TABLE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "seal":            ("fine     fine     fine     fine     NotFound", lambda t: SealTopics((t,), 9.0)),
     "compact":         ("fine     fine     fine     fine     NotFound", lambda t: Compact((t,), 2**20, True)),
     "require_free":    ("fine     fine     fine     fine     fine", RequireFree),
-    "watch":           ("fine     fine     fine     fine     fine", lambda t: Watch((t,), False)),
+    "watch":           ("fine     fine     fine     fine     fine", lambda t: WatchMarks((t,), False)),
     "marks":           ("fine     fine     fine     fine     fine", AskMarks),
     "join_consumer":   ("fine     Invalid  fine     fine     NotFound",
                         lambda t: JoinConsumer("c", t, bytes(16), None, 0.0, {})),

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Invalid, Log, OutcomeUnknown
 from holdfast.log.consumers.members import Members
-from holdfast.log.consumers.stored_positions import Kept, position_items
+from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.owner.consumer_calls import RemoteMember
 from tests.sharing.members import ENVIRON
 from tests.sharing.shared_logs import join, shared
@@ -265,8 +265,10 @@ def test_of_two_commits_that_follow_the_same_position_one_is_refused(tmp_path: P
         member.id = members.join(member, 0.0)
         return members, member
 
-    def commit(log: Log, members: Members, member: RemoteMember | None, to: int, after: Kept) -> Kept:
-        kept = Kept(to, time.time_ns(), after=after.at)
+    def commit(
+        log: Log, members: Members, member: RemoteMember | None, to: int, after: StoredPosition
+    ) -> StoredPosition:
+        kept = StoredPosition(to, time.time_ns(), after=after.at)
         members.begin_forwarded(None if member is None else member.id, {0: kept}).queued(
             log._journal.spaces.change("consumers", position_items(("c", "t"), {0: kept}), timeout=60)
         )
@@ -289,8 +291,8 @@ def test_of_two_commits_that_follow_the_same_position_one_is_refused(tmp_path: P
         members = log._consumers.members_at(("c", "t"), {})
         with pytest.raises(Invalid, match="another member"):
             commit(log, members, None, 3, begin)
-        two = Kept(3, time.time_ns(), after=one.at)
-        three = Kept(2, two.at + 1, after=two.at)
+        two = StoredPosition(3, time.time_ns(), after=one.at)
+        three = StoredPosition(2, two.at + 1, after=two.at)
         several = [members.begin_forwarded(None, {0: kept}) for kept in (two, three)]  # they came in one group
         for committing in several:
             committing.failed()
@@ -345,7 +347,7 @@ def test_what_was_given_out_behind_a_commit_that_fails_is_not_dropped_unsaid(tmp
             members = consumer._members
             assert len(consumer.poll(1)) == 1
             with members.lock:
-                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: Kept(1, time.time_ns())})
+                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: StoredPosition(1, time.time_ns())})
             with pytest.raises(Invalid, match="another member"), log.transaction() as tx:
                 tx.append("out", b"made of it")
                 tx.consumed(consumer)
@@ -365,6 +367,6 @@ def test_what_a_commit_of_unknown_outcome_consumed_does_not_come_again_if_it_is_
             with members.lock:  # as if its answer had been lost for good
                 members.settle()
                 members._shares[0].kept = members._shares[0].submitted = before
-                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: Kept(2, time.time_ns())})
+                members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: StoredPosition(2, time.time_ns())})
             assert [record.payload for record in consumer.poll(2)] == [b"2", b"3"]
             consumer.commit()

@@ -55,7 +55,7 @@ def switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-class Held:
+class MemberPartition:
     """A lock that knows which thread has it."""
 
     def __init__(self) -> None:
@@ -94,12 +94,12 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     broken: list[str] = []
     for module in (forwarder, owner_link, membership, client_connection, event_relay, owner_notifications):
         for name in ("Lock", "RLock"):
-            monkeypatch.setattr(module, name, Held, raising=False)
+            monkeypatch.setattr(module, name, MemberPartition, raising=False)
 
     def guard(kind: type, lock: str, names: set[str]) -> None:
         def change(self: object, name: str, value: object) -> None:
             held = vars(self).get(lock)
-            if name in names and name in vars(self) and isinstance(held, Held) and not held.is_mine:
+            if name in names and name in vars(self) and isinstance(held, MemberPartition) and not held.is_mine:
                 broken.append(f"{kind.__name__}.{name} without {lock} in {threading.current_thread().name}")
             object.__setattr__(self, name, value)
 
@@ -228,7 +228,7 @@ class Members:
             cut(log)
         if turn % 20 == 19:
             for log in self.logs:
-                if membership_of(log).is_host:
+                if membership_of(log)._host is not None:
                     with suppress(holdfast.Invalid):  # it keeps it
                         membership_of(log).hand_over(lambda: None)
 

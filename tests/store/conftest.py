@@ -17,7 +17,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.store import cloud
 from holdfast.store.address import parse_url
 from holdfast.store.cloud import ObjectStore
-from holdfast.store.credentials import Credentials, CredentialSource, _Kept
+from holdfast.store.credentials import Credentials, CredentialSource, _CacheEntry
 from holdfast.store.directory import DirectoryStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Store
@@ -68,8 +68,8 @@ class GivenCredentials(CredentialSource):
         super().__init__("env:GIVEN")
         self._find_given = find
 
-    def _find(self) -> _Kept:
-        return _Kept(self._find_given(), inf, None)
+    def _find(self) -> _CacheEntry:
+        return _CacheEntry(self._find_given(), inf, None)
 
     def anew(self) -> CredentialSource:
         return GivenCredentials(self._find_given)

@@ -24,7 +24,7 @@ from holdfast.log.topic_catalog import Catalog
 logger = logging.getLogger("holdfast")
 
 
-class Shared(Protocol):
+class ShareHooks(Protocol):
     """What a log that is shared with other processes does at the turns of its process' life."""
 
     def before_fork(self) -> None:
@@ -66,7 +66,7 @@ class Lifetime:
         self._telemetry = telemetry
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
-        self.shared: Shared | None = None
+        self.shared: ShareHooks | None = None
         """Of a log that is shared with other processes."""
         self.is_open = True
         process_lifetime.keep(self)

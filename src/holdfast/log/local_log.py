@@ -8,8 +8,8 @@ from pathlib import Path
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Corrupt, Invalid
 from holdfast.journal.journal import Journal
-from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.log_consumers import LogConsumers
+from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.lifetime import Lifetime
 from holdfast.log.local_parts import LocalParts
 from holdfast.log.log import Log
@@ -28,7 +28,7 @@ def put_together(
     maintenance: LocalMaintenancePort,
     store: LocalStorePort,
     tables: TablesPort,
-    positions: KeptPositions,
+    positions: PositionStore,
 ) -> Log:
     """A log of these parts: an owner's own, or a member's, which ask the owner."""
     telemetry = LogTelemetry(context, maintenance, store)

@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
 from holdfast.log.topic_catalog import Catalog
-from holdfast.log.topics.asked_topic import check_asked
 from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_check import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ class LogChannels:
         if topic == TOPIC:
             return self._topics.own(topic)
         events = self._topics.raw(topic)
-        check_asked(events, None, 1, None)
+        check_topic(events, None, 1, None)
         return events
 
     def _open(

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.journal import Journal
 from holdfast.journal.journal_context import JournalContext
 from holdfast.journal.open_journal import open_owned, open_read_only
-from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.local_log import put_together
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
@@ -39,7 +39,7 @@ from holdfast.telemetry import spans
 logger = logging.getLogger("holdfast")
 
 
-class Asked(NamedTuple):
+class OpenArguments(NamedTuple):
     """What a caller gave, checked."""
 
     directory: Directory
@@ -78,7 +78,7 @@ def asked_for(
     clock: Clock | None,
     *,
     read_only: bool,
-) -> Asked:
+) -> OpenArguments:
     """What a caller gave, checked; raises Invalid before anything is touched."""
     place = Path(os.path.realpath(path_of(path)))  # a link may be pointed elsewhere; the log stays where it is
     named = keyring.variable if isinstance(keyring, Keyring) else keyring
@@ -90,10 +90,10 @@ def asked_for(
         settings = msgspec.structs.replace(settings, store=address)
     Directory(place).refuse_within(settings.store.directory)
     keyring = _keyring(settings, Keyring.given(keyring), cipher if keyring is not None else check_cipher(cipher))
-    return Asked(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
+    return OpenArguments(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
 
 
-def open_asked(asked: Asked, *, read_only: bool) -> Log:
+def open_asked(asked: OpenArguments, *, read_only: bool) -> Log:
     """Own the log, or only read it."""
     if read_only:
         return compose(asked, _read(asked))
@@ -101,7 +101,7 @@ def open_asked(asked: Asked, *, read_only: bool) -> Log:
     return open_locked(asked, asked.directory)
 
 
-def open_locked(asked: Asked, directory: Directory) -> Log:
+def open_locked(asked: OpenArguments, directory: Directory) -> Log:
     """Own the log in a directory whose lock is ours; where that fails, the lock is released."""
     asked = asked._replace(directory=directory)
     return compose(asked, _own(asked))
@@ -118,7 +118,7 @@ def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher 
     return keyring
 
 
-def _own(asked: Asked) -> Journal:
+def _own(asked: OpenArguments) -> Journal:
     directory, settings = asked.directory, asked.settings
     try:
         log_id = directory.log_id()
@@ -139,12 +139,12 @@ def _own(asked: Asked) -> Journal:
     return journal
 
 
-def _read(asked: Asked) -> Journal:
+def _read(asked: OpenArguments) -> Journal:
     log_id = asked.directory.require_log()
     return open_read_only(asked.directory.database, log_id, asked.journal)
 
 
-def compose(asked: Asked, journal: Journal) -> Log:
+def compose(asked: OpenArguments, journal: Journal) -> Log:
     """Put the parts of a log together around its journal; where one does not start, all are ended again."""
     directory, settings = asked.directory, asked.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
@@ -152,7 +152,7 @@ def compose(asked: Asked, journal: Journal) -> Log:
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         tables = PublishedTables(context)
-        positions = KeptPositions(context)
+        positions = PositionStore(context)
         maintenance = Maintenance(context, tables.before_removal, positions)
         try:
             store.start()

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from holdfast.log.consumers.consumer_status import ConsumerStatus
     from holdfast.log.local_parts import LocalParts
     from holdfast.log.log_stats import Stats
+    from holdfast.log.topics.key_filter import KeyFilter
     from holdfast.log.topics.reading import ResultColumns, Times
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
-    from holdfast.log.topics.wanted_key import WantedKey
     from holdfast.log.upkeep.published_tables import TableStats
     from holdfast.log.upkeep.topic_retention import TopicRetention
     from holdfast.model.record import Marks, Record
@@ -135,7 +135,7 @@ class PartitionStream(Protocol):
         """Which one."""
 
     def records(
-        self, start: int, end: int, times: Times, *, reverse: bool = False, key: WantedKey | None = None
+        self, start: int, end: int, times: Times, *, reverse: bool = False, key: KeyFilter | None = None
     ) -> Iterator[Record]:
         """Records start..end of a raw topic, of these times and with this key only."""
 
@@ -147,7 +147,7 @@ class PartitionStream(Protocol):
         times: Times,
         *,
         reverse: bool = False,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
         to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The same as batches of these columns."""

@@ -17,9 +17,9 @@ from holdfast.errors import Invalid
 from holdfast.log.log_context import LogContext
 from holdfast.log.ports import LocalMaintenancePort, Schema
 from holdfast.log.topics.any_topic import keeping
-from holdfast.log.topics.asked_topic import check_asked, no_key_column
 from holdfast.log.topics.local_source import LocalSource
 from holdfast.log.topics.topic import OwnTopic, Topic
+from holdfast.log.topics.topic_check import check_topic, no_key_column
 from holdfast.log.topics.topic_partitions import Partitions, no_topic, partitions_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Validation
@@ -93,7 +93,7 @@ class Catalog:
                 if topic is None:
                     self._require(check_name(name), schema, partitions, key, first_offset)
                     topic = self._topics[name] = self._handle(name)
-        check_asked(topic, schema, partitions, key)
+        check_topic(topic, schema, partitions, key)
         if schema is not None and schema != "latest":
             self._evolve(topic.name, schema)
         return topic

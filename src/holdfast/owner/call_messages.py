@@ -27,14 +27,14 @@ class Nothing(msgspec.Struct, frozen=True, array_like=True):
     """A request that says no more than its name, or an answer that says that it was done."""
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublicRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked for by people, too."""
 
 
 # -- segments ---------------------------------------------------------------------------------------------
 
 
-class SealTopics(Request, frozen=True):
+class SealTopics(PublicRequest, frozen=True):
     """Seal what is durable now."""
 
     topic: Name | Names | None = None
@@ -43,7 +43,7 @@ class SealTopics(Request, frozen=True):
     waits: bool = True
 
 
-class Retain(Request, frozen=True):
+class Retain(PublicRequest, frozen=True):
     """Apply retention now."""
 
     dry_run: bool = False
@@ -67,7 +67,7 @@ class SetRetention(msgspec.Struct, frozen=True, array_like=True):
     limit: Limits
 
 
-class Compact(Request, frozen=True):
+class Compact(PublicRequest, frozen=True):
     """Join small segment files."""
 
     topic: Name | Names | None = None
@@ -76,7 +76,7 @@ class Compact(Request, frozen=True):
     dry_run: bool = False
 
 
-class Reconcile(Request, frozen=True):
+class Reconcile(PublicRequest, frozen=True):
     """Compare the manifest with the files, or with the store."""
 
     remote: bool = False
@@ -94,13 +94,13 @@ class LastReport(msgspec.Struct, frozen=True, array_like=True):
 # -- the store --------------------------------------------------------------------------------------------
 
 
-class Ship(Request, frozen=True):
+class Ship(PublicRequest, frozen=True):
     """Wait until all that is sealed now is settled."""
 
     timeout: Seconds | None = None
 
 
-class RebuildStore(Request, frozen=True):
+class RebuildStore(PublicRequest, frozen=True):
     """Bring back what the store has lost."""
 
     accept_loss: bool = False
@@ -128,7 +128,7 @@ class RequireFree(msgspec.Struct, frozen=True, array_like=True):
 # -- marks ------------------------------------------------------------------------------------------------
 
 
-class Watch(msgspec.Struct, frozen=True, array_like=True):
+class WatchMarks(msgspec.Struct, frozen=True, array_like=True):
     """Tell me when the partitions of these topics move, and (`shipping`) when the store has taken something."""
 
     topics: Names
@@ -149,7 +149,7 @@ class AskMarks(msgspec.Struct, frozen=True, array_like=True):
     topic: Name
 
 
-class Moved(msgspec.Struct, frozen=True, array_like=True):
+class MarksMoved(msgspec.Struct, frozen=True, array_like=True):
     """The event `marks`: these topics have moved."""
 
     topics: Names

@@ -23,15 +23,15 @@ from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import (
     Assignment,
-    Held,
     JoinConsumer,
     LeaveConsumer,
+    MemberPartition,
     Ok,
     SyncMember,
     members_of,
 )
-from holdfast.log.consumers.members import Committing, Members, lost
-from holdfast.log.consumers.stored_positions import SPACE, Kept, Place, read_items
+from holdfast.log.consumers.members import Members, PositionCommit, lost
+from holdfast.log.consumers.stored_positions import SPACE, Place, StoredPosition, read_items
 from holdfast.owner.peer import Peer
 from holdfast.signals import Flag
 
@@ -84,7 +84,7 @@ class RemoteMember:
         self.lost[number] = self.turn
         self.caller.tell("members", b"")
 
-    def begin_again(self, failed: Mapping[int, Kept]) -> None:
+    def begin_again(self, failed: Mapping[int, StoredPosition]) -> None:
         """It does so itself, when its commit is refused."""
 
 
@@ -167,7 +167,7 @@ class ConsumerCalls:
         with members.lock:
             return Assignment(
                 True,
-                {number: Held(members.kept(number), turn) for number, turn in member.held.items()},
+                {number: MemberPartition(members.kept(number), turn) for number, turn in member.held.items()},
                 tuple(number for number in member.held if members.is_wanted(number)),
                 members.is_waiting(member.id),
                 member.turn,
@@ -224,11 +224,11 @@ class ConsumerCalls:
         """What a client forwards, with what must not be written refused; and what to call once it is queued, or not."""
         if not any(_changes_positions(item) for item in items):
             return items, _nothing
-        taken: list[tuple[list[Unit], list[Committing]]] = []
+        taken: list[tuple[list[Unit], list[PositionCommit]]] = []
         guarded = [self._guarded(item, taken) if isinstance(item, ForwardedUnit) else item for item in items]
         return guarded, partial(_queued, taken)
 
-    def _guarded(self, unit: ForwardedUnit, taken: list[tuple[list[Unit], list[Committing]]]) -> ForwardedUnit:
+    def _guarded(self, unit: ForwardedUnit, taken: list[tuple[list[Unit], list[PositionCommit]]]) -> ForwardedUnit:
         if not _changes_positions(unit):
             return unit
         tokens = members_of(unit.scope)
@@ -240,8 +240,8 @@ class ConsumerCalls:
             unit = unit._replace(refusal=error)
         return unit if tokens is None else unit._replace(scope=None, reissue=False)
 
-    def _taken(self, unit: ForwardedUnit, tokens: dict[bytes, int]) -> list[Committing]:
-        taken: list[Committing] = []
+    def _taken(self, unit: ForwardedUnit, tokens: dict[bytes, int]) -> list[PositionCommit]:
+        taken: list[PositionCommit] = []
         try:
             for operation in unit.operations:
                 if isinstance(operation, ChangeSpace) and operation.name == _SPACE:
@@ -256,7 +256,7 @@ class ConsumerCalls:
             raise
         return taken
 
-    def _take(self, place: Place, positions: dict[int, Kept], tokens: dict[bytes, int]) -> Committing:
+    def _take(self, place: Place, positions: dict[int, StoredPosition], tokens: dict[bytes, int]) -> PositionCommit:
         members = self._consumers.members_if(place)
         if members is None:
             raise lost(place, sorted(positions))
@@ -270,7 +270,7 @@ class ConsumerCalls:
         return members.begin_forwarded(None, positions)
 
 
-def _queued(taken: list[tuple[list[Unit], list[Committing]]]) -> None:
+def _queued(taken: list[tuple[list[Unit], list[PositionCommit]]]) -> None:
     """What was let through is in the queue; or it is not, and never will be: it was known, or there was no room."""
     for placed, several in taken:
         for committing in several:

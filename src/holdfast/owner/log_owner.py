@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SetRetention,
         Ship,
         Shipments,
-        Watch,
+        WatchMarks,
     )
     from holdfast.owner.peer import Peer
     from holdfast.reconcile.reconcile_report import ReconcileReport
@@ -141,7 +141,7 @@ class LogOwner:
         self._store.require_free(asked.topic)
         return _DONE
 
-    def watch(self, peer: Peer, asked: Watch) -> Nothing:
+    def watch(self, peer: Peer, asked: WatchMarks) -> Nothing:
         """Tell when these topics move."""
         return self._marks.watch(peer, asked)
 

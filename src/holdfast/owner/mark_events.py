@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
-from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Shipments, WatchMarks
 from holdfast.owner.peer import Peer
 from holdfast.signals import Flag
 
@@ -52,7 +52,7 @@ class MarkEvents:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def watch(self, caller: Peer, asked: Watch) -> Nothing:
+    def watch(self, caller: Peer, asked: WatchMarks) -> Nothing:
         """Tell a peer when these topics move."""
         topics = [topic for topic in asked.topics if topic in self._journal.topics]
         if asked.shipping:
@@ -114,7 +114,7 @@ class MarkEvents:
                 shipments = None
                 if peer in watched.get(_SHIPPING, ()):
                     shipments = self._shipments(peer, self._seen(peer))
-                peer.tell("marks", _encode(Moved(topics, shipments)))
+                peer.tell("marks", _encode(MarksMoved(topics, shipments)))
 
     def _seen(self, peer: Peer) -> list[Partition]:
         """The partitions whose shipping a peer is told of: of those that it watches, or all if it is a member."""

@@ -24,7 +24,7 @@ from holdfast.journal.journal import Journal
 from holdfast.log.local_parts import parts_of
 from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
-from holdfast.owner.call_messages import AskMarks, Moved, Nothing, Shipments, Watch
+from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Shipments, WatchMarks
 from holdfast.owner.link_port import HAND_OVER_S, MET, OwnerLink
 from holdfast.signals import Signal
 
@@ -40,7 +40,7 @@ _MARKS_S = 1.0
 """How long `marks()` waits for the owner's word before it gives what is written down."""
 
 logger = logging.getLogger("holdfast.sharing")
-_moved = msgspec.msgpack.Decoder(Moved).decode
+_moved = msgspec.msgpack.Decoder(MarksMoved).decode
 
 
 class Ownership(Protocol):
@@ -189,7 +189,7 @@ class OwnerNotifications:
         with once(self._lock):
             topics, shipping = tuple(sorted(self._topics)), self._shipping
         if topics or shipping:
-            self._asking.ask("watch", Watch(topics, shipping), Nothing, _ASK_S)
+            self._asking.ask("watch", WatchMarks(topics, shipping), Nothing, _ASK_S)
         self.on_members()
 
     def _members_changed(self) -> None:

@@ -58,7 +58,7 @@ from holdfast.owner.call_messages import (
     ShippingNow,
     TookKeys,
     UnshippedNow,
-    Watch,
+    WatchMarks,
 )
 from holdfast.owner.execution_actions import scope_of
 from holdfast.owner.log_owner import LogOwner
@@ -214,7 +214,9 @@ TABLE: tuple[Verb, ...] = (
     Verb("set_policy", SetPolicyCall, DoneAnswer, None, LogOwner.set_policy),
     Verb("set_retention", SetRetention, Nothing, Right(("admin",), _topic, changes=True), LogOwner.set_retention),
     Verb("require_free", RequireFree, Nothing, None, LogOwner.require_free),
-    Verb("watch", Watch, Nothing, Right(_SEE, lambda asked: map(About, asked.topics)), LogOwner.watch, is_told=True),
+    Verb(
+        "watch", WatchMarks, Nothing, Right(_SEE, lambda asked: map(About, asked.topics)), LogOwner.watch, is_told=True
+    ),
     Verb("marks", AskMarks, Shipments, Right(_SEE, _topic), LogOwner.marks),
     # segments
     Verb("seal", SealTopics, Nothing, _ADMIN_TOPICS, LogOwner.seal, is_long=True, route="POST /v1/seal"),

@@ -95,7 +95,7 @@ class Welcome(msgspec.Struct, frozen=True):
     """The same by the owner."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class GroupAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What became of a group."""
 
     sequence: int
@@ -118,7 +118,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: Refusal | None = None
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class OwnerEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something that the owner tells without being asked; the body says more."""
 
     name: _Short
@@ -145,10 +145,10 @@ _hello = msgspec.msgpack.Decoder(Hello).decode
 _challenge = msgspec.msgpack.Decoder(Challenge).decode
 _proof = msgspec.msgpack.Decoder(Proof).decode
 _welcome = msgspec.msgpack.Decoder(Welcome).decode
-_answer = msgspec.msgpack.Decoder(Answer).decode
+_answer = msgspec.msgpack.Decoder(GroupAnswer).decode
 _call = msgspec.msgpack.Decoder(Call).decode
 _result = msgspec.msgpack.Decoder(Result).decode
-_event = msgspec.msgpack.Decoder(Event).decode
+_event = msgspec.msgpack.Decoder(OwnerEvent).decode
 _error = msgspec.msgpack.Decoder(Refusal).decode
 _DECODERS = {
     HELLO: _hello, WELCOME: _welcome, REFUSED: _error, ANSWER: _answer, CALL: _call, RESULT: _result, EVENT: _event,

@@ -47,7 +47,7 @@ _LOST_HINT = (
 State = Literal["published", "unchanged", "refused", "foreign", "damaged"]
 
 
-class TableReport(msgspec.Struct, frozen=True, kw_only=True):
+class PublicationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one topic."""
 
     topic: str
@@ -109,7 +109,7 @@ class Publisher:
         self._log = log.log
         return self._log
 
-    def publish(self, topic: str, *, dry_run: bool = False) -> TableReport:
+    def publish(self, topic: str, *, dry_run: bool = False) -> PublicationReport:
         """Bring one topic's table up to date; raises Invalid, NotFound, Corrupt, Unavailable."""
         log = self.require_publishable()
         table = self._format(self._root, log, topic, self._clock)
@@ -119,7 +119,7 @@ class Publisher:
         """Whether a topic has a table here, from any writer."""
         return next(iter(self._root.list(layout.delta_folder(topic))), None) is not None
 
-    def state(self, topic: str) -> TableReport | None:
+    def state(self, topic: str) -> PublicationReport | None:
         """How a topic's table stands; None where there is none."""
         if not self.is_published(topic):
             return None
@@ -143,7 +143,7 @@ class Publisher:
             )
         return table.remove()
 
-    def attempt(self, topic: str, *, dry_run: bool = False) -> TableReport:
+    def attempt(self, topic: str, *, dry_run: bool = False) -> PublicationReport:
         """The same as `publish`, with a report where that raises; only a store that does not answer is still raised."""
         try:
             return self.publish(topic, dry_run=dry_run)
@@ -175,7 +175,7 @@ class _Publication:
         self._is_sinks = False
         self._totals = _Totals()
 
-    def run(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
+    def run(self, keep: int, *, is_owner: bool, dry_run: bool) -> PublicationReport:
         """Raises Corrupt where less is settled than was once, when the table shows what there is."""
         frontier = None  # the log's owner puts back what is missing
         if not is_owner and not dry_run:
@@ -187,7 +187,7 @@ class _Publication:
                 raise missing(one, self._root, _LOST_HINT)
         return report
 
-    def _publish(self, keep: int, *, is_owner: bool, dry_run: bool) -> TableReport:
+    def _publish(self, keep: int, *, is_owner: bool, dry_run: bool) -> PublicationReport:
         for _ in range(_ATTEMPTS):
             # The table before the topic: what others have committed is not newer than what is read here.
             standing = self._table.look()
@@ -223,7 +223,7 @@ class _Publication:
 
     def _foretold(
         self, topic: TopicDocument, cursors: dict[str, Cursor], changes: list[PartitionChange], standing: TableStanding
-    ) -> TableReport:
+    ) -> PublicationReport:
         """What would be committed."""
         is_new = standing.published is None
         while changes:
@@ -234,7 +234,7 @@ class _Publication:
             self._totals = self._totals.plus(())
         return self._report(standing)
 
-    def _report(self, standing: TableStanding) -> TableReport:
+    def _report(self, standing: TableStanding) -> PublicationReport:
         report = report_of(self._root, self._topic, standing)
         commits, added, removed = self._totals
         state: State = "published" if commits else "unchanged"
@@ -286,14 +286,14 @@ class _Publication:
         return document
 
 
-def report_of(root: RootStore, topic: str, standing: TableStanding) -> TableReport:
+def report_of(root: RootStore, topic: str, standing: TableStanding) -> PublicationReport:
     """A table as it stands."""
     place = f"{root.url.rstrip('/')}/{layout.table_folder(topic).rstrip('/')}"
     published = standing.published
     if published is None:
-        return TableReport(topic=topic, state="unchanged", table=place)
+        return PublicationReport(topic=topic, state="unchanged", table=place)
     settled = {partition: max(cursor.settled, 0) for partition, cursor in published.cursors.items()}
-    return TableReport(
+    return PublicationReport(
         topic=topic,
         state="unchanged",
         table=place,
@@ -305,9 +305,9 @@ def report_of(root: RootStore, topic: str, standing: TableStanding) -> TableRepo
     )
 
 
-def failed(topic: str, error: HoldfastError) -> TableReport:
+def failed(topic: str, error: HoldfastError) -> PublicationReport:
     """The report where publishing raised."""
     state: State = "damaged" if isinstance(error, Corrupt) else "refused"
     if isinstance(error, ForeignCommit):
         state = "foreign"
-    return TableReport(topic=topic, state=state, reason=error.message, hint=error.hint)
+    return PublicationReport(topic=topic, state=state, reason=error.message, hint=error.hint)

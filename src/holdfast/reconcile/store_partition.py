@@ -50,7 +50,7 @@ class PartitionObjects:
         self._where = (partition.topic, partition.number)
         self._place: dict[str, Any] = {"topic": partition.topic, "partition": partition.number}
         settled = shipment.settled_segments
-        self._row: _Paged[SegmentRow] = _Paged(lambda *span: objects.manifest.rows(partition, *span), settled, _PAGE)
+        self._row: _Pages[SegmentRow] = _Pages(lambda *span: objects.manifest.rows(partition, *span), settled, _PAGE)
 
     def units(self) -> Iterator[None]:
         """All of it, in units of work."""
@@ -69,7 +69,7 @@ class PartitionObjects:
             PartitionFacts(self._objects.log_id, *self._where, shipment.slots, shipment.settled_segments),
             {slot: info.size for slot, info in listing.items()},
             self._due,
-            _Paged(self._fetch, shipment.slots, _PAGE if self._deep else 1),
+            _Pages(self._fetch, shipment.slots, _PAGE if self._deep else 1),
             deep=self._deep,
         )
         for judged in walk:
@@ -246,7 +246,7 @@ class PartitionObjects:
                 return
 
 
-class _Paged(Generic[Item]):
+class _Pages(Generic[Item]):
     """Things by number, read a page at a time."""
 
     def __init__(self, read: Callable[[int, int], Iterable[Item]], stop: int, at_once: int) -> None:

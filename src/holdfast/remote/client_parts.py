@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import process_lifetime
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.remote.http.exchange import JSON, Answer, Exchange, Question
+from holdfast.remote.http.exchange import JSON, Exchange, Question, ServerAnswer
 from holdfast.remote.refused_verbs import refuse, refused
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ServerVerbs:
 
         return self._exchange.ask(Question("GET", ("v1", "stats")), self._timeout).decoded(Stats)
 
-    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> Answer:
+    def _post(self, verb: str, body: Mapping[str, Any], wait: float) -> ServerAnswer:
         question = Question(
             "POST", ("v1", verb), body=msgspec.json.encode(body), headers={"Content-Type": JSON}, again=False
         )
@@ -172,7 +172,7 @@ class ServerExecutions:
         return executions_at(self._exchange, self._timeout)
 
 
-class Connection:
+class ClientLifetime:
     """How a client's connection ends: closed, forgotten, forked, or with its process. Only the log holds it."""
 
     def __init__(self, journal: ClientJournal, catalog: RemoteCatalog, url: str, settings: Settings) -> None:

@@ -13,11 +13,11 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.log.log import Log
 from holdfast.log.ports import LogParts
-from holdfast.remote.client_parts import Connection, ServerExecutions, ServerIdentity, ServerVerbs
+from holdfast.remote.client_parts import ClientLifetime, ServerExecutions, ServerIdentity, ServerVerbs
 from holdfast.remote.consuming.opening_consumers import ConsumerOpening
 from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_address import ServerAddress
-from holdfast.remote.http.server_connections import Connections, tls_context
+from holdfast.remote.http.server_connections import ConnectionPool, tls_context
 from holdfast.remote.http.token_reference import Reference, token_of
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import RefusedVerbs
@@ -61,7 +61,7 @@ def connect(
     if ca is not None and not address.is_tls:
         raise Invalid("ca names authorities for TLS, and this address has none", hint="use https://…")
     context = tls_context(ca) if address.is_tls else None
-    exchange = Exchange(address, Connections(address, context), found)
+    exchange = Exchange(address, ConnectionPool(address, context), found)
     try:
         info = ServerInfo.ask(exchange, seconds(timeout))
         exchange.log = info.log
@@ -96,7 +96,7 @@ def _put_together(exchange: Exchange, info: ServerInfo, settings: Settings) -> L
             ServerVerbs(exchange, timeout, remote=True),
             refused,
             verbs.stats,
-            Connection(journal, topics, str(exchange.address), settings),
+            ClientLifetime(journal, topics, str(exchange.address), settings),
             awaited,
         )
     )

@@ -17,8 +17,8 @@ from holdfast.caller import once
 from holdfast.errors import NotFound
 from holdfast.log.ports import Schema
 from holdfast.log.topics.any_topic import keeping
-from holdfast.log.topics.asked_topic import check_asked, no_key_column
 from holdfast.log.topics.topic import OwnTopic, Topic
+from holdfast.log.topics.topic_check import check_topic, no_key_column
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import SentKeys
@@ -87,7 +87,7 @@ class RemoteCatalog:
         if topic is None:
             with once(self._lock):
                 topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
-        check_asked(topic, schema, partitions, key)
+        check_topic(topic, schema, partitions, key)
         if isinstance(topic, TypedTopic):
             if schema == "latest":
                 self._feeds[name].refresh()

@@ -21,7 +21,7 @@ from holdfast.execution.waits.inbox_message import InboxAnswer as Answered
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.executions import Executions
 from holdfast.model.typed_decoding import converted, from_msgpack
-from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Question, monotonic
+from holdfast.remote.http.exchange import MSGPACK, Exchange, Question, ServerAnswer, monotonic
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import refuse, refused
 
@@ -85,7 +85,7 @@ class ServerExecutionSource:
         return await awaited(lambda: self.result(execution, timeout, returns))
 
 
-def _value(answer: Answer, returns: Any) -> Any:
+def _value(answer: ServerAnswer, returns: Any) -> Any:
     value = answer.decoded(dict[str, Any]).get("value")
     try:
         return converted(value, returns, strict=False)

@@ -14,7 +14,7 @@ from holdfast.journal.journal_settings import JournalSettings
 from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.exchange import API, Exchange, Question
 
-_TAKEN = (
+CLIENT_LIMITS = (
     "payload_bytes_max",
     "batch_records_max",
     "batch_bytes_max",
@@ -29,15 +29,15 @@ _ENVELOPE_BYTES = 1 << 20
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """One server."""
+    """What a client must know of a server."""
 
     holdfast: str
     api: int
     log: str
-    read_only: bool = False
-    ships: bool = False
-    shipped_timeout_ms: float = 30_000
-    limits: dict[str, Any] = {}
+    read_only: bool
+    ships: bool
+    shipped_timeout_ms: float
+    limits: dict[str, Any]
 
     @classmethod
     def ask(cls, exchange: Exchange, timeout: float) -> ServerInfo:
@@ -57,7 +57,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     def journal_settings(self, given: JournalSettings) -> JournalSettings:
         """The limits of this client's queue: the server's, where it has any."""
-        told: dict[str, Any] = {name: value for name in _TAKEN if _is_limit(value := self.limits.get(name))}
+        told: dict[str, Any] = {name: value for name in CLIENT_LIMITS if _is_limit(value := self.limits.get(name))}
         body = self.limits.get("body_bytes_max")
         room = max(_ENVELOPE_BYTES, body - _ENVELOPE_BYTES) if isinstance(body, int) else given.batch_bytes_max
         told["batch_bytes_max"] = min(told.get("batch_bytes_max", given.batch_bytes_max), room)

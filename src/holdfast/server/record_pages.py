@@ -22,12 +22,13 @@ from holdfast.server_settings import ServerSettings
 
 FORMS = (JSON, NDJSON, ARROW)
 RECORDS = 1_000
+RECORDS_MAX = 100_000
 BYTES = 4 * 2**20
 
 Place = int | str | None
 
 
-class Wanted(NamedTuple):
+class PageRequest(NamedTuple):
     """What a client wants to read of a topic."""
 
     start: Place
@@ -57,17 +58,17 @@ class Wanted(NamedTuple):
         return topic.read(self.start, self.end, self.limit, self.reverse, **common)
 
 
-def wanted(request: ApiRequest, topic: AnyKind, settings: ServerSettings) -> Wanted:
+def wanted(request: ApiRequest, topic: AnyKind, settings: ServerSettings) -> PageRequest:
     """What a request asks for."""
     limit = request.whole("limit", RECORDS) or 0
     size = request.whole("bytes_max", BYTES) or 0
     if limit < 0 or size < 0:
         raise Invalid("limit and bytes_max are not negative", hint="leave them out for the usual page")
     since, until = request.text("since"), request.text("until")
-    return Wanted(
+    return PageRequest(
         place_of(request.text("start")),
         place_of(request.text("end")),
-        min(limit, settings.page_records_max),
+        min(limit, RECORDS_MAX),
         request.flag("reverse"),
         request.wholes("partition"),
         None if since is None else moment(since),
@@ -120,7 +121,7 @@ def lines(topic: AnyKind, reading: Reading[Any]) -> Iterator[tuple[int, int, byt
             yield record.partition, record.offset, encode(record_line(name, record))
 
 
-def page(topic: AnyKind, asked: Wanted, form: str) -> Answer:
+def page(topic: AnyKind, asked: PageRequest, form: str) -> Answer:
     """One page, whole."""
     reading = asked.reading(topic)
     if form == ARROW:

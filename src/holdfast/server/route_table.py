@@ -13,15 +13,17 @@ from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import JsonRecord
 from holdfast.owner.verbs import TABLE, Right, Verb
+from holdfast.remote.reading.topic_state import TopicState
+from holdfast.remote.server_info import ServerInfo
 from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
 from holdfast.server.api_request import WAIT_SECONDS_MAX, ApiRequest
 from holdfast.server.routes import (
     appending,
-    asked_executions,
     call_routes,
     client_routes,
     console_routes,
     consumer_routes,
+    execution_changes,
     execution_routes,
     group_routes,
     log_verbs,
@@ -147,7 +149,7 @@ ROUTES: tuple[RouteDefinition, ...] = (
     ),
     _Route("GET", _TOPIC + "/schema", "topic", _EITHER, topics_routes.schema, "A typed topic's schema", forms=(ARROW,)),
     _Route("GET", _TOPIC + "/marks", "topic", _EITHER, topics_routes.marks, "How far each partition got", None,
-           topics_routes.MarksAnswer),
+           topics_routes.TopicMarks),
     _Route("GET", _TOPIC + "/watermark/{partition}", "topic", _READ, topics_routes.watermark,
            "How far a partition is sealed", None, Watermark, ("offset", "timeout"), seconds_more=WAIT_SECONDS_MAX),
     _Route("PUT", _TOPIC + "/retention", "handler", _ADMIN, topics_routes.set_retention, "A topic's retention policy",
@@ -157,15 +159,15 @@ ROUTES: tuple[RouteDefinition, ...] = (
     _Route("POST", "/v1/groups", "handler", _APPEND, group_routes.write_group, "A group of a client",
            takes=(call_routes.MSGPACK,), forms=(call_routes.MSGPACK,), writes=True, seconds_more=WAIT_SECONDS_MAX),
     _Route("GET", "/v1/client", "any", (), client_routes.client_info, "What clients must know", None,
-           client_routes.ClientAnswer),
+           ServerInfo),
     _Route("GET", "/v1/client/producers", "log", _READ, client_routes.list_producers, "How far all producers are", None,
            client_routes.ProducersAnswer),
     _Route("DELETE", "/v1/client/producers/{producer}", "log", _ADMIN, client_routes.forget_producer,
            "Let go of a producer", writes=True),
     _Route("GET", "/v1/client/topics/{topic}", "topic", _EITHER, client_routes.topic_state,
-           "A topic as clients plan with it; with `wait`, once it has moved", None, client_routes.StateAnswer,
+           "A topic as clients plan with it; with `wait`, once it has moved", None, TopicState,
            ("wait", "known"), is_stream=True),
-    _Route("POST", "/v1/client/executions", "handler", _APPEND, asked_executions.ask, "A change of an execution",
+    _Route("POST", "/v1/client/executions", "handler", _APPEND, execution_changes.ask, "A change of an execution",
            takes=(call_routes.MSGPACK,), forms=(call_routes.MSGPACK,), writes=True),
     _Route("GET", "/v1/stats", "log", _READ, log_verbs.stats, "Counters and levels"),
     *(_verb(verb) for verb in TABLE if verb.route is not None),

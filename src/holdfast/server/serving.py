@@ -28,7 +28,7 @@ from holdfast.remote.http.server_connections import harden
 from holdfast.server.access import Access
 from holdfast.server.application import Application
 from holdfast.server.guards.browser_guard import BrowserGuard, is_loopback
-from holdfast.server.guards.guarded_protocol import Connections, GuardedProtocol, TlsGate
+from holdfast.server.guards.guarded_protocol import ConnectionGuard, GuardedProtocol, TlsGate
 from holdfast.server.served import Served
 from holdfast.server.tokens import FILE, TokenFile, TokenMemory
 from holdfast.server_settings import ServerSettings
@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
         self._served = served
         self._context = context
         self._started = started
-        self._connections = Connections(settings)
+        self._connections = ConnectionGuard(settings)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""

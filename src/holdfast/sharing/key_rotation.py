@@ -35,7 +35,7 @@ _TAKE_S = 10.0
 _LOOK_AGAIN_S = 0.05
 
 
-class Rotated(msgspec.Struct, frozen=True, array_like=True):
+class KeyRotated(msgspec.Struct, frozen=True, array_like=True):
     """The event `rotated`: the log is encrypted under this key now."""
 
     key_id: str
@@ -43,7 +43,7 @@ class Rotated(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.encode
 _given = msgspec.msgpack.Decoder(EncryptedKeys).decode
-_rotated = msgspec.msgpack.Decoder(Rotated).decode
+_rotated = msgspec.msgpack.Decoder(KeyRotated).decode
 
 
 class RotationCalls:
@@ -69,7 +69,7 @@ class RotationCalls:
             self._host.is_welcoming = False  # whoever comes now would not get the keys
             self._give(keyring)
             self._journal.rotate(keyring)
-            self._host.publish(ROTATED, _encode(Rotated(keyring.current)))
+            self._host.publish(ROTATED, _encode(KeyRotated(keyring.current)))
         finally:
             self._host.is_welcoming = True
             self._one_at_a_time.release()

@@ -186,12 +186,6 @@ class Membership:
                 taken = self._taken_away()  # in one step with looking: nobody keeps it in between, and has it closed
             self._close_taken(*taken, _CONNECT_S, lambda host: True)
 
-    @property
-    def is_host(self) -> bool:
-        """Whether this member owns the log for all."""
-        with self._lock:
-            return self._host is not None
-
     # -- finding the owner --------------------------------------------------------------------------------
 
     def connect(self, closing: Flag, deadline: float) -> socket.socket | None:

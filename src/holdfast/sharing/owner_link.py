@@ -43,11 +43,11 @@ from holdfast.owner.wire import (
     REFUSED,
     RESULT,
     SESSION_BYTES,
-    Answer,
     BadFrame,
     Call,
     Challenge,
-    Event,
+    GroupAnswer,
+    OwnerEvent,
     Result,
     Welcome,
     decoded,
@@ -141,11 +141,6 @@ class SocketLink:
         self._thread = 0
         self._sent_by_thread = 0
         """The newest group that the forwarder's thread sent."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is an owner at the moment, as far as is known."""
-        return self._sock is not None or self._met is not None
 
     def join(self, timeout: float) -> None:
         """Find the owner, or become it; raises what keeps this process from sharing the log."""
@@ -353,14 +348,14 @@ class SocketLink:
 
     def _take(self, kind: int, head: memoryview, body: memoryview) -> None:
         if kind == ANSWER:
-            self._unanswered.take(cast("Answer", decoded(ANSWER, head)))
+            self._unanswered.take(cast("GroupAnswer", decoded(ANSWER, head)))
         elif kind == RESULT:
             result = cast("Result", decoded(RESULT, head))
             call = self._calls.pop(result.number, None)
             if call is not None:
                 call.end(bytes(body), None if result.error is None else result.error.error())
         elif kind == EVENT:
-            self._tell(cast("Event", decoded(EVENT, head)).name, bytes(body))
+            self._tell(cast("OwnerEvent", decoded(EVENT, head)).name, bytes(body))
 
     # -- owners come and go -------------------------------------------------------------------------------
 

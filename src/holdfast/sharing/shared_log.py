@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.journal.journal import Journal
-from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.local_log import put_together
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
@@ -22,18 +22,20 @@ from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.sharing.key_rotation import KeyNews, RotationCalls
 
 if TYPE_CHECKING:
-    from holdfast.log.open_log import Asked
+    from holdfast.log.open_log import OpenArguments
     from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
 
 
-def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: Ownership, keys: SharedKeys) -> Log:
+def compose_member(
+    given: OpenArguments, journal: Journal, link: SocketLink, ownership: Ownership, keys: SharedKeys
+) -> Log:
     """A log whose owner, at the other end of the link, does what only an owner can do."""
-    directory, settings = asked.directory, asked.settings
+    directory, settings = given.directory, given.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
-    context = LogContext(directory, settings, asked.clock, journal, manifest)
-    asking = Asking(link, asked.clock)
+    context = LogContext(directory, settings, given.clock, journal, manifest)
+    asking = Asking(link, given.clock)
     news = journal.news = OwnerNotifications(journal, link, asking, ownership)
     news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
@@ -43,7 +45,7 @@ def compose_member(asked: Asked, journal: Journal, link: SocketLink, ownership: 
         MaintenanceProxy(journal, asking),
         StoreProxy(context, asking, events),
         TablesProxy(journal, asking),
-        KeptPositions(context),
+        PositionStore(context),
     )
     news.on_members = parts_of(log).consumers.changed
     return log

@@ -22,17 +22,19 @@ from holdfast.sharing.shared_log import answer_members, compose_member
 _JOIN_S = 30.0
 
 
-def open_member(asked: alone.Asked) -> Log:
+def open_member(asked: alone.OpenArguments) -> Log:
     """Own the log, or join whoever does."""
     keys = SharedKeys(asked.keyring, asked.cipher)
     how = MemberOptions(asked.directory.path, asked.settings, asked.clock, keys)
 
-    def now() -> alone.Asked:
+    def now() -> alone.OpenArguments:
         """As it was asked for, with the keys that the log has now."""
         return asked._replace(keyring=keys.keyring)
 
     membership = Membership(
-        how, lambda directory: _Owned(now(), directory), lambda host, owner: _set_calls(host, owner, membership, link)
+        how,
+        lambda directory: _HostedLog(now(), directory),
+        lambda host, owner: _set_calls(host, owner, membership, link),
     )
     link = SocketLink(membership, asked.clock, remembered_us(asked.settings.journal))
     try:
@@ -64,18 +66,18 @@ class _Ownership:
 
 
 def _log_of(owner: Owner | None) -> Log | None:
-    return owner.log if isinstance(owner, _Owned) else None
+    return owner.log if isinstance(owner, _HostedLog) else None
 
 
 def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLink) -> None:
-    assert isinstance(owner, _Owned)
+    assert isinstance(owner, _HostedLog)
     owner.stop_answering = answer_members(host, owner.log, membership.hand_over, lambda: link.session)
 
 
-class _Owned(Owner):
+class _HostedLog(Owner):
     """The log that this process owns for all members; nobody but the host uses it."""
 
-    def __init__(self, asked: alone.Asked, directory: Directory) -> None:
+    def __init__(self, asked: alone.OpenArguments, directory: Directory) -> None:
         self.log = alone.open_locked(asked, directory)
         self._parts = parts_of(self.log)
         process_lifetime.drop(self._parts.lifetime)  # it ends with the member that owns it

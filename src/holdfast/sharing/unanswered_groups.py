@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.owner.group_frames import Buffer, PackedGroup
-from holdfast.owner.wire import Answer, BadFrame
+from holdfast.owner.wire import BadFrame, GroupAnswer
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Waiting
@@ -62,7 +62,7 @@ class UnansweredGroups:
             self._sent[group.sequence] = self._clock.monotonic(), self._clock.now_us()
         return group.buffers(self.first)
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: GroupAnswer) -> None:
         """This is what became of a group; raises BadFrame where the owner was not sent such a one."""
         if answer.sequence not in self._sent:  # to believe it would make what is on its way seem to be forgotten
             raise BadFrame(f"the owner answers what it was not sent sequence={answer.sequence}")

@@ -55,7 +55,7 @@ class CommitResult(NamedTuple):
     """Whether this commit has put it there; otherwise it was there."""
 
 
-class _Taken(Exception):
+class _NumberTaken(Exception):
     """Another writer has this number."""
 
 
@@ -109,7 +109,7 @@ class BatchCommit:
             self._may_be_there = True
             try:
                 self._create(document, data)
-            except _Taken:  # for ever: its number is another's
+            except _NumberTaken:  # for ever: its number is another's
                 self._may_be_there = False
                 continue
             self._apply(document)
@@ -176,7 +176,7 @@ class BatchCommit:
 
         def require_own(key: str) -> None:
             if read_batch(store, log, topic, document.number).nonce != document.nonce:
-                raise _Taken
+                raise _NumberTaken
 
         key = layout.sink_key(topic, document.number)
         try:

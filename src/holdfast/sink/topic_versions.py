@@ -23,7 +23,7 @@ from holdfast.store.repeated_create import create_repeatedly
 _TRIES = 100
 
 
-class _Taken(Exception):
+class _VersionTaken(Exception):
     """Another writer made this version."""
 
 
@@ -52,7 +52,7 @@ def ensure_topic(root: SinkRoot, topic: str, schema: TopicSchema | None, partiti
             return wanted
         try:
             _create(root, wanted)
-        except _Taken:
+        except _VersionTaken:
             continue
         return wanted
     raise Unavailable(f"others change this topic all the time topic={topic}", hint="write again later")
@@ -116,6 +116,6 @@ def _create(root: SinkRoot, document: SinkTopicDocument) -> None:
 
     def require_own(key: str) -> None:
         if root.store.get(key) != data:
-            raise _Taken
+            raise _VersionTaken
 
     create_repeatedly(root.store, key, Body.of(data), require_own)

@@ -51,7 +51,7 @@ class Credentials(NamedTuple):
         raise Invalid("credentials cannot be pickled", hint="send a reference such as 'env:PREFIX' and load it there")
 
 
-class _Kept(NamedTuple):
+class _CacheEntry(NamedTuple):
     credentials: Credentials
     until: float
     stamp: _Stamp
@@ -72,7 +72,7 @@ class CredentialSource:
         self._reference, self._kind, self._name = reference, kind, name
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._kept: _Kept | None = None
+        self._kept: _CacheEntry | None = None
         self._botocore: Any = None
         """botocore's own object, which knows when and how to refresh."""
 
@@ -125,12 +125,12 @@ class CredentialSource:
     def __reduce__(self) -> tuple[type[CredentialSource], tuple[str]]:
         return CredentialSource, (self._reference,)
 
-    def _find(self) -> _Kept:
+    def _find(self) -> _CacheEntry:
         if self._kind == "env":
-            return _Kept(self._from_environment(), inf, None)
+            return _CacheEntry(self._from_environment(), inf, None)
         if self._kind == "file":
             return self._from_file()
-        return _Kept(self._from_botocore(), self._clock.monotonic() + _KEPT_SECONDS, None)
+        return _CacheEntry(self._from_botocore(), self._clock.monotonic() + _KEPT_SECONDS, None)
 
     def _from_environment(self) -> Credentials:
         names = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
@@ -148,13 +148,13 @@ class CredentialSource:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _from_file(self) -> _Kept:
+    def _from_file(self) -> _CacheEntry:
         stamp = self._stamp()  # before reading: a change in between is seen next time
         try:
             path = Path(self._name)
             with path.open(encoding="utf-8") as stream:
                 _warn_if_readable_by_others(path)
-                return _Kept(_parse(stream.read(_FILE_BYTES_MAX)), inf, stamp)
+                return _CacheEntry(_parse(stream.read(_FILE_BYTES_MAX)), inf, stamp)
         except (OSError, ValueError):
             if self._kept is not None:
                 return self._kept

@@ -28,7 +28,7 @@ _ATTEMPTS = 4
 logger = logging.getLogger("holdfast.tables")
 
 
-class _Moved(Exception):
+class _ListingGone(Exception):
     """What was listed a moment ago is gone: a cleaning may run; look again."""
 
 
@@ -45,7 +45,7 @@ class LogReading:
         for attempt in range(_ATTEMPTS):
             try:
                 return self._replayed(version)
-            except _Moved:
+            except _ListingGone:
                 if attempt == _ATTEMPTS - 1:
                     raise damaged("objects of a table's log are listed and are not there", self.log.folder) from None
         raise AssertionError("not reached")
@@ -130,7 +130,7 @@ class LogReading:
         try:
             return self.commit(version_of(info))
         except NotFound:
-            raise _Moved from None
+            raise _ListingGone from None
 
     def commit(self, version: int) -> TableCommit | None:
         """A commit; None for a note. Raises NotFound, Corrupt, ForeignCommit."""
@@ -170,7 +170,7 @@ class LogReading:
             for info, commit in self._read(infos):
                 if commit is not None:
                     yield version_of(info), commit
-        except _Moved:
+        except _ListingGone:
             raise self._gone(first) from None
 
     def _gone(self, version: int) -> NotFound:

@@ -47,7 +47,7 @@ class CleanReport(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest version whose files are all there."""
 
 
-class _Kept(NamedTuple):
+class _Survivors(NamedTuple):
     """What stays."""
 
     since: int
@@ -92,7 +92,7 @@ class TableCleaner:
 
     # -- what stays ---------------------------------------------------------------------------------------------
 
-    def _kept(self, newest: TableReplay, keep_ms: int) -> _Kept:
+    def _kept(self, newest: TableReplay, keep_ms: int) -> _Survivors:
         limit_ms = self._now_ms - keep_ms
         first = self._reading.listing().first
         since = self._newest_before(limit_ms, first, newest.version)
@@ -100,12 +100,12 @@ class TableCleaner:
         kept = {*newest.files, *oldest.run.tombstones.values()}
         if self._is_told(newest, since, keep_ms):
             kept.update(path for path, one in newest.removed.items() if one.deletion_timestamp > limit_ms)
-            return _Kept(since, kept, oldest.run.run)
+            return _Survivors(since, kept, oldest.run.run)
         for _, commit in self._reading.between(since + 1, newest.version):
             kept.update(one.path for one in commit.removed)
             kept.update(commit.run.tombstones.values())
         assert newest.run is not None
-        return _Kept(since, kept, newest.run.run + 1)
+        return _Survivors(since, kept, newest.run.run + 1)
 
     def _is_told(self, newest: TableReplay, since: int, keep_ms: int) -> bool:
         """Whether the newest checkpoint tells all files that left the table since then, and that is cheaper."""
@@ -141,7 +141,7 @@ class TableCleaner:
 
     # -- what goes ----------------------------------------------------------------------------------------------
 
-    def _garbage(self, kept: _Kept, newest_run: int) -> Iterator[ObjectInfo]:
+    def _garbage(self, kept: _Survivors, newest_run: int) -> Iterator[ObjectInfo]:
         start = len(table_layout.table_folder(self._table))
         for folder in table_layout.folders(self._table):
             for info in self._store.list(folder):

@@ -128,12 +128,12 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     add: Add | None = None
 
 
-class _Marked(msgspec.Struct):
+class _MarkFields(msgspec.Struct):
     format: int
 
 
 class _MarkedInfo(msgspec.Struct):
-    holdfast: _Marked
+    holdfast: _MarkFields
 
 
 class _MarkedLine(msgspec.Struct, rename="camel"):
@@ -215,11 +215,11 @@ def damaged(message: str, key: str) -> Corrupt:
 # -- files ----------------------------------------------------------------------------------------------------
 
 
-class _Counted(msgspec.Struct):
+class _RowCount(msgspec.Struct):
     num_records: int = msgspec.field(name="numRecords")
 
 
-_counted = msgspec.json.Decoder(_Counted)
+_counted = msgspec.json.Decoder(_RowCount)
 
 
 def add(file: DataFile, *, data_change: bool) -> Add:

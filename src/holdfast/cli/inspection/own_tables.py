@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.log_directory import Directory
-from holdfast.publish.publication import Publisher, TableReport
+from holdfast.publish.publication import PublicationReport, Publisher
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
 from holdfast.store.directory import DirectoryStore
 
 
-def own_tables(place: Directory) -> Iterator[TableReport]:
+def own_tables(place: Directory) -> Iterator[PublicationReport]:
     """The published tables, by topic; none where the directory is no root."""
     if not (place.segments / layout.LOG).exists():
         return

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast import Log, Settings, disk
 from holdfast.cli.action_group import Actions
-from holdfast.cli.executions.asking import ask
+from holdfast.cli.executions.changing import ask
 from holdfast.cli.executions.execution_lines import (
     LIST_COLUMNS,
     STEP_COLUMNS,

@@ -14,7 +14,7 @@ from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.cli.progress import ProgressLine
 from holdfast.log.upkeep.table_verbs import publish_tables, unpublish_tables
-from holdfast.publish.publication import TableReport
+from holdfast.publish.publication import PublicationReport
 
 EPILOG = """\b
 Examples:
@@ -53,7 +53,7 @@ def publish_command(root: str, topics: tuple[str, ...], as_format: str, dry_run:
     return _code(reports, is_named=bool(topics))
 
 
-def _show(reports: list[TableReport], *, dry_run: bool) -> None:
+def _show(reports: list[PublicationReport], *, dry_run: bool) -> None:
     if not reports:
         say("no topics")
         return
@@ -80,7 +80,7 @@ def _show(reports: list[TableReport], *, dry_run: bool) -> None:
             say(f"hint: {one.hint}")
 
 
-def _code(reports: list[TableReport], *, is_named: bool) -> int:
+def _code(reports: list[PublicationReport], *, is_named: bool) -> int:
     states = {one.state for one in reports}
     if "damaged" in states:
         return DAMAGED

@@ -29,7 +29,7 @@ from holdfast.journal.proving.inspected_database import ControlRows, InspectedDa
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
-from holdfast.publish.publication import TableReport
+from holdfast.publish.publication import PublicationReport
 from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
@@ -93,7 +93,7 @@ class Status(msgspec.Struct, frozen=True):
     problems: list[Problem]
     consumers: dict[str, int] | None = None
     """By `consumer/topic`, how many records it lags behind; None where that cannot be read: without the key, say."""
-    tables: list[TableReport] = []
+    tables: list[PublicationReport] = []
     """Tables in this directory that topics are published as; those of a store: `holdfast status URL`."""
 
 

@@ -33,7 +33,7 @@ _data = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 logger = logging.getLogger("holdfast.executions")
 
 
-class _Found:
+class _ExecutionHistory:
     """What the topic says of one execution."""
 
     __slots__ = ("blocks", "data", "row")
@@ -84,8 +84,8 @@ def rebuild(journal: Journal, records: Iterable[Record]) -> int:
     return len(rows)
 
 
-def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
-    found: dict[ExecutionId, _Found] = {}
+def _found(records: Iterable[Record]) -> dict[ExecutionId, _ExecutionHistory]:
+    found: dict[ExecutionId, _ExecutionHistory] = {}
     for record in records:
         if record.kind not in _KINDS:  # a newer version's, or of a program that took this for a topic of its own
             continue
@@ -94,7 +94,7 @@ def _found(records: Iterable[Record]) -> dict[ExecutionId, _Found]:
             found.pop(execution, None)
             continue
         try:
-            _take(found.setdefault(execution, _Found()), execution, record)
+            _take(found.setdefault(execution, _ExecutionHistory()), execution, record)
         except (ValueError, OverflowError):  # nothing that was ever written
             raise _forged(record) from None
     return found
@@ -114,7 +114,7 @@ def _forged(record: Record) -> Corrupt:
     )
 
 
-def _take(one: _Found, execution: ExecutionId, record: Record) -> None:
+def _take(one: _ExecutionHistory, execution: ExecutionId, record: Record) -> None:
     """One more record of an execution; raises ValueError for what cannot be one."""
     match record.kind:
         case "status":
@@ -132,7 +132,7 @@ def _take(one: _Found, execution: ExecutionId, record: Record) -> None:
             one.data.setdefault(name, {})[number] = body
 
 
-def _take_entries(one: _Found, execution: ExecutionId, body: bytes) -> None:
+def _take_entries(one: _ExecutionHistory, execution: ExecutionId, body: bytes) -> None:
     block = _block(execution, body)
     if isinstance(block.entries[0], Folded):  # the past was written anew
         one.blocks.clear()
@@ -140,7 +140,7 @@ def _take_entries(one: _Found, execution: ExecutionId, body: bytes) -> None:
     one.blocks[number] = (key, number, body)
 
 
-def _take_folded(one: _Found, execution: ExecutionId, body: bytes) -> None:
+def _take_folded(one: _ExecutionHistory, execution: ExecutionId, body: bytes) -> None:
     block = _block(execution, body)
     entry = block.entries[0]
     if not isinstance(entry, Folded) or not 0 < entry.count <= entry.upto == block.first + 1:

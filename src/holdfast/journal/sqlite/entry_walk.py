@@ -37,7 +37,7 @@ class StoredEntry(NamedTuple):
     is_after_lost: bool
 
 
-class _Found(NamedTuple):
+class _SizedEntry(NamedTuple):
     entry: Entry
     bytes: int
     is_too_large: int
@@ -142,13 +142,13 @@ class EntryWalk:
                     size += len(entry.body)
         return page, at
 
-    def _with_body(self, row: _Found) -> Entry:
+    def _with_body(self, row: _SizedEntry) -> Entry:
         """The entry with its body out of a file of groups; without one that is gone or too large."""
         if row.is_too_large or not (0 < row.file < NUMBER_MAX and 0 < row.position < NUMBER_MAX and row.bytes >= 0):
             return row.entry
         return row.entry._replace(body=self._backend.filed.files.body(row.file, row.position, row.bytes) or b"")
 
-    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _Found | Literal["lost", "trimmed"]:
+    def _look(self, connection: apsw.Connection, at: int, chosen: str) -> _SizedEntry | Literal["lost", "trimmed"]:
         """The first entry from number `at` on; lost where it cannot be read.
 
         There is one, because `at` is not beyond the last, unless all were trimmed since; and it is this very lookup
@@ -163,7 +163,7 @@ class EntryWalk:
             row = connection.execute(sql, (self._bytes_max, self._bytes_max, at)).fetchone()
             if row is None and connection.execute("SELECT groups FROM log").get not in {None, self._groups}:
                 return "trimmed"  # the owner has gone on meanwhile
-            found = msgspec.convert(row and (row[:14], *row[14:]), _Found)
+            found = msgspec.convert(row and (row[:14], *row[14:]), _SizedEntry)
         except (apsw.BusyError, apsw.LockedError):
             raise
         except _UNREADABLE:

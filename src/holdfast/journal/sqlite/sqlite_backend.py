@@ -28,7 +28,6 @@ from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
 from holdfast.model.control_rows import (
-    Capabilities,
     DiskFailed,
     EpochRow,
     HeadRow,
@@ -53,8 +52,6 @@ _SESSION = ", ".join(SessionRow._fields)
 _SHIPPING = ", ".join(ShippingRow._fields)
 _LOG_CHANGES = ", ".join(f"{name}=?" for name in LogRow._fields)
 
-CAPABILITIES = Capabilities(name="sqlite", embedded=True, reads_while_owned=True)
-
 
 logger = logging.getLogger("holdfast.journal")
 
@@ -62,7 +59,6 @@ logger = logging.getLogger("holdfast.journal")
 class SqliteBackend:
     """A journal in one SQLite file."""
 
-    capabilities = CAPABILITIES
     __reduce__ = refuse_to_travel
 
     def __init__(self, path: Path, *, read_only: bool = False, beside: bool = False) -> None:

@@ -33,9 +33,9 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer_status import lag_of
-from holdfast.log.consumers.members import Committing, Members, Positions, lost
+from holdfast.log.consumers.members import Members, PositionCommit, Positions, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read, emptied
-from holdfast.log.consumers.stored_positions import Kept, merge
+from holdfast.log.consumers.stored_positions import StoredPosition, merge
 from holdfast.log.ports import TopicSource
 from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import position_text
@@ -103,7 +103,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
         self._newest: UnitTicket | None = None
         """The last commit, which the next one may join."""
-        self._unmade: dict[int, Kept] | None = None
+        self._unmade: dict[int, StoredPosition] | None = None
         """The positions of the last commit, as long as the writer has not come to it."""
         self._making = RLock()
         """Guards that: the writer takes it."""
@@ -406,7 +406,7 @@ class Consumer(AnyConsumer, Generic[Item]):
 
     def _made(self, unit: Unit) -> list[Operation]:
         """By the writer: what commits that were gathered come to."""
-        positions: dict[int, Kept] = {}
+        positions: dict[int, StoredPosition] = {}
         with once(self._making):
             for part in unit.parts:
                 merge(positions, part)
@@ -425,18 +425,18 @@ class Consumer(AnyConsumer, Generic[Item]):
             self._members.amend(positions, {number: self.given(number) for number in self._slots})
             return True
 
-    def commit_operations(self) -> Committing | None:
+    def commit_operations(self) -> PositionCommit | None:
         """The position as it is now, to be committed with something else; None where nothing has changed."""
         return self._take_position(None)
 
-    def consumed_at(self, at: Mapping[int, int]) -> Committing | None:
+    def consumed_at(self, at: Mapping[int, int]) -> PositionCommit | None:
         """The same for whoever gave records on, and says how far they were consumed; other partitions stay as they are.
 
         It goes on giving out where it is. Raises where it has one of these partitions no more.
         """
         return self._take_position(at)
 
-    def _take_position(self, at: Mapping[int, int] | None) -> Committing | None:
+    def _take_position(self, at: Mapping[int, int] | None) -> PositionCommit | None:
         self._refuse_second()
         with self._lock:
             committing = self._begin(at)
@@ -444,7 +444,7 @@ class Consumer(AnyConsumer, Generic[Item]):
                 self._newest = self._unmade = None  # a later commit must not join one that comes before this
             return committing
 
-    def _begin(self, at: Mapping[int, int] | None = None) -> Committing | None:
+    def _begin(self, at: Mapping[int, int] | None = None) -> PositionCommit | None:
         self._require_open()
         if self._loop is None:
             self._used_by_thread()
@@ -495,7 +495,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         if slot is not None and self._paged is slot:
             self._page.clear()
 
-    def begin_again(self, failed: Mapping[int, Kept]) -> None:
+    def begin_again(self, failed: Mapping[int, StoredPosition]) -> None:
         """A commit was refused: it comes again, and so does what was given out since, of which a commit is refused."""
         for number, kept in failed.items():
             slot = self._slots.get(number)

@@ -17,13 +17,13 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus, lag_of
-from holdfast.log.consumers.kept_positions import KeptPositions
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.members import Members
 from holdfast.log.consumers.partition_pages import OnExpired
-from holdfast.log.consumers.position_finding import Finding, Reader, Start
+from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start
+from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.consumers.shared_members import SharedMembers
-from holdfast.log.consumers.stored_positions import TOPIC, Kept, Place
+from holdfast.log.consumers.stored_positions import TOPIC, Place, StoredPosition
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.log.topics.local_source import LocalSource
@@ -38,7 +38,7 @@ Told = TypeVar("Told")
 class LogConsumers:
     """The consumers of one open log."""
 
-    def __init__(self, context: LogContext, kept: KeptPositions, create_topic: Callable[[str], object]) -> None:
+    def __init__(self, context: LogContext, kept: PositionStore, create_topic: Callable[[str], object]) -> None:
         """`create_topic` makes the topic that positions are recorded in, if it is not there."""
         self._context = context
         self._journal = context.journal
@@ -63,7 +63,7 @@ class LogConsumers:
         if not isinstance(start, str | datetime):
             whole(start, "start")
         named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
-        find = Finding(reader).find
+        find = PositionFinder(reader).find
         members = self._members_of((name, reader.topic), reader, lambda number: find(number, start))
         return Consumer(
             self._journal,
@@ -99,7 +99,7 @@ class LogConsumers:
         reader = self._reader(topic)
         if reader is None:
             raise no_topic(topic, self._journal.topics)
-        find = Finding(reader).find
+        find = PositionFinder(reader).find
         return self._members_of((name, topic), reader, lambda number: find(number, begin.get(number, "first")))
 
     def members_if(self, place: Place) -> Members | None:
@@ -111,11 +111,11 @@ class LogConsumers:
                 return self._members_of(place, reader, lambda number: 0)
         return found
 
-    def positions(self, place: Place) -> dict[int, Kept]:
+    def positions(self, place: Place) -> dict[int, StoredPosition]:
         """What is committed of each partition."""
         return self._kept.positions(place)
 
-    def position_operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+    def position_operations(self, place: Place, positions: Mapping[int, StoredPosition]) -> tuple[list[Operation], int]:
         """What makes positions durable that a member elsewhere commits, and its bytes."""
         return self._kept.operations(place, positions)
 
@@ -176,14 +176,14 @@ class LogConsumers:
                 members = self._members[place] = Members(place, reader.parts, self._kept, positions, monotonic)
             return members
 
-    def _begun(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> dict[int, Kept]:
+    def _begun(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> dict[int, StoredPosition]:
         """What is committed of each partition; what is not, is now, so that a crash does not move the beginning."""
         known = self._kept.positions(place)
-        fresh: dict[int, Kept] = {}
+        fresh: dict[int, StoredPosition] = {}
         for part in reader.parts:
             before = known.get(part.number)
             if before is None or before.gone:
-                fresh[part.number] = Kept(begin(part.number), self._kept.later(before.at if before else 0))
+                fresh[part.number] = StoredPosition(begin(part.number), self._kept.later(before.at if before else 0))
         if fresh:
             self._check_room(place)
             self._kept.commit(place, fresh)
@@ -227,7 +227,7 @@ class LogConsumers:
             refuse_second(members.lock)
             members.settle()
 
-    def _status(self, place: Place, positions: dict[int, Kept]) -> ConsumerStatus:
+    def _status(self, place: Place, positions: dict[int, StoredPosition]) -> ConsumerStatus:
         name, topic = place
         parts = {part.number: part for part in self._journal.topics.get(topic, ())}
         lines = tuple(_line(parts[number], kept) for number, kept in sorted(positions.items()) if number in parts)
@@ -268,7 +268,7 @@ def _unread(*_: Any) -> Any:
     raise Invalid("a member in another process reads by itself", hint="this is a defect in holdfast")
 
 
-def _line(part: Partition, kept: Kept) -> ConsumerPartition:
+def _line(part: Partition, kept: StoredPosition) -> ConsumerPartition:
     first = part.sealed.first_offset
     return ConsumerPartition(
         partition=part.number,

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.consumers.stored_positions import Kept
+from holdfast.log.consumers.stored_positions import StoredPosition
 
 _SCOPE = "member:"
 _TOKEN_BYTES = 16
@@ -56,10 +56,10 @@ class LeaveConsumer(msgspec.Struct, frozen=True, array_like=True):
     token: Token
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class MemberPartition(msgspec.Struct, frozen=True, array_like=True):
     """A partition that a member has."""
 
-    kept: Kept
+    kept: StoredPosition
     """What is committed of it."""
     turn: int
     """The member's turn in which it got it."""
@@ -70,7 +70,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
 
     is_member: bool
     """False: this owner does not know it; it must come again."""
-    held: dict[int, Held] = {}
+    held: dict[int, MemberPartition] = {}
     wanted: tuple[int, ...] = ()
     """Those of them that another member waits for."""
     is_waiting: bool = False

@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import assign
-from holdfast.log.consumers.stored_positions import Kept, Place
+from holdfast.log.consumers.stored_positions import Place, StoredPosition
 
 if TYPE_CHECKING:
     from holdfast.journal.journal_port import JournalPort, Operation
@@ -58,7 +58,7 @@ class Member(Protocol):
     def lose(self, number: int, *, refuse: bool) -> None:
         """It has this partition no more; `refuse` its next commit, for it may have given out what is not committed."""
 
-    def begin_again(self, failed: Mapping[int, Kept]) -> None:
+    def begin_again(self, failed: Mapping[int, StoredPosition]) -> None:
         """A commit of its was refused elsewhere: of these it gives out again what was in it; the lock is held."""
 
 
@@ -72,10 +72,10 @@ class Positions(Protocol):
     def later(self, before: int = 0) -> int:
         """A time for the next word about something of which the last one came at `before`."""
 
-    def operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+    def operations(self, place: Place, positions: Mapping[int, StoredPosition]) -> tuple[list[Operation], int]:
         """What makes positions durable, and its bytes."""
 
-    def stored(self, place: Place, positions: Mapping[int, Kept]) -> None:
+    def stored(self, place: Place, positions: Mapping[int, StoredPosition]) -> None:
         """These are durable now."""
 
     def partition(self) -> Partition | None:
@@ -87,7 +87,7 @@ class _Share:
 
     __slots__ = ("committing", "holder", "kept", "part", "submitted", "wanted_since")
 
-    def __init__(self, part: Partition, kept: Kept) -> None:
+    def __init__(self, part: Partition, kept: StoredPosition) -> None:
         self.part = part
         self.kept = kept
         """What is committed."""
@@ -96,20 +96,20 @@ class _Share:
         self.holder: int | None = None
         self.wanted_since: float | None = None
         """Since when another member waits for it."""
-        self.committing: ReferenceType[Committing] | None = None
+        self.committing: ReferenceType[PositionCommit] | None = None
         """Somebody has taken its position, and not queued it yet."""
 
 
-class _Queued(NamedTuple):
+class _PendingCommit(NamedTuple):
     """A commit on its way."""
 
     ticket: UnitTicket
-    positions: Mapping[int, Kept]
+    positions: Mapping[int, StoredPosition]
     member_id: int | None
     moved: set[int]
     """Partitions that were given to a member anew since: whatever comes of this says nothing of what that has."""
 
-    def own(self) -> Mapping[int, Kept]:
+    def own(self) -> Mapping[int, StoredPosition]:
         """The positions without those."""
         return {number: kept for number, kept in self.positions.items() if number not in self.moved}
 
@@ -122,7 +122,7 @@ class Members:
         place: Place,
         parts: Sequence[Partition],
         kept: Positions,
-        begin: Mapping[int, Kept],
+        begin: Mapping[int, StoredPosition],
         monotonic: Callable[[], float],
     ) -> None:
         """`begin` is what is committed of each partition."""
@@ -134,7 +134,7 @@ class Members:
         self.signal = parts[0].signal
         self._members: dict[int, ReferenceType[Member]] = {}
         self._next_id = 0
-        self._queued: deque[_Queued] = deque()
+        self._queued: deque[_PendingCommit] = deque()
         self._monotonic = monotonic
         self._patience: dict[int, float] = {}
         self.is_even = False
@@ -284,10 +284,10 @@ class Members:
         """The offset behind what is consumed, or about to be."""
         return self._shares[number].submitted.next
 
-    def begin(self, member_id: int, given: Mapping[int, int]) -> Committing | None:
+    def begin(self, member_id: int, given: Mapping[int, int]) -> PositionCommit | None:
         """Take these positions, to commit them; None where nothing has changed."""
         with self.lock:
-            positions: dict[int, Kept] = {}
+            positions: dict[int, StoredPosition] = {}
             for number, at in given.items():
                 share = self._shares[number]
                 if share.holder != member_id:  # cannot happen: it was told; but never commit for another one
@@ -301,12 +301,12 @@ class Members:
                     positions[number] = self._after(share.submitted, at)
             if not positions:
                 return None
-            committing = Committing(self, positions, member_id, self.scope(member_id))
+            committing = PositionCommit(self, positions, member_id, self.scope(member_id))
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
 
-    def begin_forwarded(self, member_id: int | None, positions: dict[int, Kept]) -> Committing:
+    def begin_forwarded(self, member_id: int | None, positions: dict[int, StoredPosition]) -> PositionCommit:
         """Take positions that a member in another process commits; raises where they are not its own any more.
 
         None is a member that this owner does not know: it came before the log changed hands, or its connection was cut.
@@ -319,21 +319,21 @@ class Members:
                 share = self._shares.get(number)
                 if share is None or share.holder != member_id or not kept.after == self._newest(share).at < kept.at:
                     raise lost(self.place, [number])
-            committing = Committing(self, positions, member_id)
+            committing = PositionCommit(self, positions, member_id)
             for number in positions:
                 self._shares[number].committing = ref(committing)
             return committing
 
-    def _newest(self, share: _Share) -> Kept:
+    def _newest(self, share: _Share) -> StoredPosition:
         """What the next commit follows; that may have come with the one before it, which is not queued yet."""
         committing = None if share.committing is None else share.committing()
         return share.submitted if committing is None else committing.positions[share.part.number]
 
-    def _after(self, before: Kept, at: int) -> Kept:
+    def _after(self, before: StoredPosition, at: int) -> StoredPosition:
         """The position that follows one; in the owner's process none can come between."""
-        return Kept(at, self._positions.later(before.at))
+        return StoredPosition(at, self._positions.later(before.at))
 
-    def kept(self, number: int) -> Kept:
+    def kept(self, number: int) -> StoredPosition:
         """What is committed of a partition, as far as it was looked at; the lock is held."""
         return self._shares[number].kept
 
@@ -349,14 +349,14 @@ class Members:
         """
         return None
 
-    def amend(self, positions: dict[int, Kept], given: Mapping[int, int]) -> None:
+    def amend(self, positions: dict[int, StoredPosition], given: Mapping[int, int]) -> None:
         """Move positions on that are queued and not made into a change yet; the lock is held."""
         for number, at in given.items():
             share = self._shares[number]
             if at != share.submitted.next:
                 share.submitted = positions[number] = self._after(share.submitted, at)
 
-    def end(self, positions: Mapping[int, Kept], member_id: int | None, ticket: UnitTicket | None) -> None:
+    def end(self, positions: Mapping[int, StoredPosition], member_id: int | None, ticket: UnitTicket | None) -> None:
         """What was taken is queued; without a ticket it is not, and never will be."""
         with self.lock:
             for number, kept in positions.items():
@@ -365,7 +365,7 @@ class Members:
                 if ticket is not None:
                     share.submitted = kept
             if ticket is not None:
-                self._queued.append(_Queued(ticket, positions, member_id, set()))
+                self._queued.append(_PendingCommit(ticket, positions, member_id, set()))
 
     def settle(self) -> None:
         """Take up what became of commits."""
@@ -378,14 +378,14 @@ class Members:
                 else:
                     self._failed(unit.error or unit.group.error, queued.member_id, queued.own())
 
-    def _stored(self, positions: Mapping[int, Kept]) -> None:
+    def _stored(self, positions: Mapping[int, StoredPosition]) -> None:
         for number, kept in positions.items():
             share = self._shares[number]
             if kept.at > share.kept.at:
                 share.kept = kept
         self._positions.stored(self.place, positions)
 
-    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, Kept]) -> None:
+    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, StoredPosition]) -> None:
         """Whatever waits behind it may be stored all the same; what is not is submitted again by the next commit."""
         on_the_way = [queued.own() for queued in self._queued]
         for number, share in self._shares.items():
@@ -398,12 +398,12 @@ class Members:
         with self.lock:
             return self._queued[-1].ticket if self._queued else None
 
-    def operations(self, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+    def operations(self, positions: Mapping[int, StoredPosition]) -> tuple[list[Operation], int]:
         """What makes positions durable, and its bytes."""
         return self._positions.operations(self.place, positions)
 
 
-class Committing:
+class PositionCommit:
     """Positions that were taken from a consumer, to be committed together with something else.
 
     `operations` go into one unit of the journal. Whoever queues it says so with `queued(ticket)`, whatever comes of it
@@ -413,7 +413,7 @@ class Committing:
     records = 1
 
     def __init__(
-        self, members: Members, positions: dict[int, Kept], member_id: int | None, scope: str | None = None
+        self, members: Members, positions: dict[int, StoredPosition], member_id: int | None, scope: str | None = None
     ) -> None:
         self._members = members
         self._member_id = member_id

@@ -27,15 +27,15 @@ from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.member_messages import (
     Assignment,
-    Held,
     JoinConsumer,
     LeaveConsumer,
+    MemberPartition,
     Ok,
     SyncMember,
     scope_of,
 )
 from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members, Positions, is_lost
-from holdfast.log.consumers.stored_positions import Kept, Place
+from holdfast.log.consumers.stored_positions import Place, StoredPosition
 
 Told = TypeVar("Told")
 
@@ -78,7 +78,7 @@ class SharedMembers(Members):
         timeout: float,
     ) -> None:
         """`ask` asks the owner, and the next one if that dies meanwhile; `call` does not."""
-        super().__init__(place, parts, kept, {part.number: Kept(0, 0) for part in parts}, monotonic)
+        super().__init__(place, parts, kept, {part.number: StoredPosition(0, 0) for part in parts}, monotonic)
         self.begin_at: Mapping[int, int] = {}
         """Where partitions begin of which nothing was committed yet, for the next one that joins."""
         self._random_bytes = random_bytes
@@ -225,7 +225,7 @@ class SharedMembers(Members):
         if moved:
             self.signal.notify()
 
-    def _goes_on(self, member_id: int, number: int, held: Held) -> bool:
+    def _goes_on(self, member_id: int, number: int, held: MemberPartition) -> bool:
         """Whether this member has had a partition all the time, and may go on where it is."""
         share, turn = self._shares[number], self._here[member_id].turns.get(number)
         if share.holder != member_id or (turn is not None and turn != held.turn):
@@ -238,7 +238,7 @@ class SharedMembers(Members):
             share.kept = held.kept
         return True
 
-    def _get(self, member_id: int, number: int, held: Held, member: Member) -> None:
+    def _get(self, member_id: int, number: int, held: MemberPartition, member: Member) -> None:
         share = self._shares[number]
         if share.holder is not None:
             reference = self._members.get(share.holder)
@@ -262,17 +262,17 @@ class SharedMembers(Members):
         here = self._here[member_id]
         return scope_of(here.token, here.turn)
 
-    def _after(self, before: Kept, at: int) -> Kept:
+    def _after(self, before: StoredPosition, at: int) -> StoredPosition:
         """The position that follows one, and says so: the owner looks whether another one came between."""
-        return Kept(at, self._positions.later(before.at), after=before.at)
+        return StoredPosition(at, self._positions.later(before.at), after=before.at)
 
-    def _stored(self, positions: Mapping[int, Kept]) -> None:
+    def _stored(self, positions: Mapping[int, StoredPosition]) -> None:
         for number, kept in positions.items():
             share = self._shares[number]
             if kept.at > share.kept.at:
                 share.kept = kept
 
-    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, Kept]) -> None:
+    def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, StoredPosition]) -> None:
         """Where a partition is somebody else's, or nobody knows: ask, and give out again what was not committed.
 
         Only whoever committed, as long as it had the partitions: what others here have in hand has not failed. A commit

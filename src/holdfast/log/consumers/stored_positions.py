@@ -1,7 +1,7 @@
 """Positions of consumers as they are stored: items of a space, and records of a topic. Bytes in, values out, and back.
 
 An item says of one partition where a consumer goes on. A record says what a commit changed, and goes with it in one
-unit; so the topic is shipped and sealed like any other, and positions come back from it (`kept_positions`). Each
+unit; so the topic is shipped and sealed like any other, and positions come back from it (`position_store`). Each
 change of a position has a time, which is later than that of the change before, whatever the clock says: of several
 words about one partition the latest counts, in whatever order they are found.
 """
@@ -30,7 +30,7 @@ _POSITION, _WAIT = b"position", b"wait"
 _INT64 = 2**63
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a consumer goes on in one partition."""
 
     next: int
@@ -47,7 +47,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
         return 0 <= self.next < _INT64 and 0 < self.at < _INT64 and 0 <= self.after < _INT64
 
 
-class Wait(msgspec.Struct, frozen=True):
+class RetentionWait(msgspec.Struct, frozen=True):
     """For whom the retention of a topic waits, and how long at most."""
 
     consumers: tuple[str, ...]
@@ -61,35 +61,35 @@ class Wait(msgspec.Struct, frozen=True):
         return all(map(is_name, self.consumers)) and all(0 <= limit < _INT64 for limit in limits)
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Change(msgspec.Struct, frozen=True):
     """The payload of a record."""
 
     topic: str
     consumer: str = ""
-    positions: dict[int, Kept] = {}
-    wait: Wait | None = None
+    positions: dict[int, StoredPosition] = {}
+    wait: RetentionWait | None = None
 
 
-class Known(msgspec.Struct):
+class ConsumerPositions(msgspec.Struct):
     """All that is kept of a log's consumers."""
 
-    positions: dict[Place, dict[int, Kept]] = {}
-    waits: dict[str, Wait] = {}
+    positions: dict[Place, dict[int, StoredPosition]] = {}
+    waits: dict[str, RetentionWait] = {}
 
-    def learn(self, place: Place, positions: Mapping[int, Kept]) -> None:
+    def learn(self, place: Place, positions: Mapping[int, StoredPosition]) -> None:
         """Take up positions, unless a later word about a partition is known."""
         known = self.positions.setdefault(place, {})
         for number, kept in positions.items():
             if number not in known or known[number].at < kept.at:
                 known[number] = kept
 
-    def learn_wait(self, topic: str, wait: Wait) -> None:
+    def learn_wait(self, topic: str, wait: RetentionWait) -> None:
         """Take up for whom a topic's retention waits, unless a later word is known."""
         if topic not in self.waits or self.waits[topic].at < wait.at:
             self.waits[topic] = wait
 
 
-def merge(positions: dict[int, Kept], later: Mapping[int, Kept]) -> None:
+def merge(positions: dict[int, StoredPosition], later: Mapping[int, StoredPosition]) -> None:
     """Make one commit of two: the later word counts, and it follows what the first one followed."""
     for number, kept in later.items():
         first = positions.get(number)
@@ -98,31 +98,32 @@ def merge(positions: dict[int, Kept], later: Mapping[int, Kept]) -> None:
 
 Item = tuple[bytes, int, bytes]
 _encode = msgspec.json.encode
-_kept, _wait, _told = msgspec.json.Decoder(Kept), msgspec.json.Decoder(Wait), msgspec.json.Decoder(_Told)
+_kept, _wait = msgspec.json.Decoder(StoredPosition), msgspec.json.Decoder(RetentionWait)
+_change = msgspec.json.Decoder(_Change)
 
 
 # -- items ------------------------------------------------------------------------------------------------
 
 
-def position_items(place: Place, positions: Mapping[int, Kept]) -> list[Item]:
+def position_items(place: Place, positions: Mapping[int, StoredPosition]) -> list[Item]:
     """Positions as items of the space."""
     return [(_position_key(place, number), 0, _encode(kept)) for number, kept in positions.items()]
 
 
-def wait_item(topic: str, wait: Wait) -> Item:
+def wait_item(topic: str, wait: RetentionWait) -> Item:
     """For whom a topic's retention waits, as an item."""
     return b"\0".join((_WAIT, topic.encode())), 1, _encode(wait)
 
 
-def known_items(known: Known) -> list[Item]:
+def known_items(known: ConsumerPositions) -> list[Item]:
     """All of it as items."""
     found = [item for place, positions in known.positions.items() for item in position_items(place, positions)]
     return found + [wait_item(topic, wait) for topic, wait in known.waits.items()]
 
 
-def read_items(items: Iterable[Item]) -> Known:
+def read_items(items: Iterable[Item]) -> ConsumerPositions:
     """What items say; they are proved, so one that says nothing is damage."""
-    known = Known({}, {})
+    known = ConsumerPositions({}, {})
     for key, _, body in items:
         try:
             _read_item(known, key.decode("ascii").split("\0"), body)
@@ -131,7 +132,7 @@ def read_items(items: Iterable[Item]) -> Known:
     return known
 
 
-def _read_item(known: Known, key: list[str], body: bytes) -> None:
+def _read_item(known: ConsumerPositions, key: list[str], body: bytes) -> None:
     match key:
         case ["position", consumer, topic, partition]:
             kept = _kept.decode(body)
@@ -157,33 +158,33 @@ _REMEDY = "it was written by another version; open the log with the newest holdf
 # -- records ----------------------------------------------------------------------------------------------
 
 
-def position_record(kind: bytes, place: Place, positions: Mapping[int, Kept], now_us: int) -> Columns:
+def position_record(kind: bytes, place: Place, positions: Mapping[int, StoredPosition], now_us: int) -> Columns:
     """One record of positions."""
-    told = _Told(place[1], place[0], dict(positions))
+    told = _Change(place[1], place[0], dict(positions))
     return _records([(kind, "/".join(place), told)], now_us)
 
 
-def wait_record(topic: str, wait: Wait, now_us: int) -> Columns:
+def wait_record(topic: str, wait: RetentionWait, now_us: int) -> Columns:
     """One record of a wait."""
-    return _records([(WAITING, topic, _Told(topic, wait=wait))], now_us)
+    return _records([(WAITING, topic, _Change(topic, wait=wait))], now_us)
 
 
-def known_records(known: Known, now_us: int) -> Columns:
+def known_records(known: ConsumerPositions, now_us: int) -> Columns:
     """All of it, said again."""
-    told = [(KEPT, "/".join(place), _Told(place[1], place[0], kept)) for place, kept in known.positions.items()]
-    waits = [(KEPT, topic, _Told(topic, wait=wait)) for topic, wait in known.waits.items()]
+    told = [(KEPT, "/".join(place), _Change(place[1], place[0], kept)) for place, kept in known.positions.items()]
+    waits = [(KEPT, topic, _Change(topic, wait=wait)) for topic, wait in known.waits.items()]
     return _records(told + waits, now_us)
 
 
-def _records(told: list[tuple[bytes, str, _Told]], now_us: int) -> Columns:
+def _records(told: list[tuple[bytes, str, _Change]], now_us: int) -> Columns:
     extras: dict[int, Extra] = {index: (key.encode(), kind, None) for index, (kind, key, _) in enumerate(told)}
     return Columns([_encode(payload) for _, _, payload in told], [now_us] * len(told), extras)
 
 
-def read_record(known: Known, record: Record) -> None:
+def read_record(known: ConsumerPositions, record: Record) -> None:
     """Take up what a record says. Anybody may append to the topic: what is no word about positions is passed over."""
     try:
-        told = _told.decode(record.payload)
+        told = _change.decode(record.payload)
     except (msgspec.MsgspecError, ValueError):
         return
     if not is_name(told.topic):

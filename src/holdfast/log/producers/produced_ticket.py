@@ -19,7 +19,7 @@ from holdfast.model.record import Receipt
 Given = TypeVar("Given")
 
 
-class Asked:
+class NumberedBatch:
     """What was sent: by whom, under which number, to which topic, and how its records are told apart."""
 
     __slots__ = ("partitions", "positions", "producer", "sequence", "starts", "topic")
@@ -62,7 +62,7 @@ class ProducedTicket(Generic[Given]):
 
     __slots__ = ("_asked", "_given", "_sent", "_timeout")
 
-    def __init__(self, sent: Sent, asked: Asked, given: Callable[[Receipts], Given], timeout: float) -> None:
+    def __init__(self, sent: Sent, asked: NumberedBatch, given: Callable[[Receipts], Given], timeout: float) -> None:
         self._sent = sent
         self._asked = asked
         self._given = given

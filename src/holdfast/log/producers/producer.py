@@ -30,10 +30,10 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.journal.journal_port import JournalPort, Run, check_producer
 from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit
 from holdfast.log.ports import TopicsPort
-from holdfast.log.producers.produced_ticket import Asked, ProducedTicket, all_of, only
-from holdfast.log.topics.given_topics import GivenTopics
+from holdfast.log.producers.produced_ticket import NumberedBatch, ProducedTicket, all_of, only
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_arguments import TopicArguments
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.model.record import Durability, Receipt, Record
@@ -64,7 +64,7 @@ class Producer:
         if journal.read_only:
             raise Invalid("this log is open for reading only", hint="log.producers() says how far producers are")
         self._journal = journal
-        self._topics = GivenTopics(journal, topics, "a producer", "producer.append(topic, rows, sequence=…)")
+        self._topics = TopicArguments(journal, topics, "a producer", "producer.append(topic, rows, sequence=…)")
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000
 
     @property
@@ -285,7 +285,7 @@ class Producer:
         sent = self._journal.sessions.produce(
             self._key, number, ForwardedRows(part, [row], size), wait_seconds, start=self._start
         )
-        asked = Asked(self.name, number, raw.name, self._journal.partitions)
+        asked = NumberedBatch(self.name, number, raw.name, self._journal.partitions)
         return ProducedTicket(sent, asked, only, wait_seconds)
 
     def _send_batch(
@@ -296,7 +296,7 @@ class Producer:
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         number = whole(sequence, "sequence")
         sent = self._journal.sessions.produce(self._key, number, unit, wait_seconds, start=self._start)
-        asked = Asked(self.name, number, topic.name, self._journal.partitions, batch)
+        asked = NumberedBatch(self.name, number, topic.name, self._journal.partitions, batch)
         return ProducedTicket(sent, asked, all_of, wait_seconds)
 
     def __repr__(self) -> str:

@@ -62,7 +62,7 @@ class AppendSpans:
             return
         self._is_on = True
         journal = self._journal
-        told = _Told(tracer, self._settings, journal.settings.headers_bytes_max, self._open)
+        told = _SpanVerbs(tracer, self._settings, journal.settings.headers_bytes_max, self._open)
         journal.submit = told.submit(journal.submit)
         journal.offer = told.offer(journal.offer)
         journal.put_runs = told.put_runs(journal.put_runs)
@@ -74,7 +74,7 @@ class AppendSpans:
         self._open.forget()
 
 
-class _Told:
+class _SpanVerbs:
     """The verbs, each around the plain one."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Told:
             span = self._begin(partition.topic, 1, partition.number)
             extra, size = self._carried(span, partition, extra, size)
             ticket = self._held(span, lambda: plain(partition, payload, time, extra, unique, size, timeout, key))
-            self._open.end_with(span, _Appended(span, ticket))
+            self._open.end_with(span, _RecordOutcome(span, ticket))
             return ticket
 
         return submit
@@ -152,7 +152,7 @@ class _Told:
                 return plain(partition, cells, time, encoder, size, timeout)
             span = self._begin(partition.topic, 1, partition.number)
             run, index = self._held(span, lambda: plain(partition, cells, time, encoder, size, timeout))
-            self._open.end_with(span, _Appended(span, Ticket(run, index, timeout)))
+            self._open.end_with(span, _RecordOutcome(span, Ticket(run, index, timeout)))
             return run, index
 
         return put_row
@@ -232,7 +232,7 @@ class _Told:
         return total
 
 
-class _Appended:
+class _RecordOutcome:
     """The outcome of one record; then its span says where it is."""
 
     __slots__ = ("_span", "_ticket", "is_stored")

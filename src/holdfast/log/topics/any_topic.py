@@ -19,12 +19,12 @@ from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket, ShippedTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
+from holdfast.log.topics.key_filter import Key, KeyFilter
 from holdfast.log.topics.later_reading import LaterReading
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import ALWAYS, Reading, Shape, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
-from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark
 from holdfast.process_lifetime import holding
@@ -37,7 +37,7 @@ Given = TypeVar("Given")
 Kept = TypeVar("Kept", bound="AnyTopic[Any]")
 
 
-class _Queued(Protocol[Given]):
+class _AppendTicket(Protocol[Given]):
     """The ticket of a record or of a batch."""
 
     def result(self, timeout: float | None = None) -> Given: ...
@@ -91,13 +91,13 @@ class AnyTopic(Generic[Item]):
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         return wait_seconds, self._monotonic() + wait_seconds
 
-    def _wait(self, ticket: _Queued[Given], deadline: float, durability: Durability) -> Given:
+    def _wait(self, ticket: _AppendTicket[Given], deadline: float, durability: Durability) -> Given:
         """Wait until it is durable, or shipped; waiting for room has used some of the time."""
         given = ticket.result(max(0.0, deadline - self._monotonic()))
         return given if durability == "durable" else ticket.shipped()
 
     async def _wait_async(
-        self, put: Callable[[float], _Queued[Given]], timeout: float | None, durability: Durability
+        self, put: Callable[[float], _AppendTicket[Given]], timeout: float | None, durability: Durability
     ) -> Given:
         """Queue and wait without blocking the event loop; `put` is called again until there is room."""
         if durability != "durable":
@@ -150,7 +150,7 @@ class AnyTopic(Generic[Item]):
         """
         return next(iter(self.read(reverse=True, partition=partition, key=key)), None)
 
-    def _wanted(self, key: object) -> WantedKey:
+    def _wanted(self, key: object) -> KeyFilter:
         """A key that somebody asks for; Invalid if the topic can have none like it."""
         raise NotImplementedError
 

@@ -28,8 +28,8 @@ from holdfast.store import layout
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.log.topics.key_filter import KeyFilter
     from holdfast.log.topics.reading import ResultColumns
-    from holdfast.log.topics.wanted_key import WantedKey
     from holdfast.segments.file.segment_reader import SegmentReader
 
 
@@ -49,7 +49,7 @@ class TailPiece(NamedTuple):
     end: int
 
 
-class Stream:
+class PartitionStream:
     """Reads one partition."""
 
     def __init__(self, journal: Journal, manifest: Manifest, partition: Partition) -> None:
@@ -61,7 +61,7 @@ class Stream:
     # -- what callers want --------------------------------------------------------------------------------
 
     def records(
-        self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False, key: WantedKey | None = None
+        self, start: int, end: int, times: Times = ALWAYS, *, reverse: bool = False, key: KeyFilter | None = None
     ) -> Iterator[Record]:
         """Records start..end of a raw topic, of these times and with this key only."""
         for piece in self._pieces(start, end, times, reverse, key):
@@ -81,7 +81,7 @@ class Stream:
         *,
         reverse: bool = False,
         columns: Collection[str] | None = None,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
         to_the_end: bool = False,
     ) -> Iterator[tuple[bytes, pa.RecordBatch]]:
         """The same as record batches, each with the fingerprint of its schema (empty for raw records)."""
@@ -112,7 +112,7 @@ class Stream:
         times: Times = ALWAYS,
         *,
         reverse: bool = False,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
         to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The same as batches of these columns, in one version of the schema."""
@@ -132,13 +132,13 @@ class Stream:
     # -- pieces, in order ---------------------------------------------------------------------------------
 
     def _pieces(
-        self, start: int, end: int, times: Times, reverse: bool, key: WantedKey | None
+        self, start: int, end: int, times: Times, reverse: bool, key: KeyFilter | None
     ) -> Iterator[SegmentPiece | TailPiece]:
         if self.partition.damage is not None:
             raise self.partition.damage.again()
         return self._backward(start, end, times, key) if reverse else self._forward(start, end, times, key)
 
-    def _forward(self, start: int, end: int, times: Times, key: WantedKey | None) -> Iterator[SegmentPiece | TailPiece]:
+    def _forward(self, start: int, end: int, times: Times, key: KeyFilter | None) -> Iterator[SegmentPiece | TailPiece]:
         at = start
         while at < end:
             sealed = self.partition.sealed.sealed_offset
@@ -157,7 +157,7 @@ class Stream:
                     raise
 
     def _backward(
-        self, start: int, end: int, times: Times, key: WantedKey | None
+        self, start: int, end: int, times: Times, key: KeyFilter | None
     ) -> Iterator[SegmentPiece | TailPiece]:
         at = end
         while at > start:
@@ -187,7 +187,7 @@ class Stream:
         return self.partition.sealed.sealed_offset >= offset
 
     def _segments(
-        self, start: int, end: int, times: Times, key: WantedKey | None, *, reverse: bool
+        self, start: int, end: int, times: Times, key: KeyFilter | None, *, reverse: bool
     ) -> Iterator[SegmentPiece]:
         """The parts of segments in a sealed span, pruned by time and by the indexes of their keys."""
         self._check_retained(start)
@@ -204,7 +204,7 @@ class Stream:
                 yield from self._with_key(key, numbers, max(start, row.first_offset), min(end, row.end), reverse)
 
     def _with_key(
-        self, key: WantedKey, numbers: tuple[int, int], start: int, end: int, reverse: bool
+        self, key: KeyFilter, numbers: tuple[int, int], start: int, end: int, reverse: bool
     ) -> Iterator[SegmentPiece]:
         """The parts of segments that may have a key."""
         for number, low, high in self._manifest.keys.maybes(self.partition, *numbers, key.encoded, reverse):
@@ -260,7 +260,7 @@ class Stream:
 
     # -- the tail -----------------------------------------------------------------------------------------
 
-    def _tail_records(self, piece: TailPiece, times: Times, reverse: bool, key: WantedKey | None) -> Iterator[Record]:
+    def _tail_records(self, piece: TailPiece, times: Times, reverse: bool, key: KeyFilter | None) -> Iterator[Record]:
         entry = piece.entry
         if key is not None and key.encoded not in self._reader.body(entry):  # nearly always, and never wrong
             return iter(())
@@ -282,7 +282,7 @@ class Stream:
         return reversed(found) if reverse else iter(found)
 
     def _tail_batches(
-        self, pieces: list[TailPiece], times: Times, reverse: bool, key: WantedKey | None
+        self, pieces: list[TailPiece], times: Times, reverse: bool, key: KeyFilter | None
     ) -> Iterator[tuple[bytes, pa.RecordBatch]]:
         if not pieces:
             return
@@ -307,7 +307,7 @@ class Stream:
         times: Times,
         reverse: bool,
         columns: Collection[str] | None,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
         to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         row = piece.row
@@ -355,7 +355,7 @@ def _batches(
     times: Times,
     reverse: bool,
     columns: Collection[str] | None,
-    key: WantedKey | None,
+    key: KeyFilter | None,
     to_the_end: bool,
 ) -> Iterator[pa.RecordBatch]:
     """A part of a segment; with a key, only rows that have it."""
@@ -378,7 +378,7 @@ def _batches(
             yield found if present is None or key.column in present else found.select([*names[:2], *present])
 
 
-def _span_of(reader: SegmentReader, key: WantedKey, start: int, end: int) -> tuple[int, int]:
+def _span_of(reader: SegmentReader, key: KeyFilter, start: int, end: int) -> tuple[int, int]:
     """From the first to behind the last offset with a key; nothing if there is none."""
     found = [
         batch.column(0) for batch in map(key.rows, reader.batches(start, end, columns=[key.column])) if batch.num_rows

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.log.ports import PartitionStream
-    from holdfast.log.topics.wanted_key import WantedKey
+    from holdfast.log.topics.key_filter import KeyFilter
     from holdfast.model.schema import TopicSchema
 
 Item = TypeVar("Item")
@@ -77,7 +77,7 @@ class Span(NamedTuple):
 class Shape(Protocol[Item]):
     """How a kind of topic gives its items and its Arrow columns; raw and typed topics have one each."""
 
-    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Item]:
+    def items(self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None) -> Iterator[Item]:
         """The items of a span; with a key, only those that have it."""
 
     def place(self, item: Item) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class Shape(Protocol[Item]):
         """The Arrow schema of the results."""
 
     def batches(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+        self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         """A span in that schema."""
 
@@ -117,7 +117,7 @@ class Reading(Generic[Item]):
         reverse: bool,
         limit: int | None,
         bytes_max: int | None,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
     ) -> None:
         self._shape = shape
         self._key = key

@@ -20,11 +20,11 @@ from holdfast.journal.journal_port import JournalPort
 from holdfast.journal.queue.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.key_filter import KeyFilter
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import ResultColumns, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Headers, Validation
-from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra, Row
 from holdfast.model.topic_name import check_users
@@ -288,9 +288,9 @@ class Topic(AnyTopic[Record]):
         part = self._only if partition is None and self._only is not None else self._choose(partition, extra)
         return part, (payload, self._now() if time is None else self._checks.time(time), extra, unique), size
 
-    def _wanted(self, key: object) -> WantedKey:
+    def _wanted(self, key: object) -> KeyFilter:
         encoded = self._checks.key(key)  # type: ignore[arg-type]  # which says so
-        return WantedKey(encoded, "key", encoded)
+        return KeyFilter(encoded, "key", encoded)
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r}, partitions={self.partitions})"
@@ -319,7 +319,7 @@ class OwnTopic(Unwritten, Topic):
 class _Raw:
     """How raw records are read."""
 
-    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Record]:
+    def items(self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None) -> Iterator[Record]:
         return span.stream.records(span.start, span.end, times, reverse=reverse, key=key)
 
     def place(self, item: Record) -> tuple[int, int]:
@@ -336,7 +336,7 @@ class _Raw:
         return with_partition(RAW_SCHEMA, "partition")
 
     def batches(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+        self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         columns, end = ResultColumns(self.schema()), span.to_the_end
         return span.stream.results(columns, span.start, span.end, times, reverse=reverse, key=key, to_the_end=end)

@@ -21,11 +21,11 @@ from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import BatchTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
+from holdfast.log.topics.key_filter import Key, KeyFilter
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, ResultColumns, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation
-from holdfast.log.topics.wanted_key import Key, WantedKey
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt
 from holdfast.model.record_columns import Cells, EncodedRows
@@ -319,16 +319,16 @@ class TypedTopic(AnyTopic[Row]):
         shape = partial(self._typed, columns)
         return self._read(shape, start, end, limit, reverse, partition, since, until, bytes_max, key)
 
-    def _wanted(self, key: object) -> WantedKey:
+    def _wanted(self, key: object) -> KeyFilter:
         if self.key is None:
             raise Invalid(
                 f"topic {self.name!r} has no key column",
                 hint="a topic gets one when it is created: log.topic(name, schema=…, key='column')",
             )
-        return WantedKey.of_column(key, self.key, self._schema().stored.field(self.key).type)
+        return KeyFilter.of_column(key, self.key, self._schema().stored.field(self.key).type)
 
-    def _typed(self, columns: Collection[str] | None = None) -> _Typed:
-        return _Typed(self.name, self._schema(), columns)
+    def _typed(self, columns: Collection[str] | None = None) -> _RowReader:
+        return _RowReader(self.name, self._schema(), columns)
 
     def __repr__(self) -> str:
         return f"TypedTopic({self.name!r}, partitions={self.partitions}, columns={self.schema.names})"
@@ -351,7 +351,7 @@ def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(at, _ROWS_AT_ONCE)
 
 
-class _Typed:
+class _RowReader:
     """How rows of a typed topic are read."""
 
     def __init__(self, topic: str, schema: TopicSchema, columns: Collection[str] | None) -> None:
@@ -364,7 +364,7 @@ class _Typed:
         self._newest = schema
         self._columns = columns
 
-    def items(self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None) -> Iterator[Row]:
+    def items(self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None) -> Iterator[Row]:
         from holdfast.model.arrow import plain_arrays
 
         for part in _small(self.batches(span, times, reverse, key)):
@@ -389,7 +389,7 @@ class _Typed:
         return result_schema(self._newest, self._columns)
 
     def batches(
-        self, span: Span, times: Times, reverse: bool, key: WantedKey | None = None
+        self, span: Span, times: Times, reverse: bool, key: KeyFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         columns, end = ResultColumns(self.schema(), self._newest, self._columns), span.to_the_end
         return span.stream.results(columns, span.start, span.end, times, reverse=reverse, key=key, to_the_end=end)

@@ -33,9 +33,9 @@ from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.ports import ItemKeys, TopicsPort
-from holdfast.log.topics.given_topics import GivenTopics
 from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_arguments import TopicArguments
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.log.transactions.committing import Committing, Consuming
@@ -73,7 +73,7 @@ class Transaction:
         if durability != "durable":
             journal.check_durability(durability)
         self._journal = journal
-        self._topics = GivenTopics(journal, topics, "a transaction", "tx.append(topic, rows) takes one row or many")
+        self._topics = TopicArguments(journal, topics, "a transaction", "tx.append(topic, rows) takes one row or many")
         self._hidden = hidden
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000 if timeout is None else seconds(timeout)
         self._durability = durability

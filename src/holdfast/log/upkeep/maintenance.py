@@ -16,7 +16,7 @@ from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.time_keeper import TimeKeeper
-from holdfast.log.consumers.kept_positions import KeptPositions
+from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log.log_context import LogContext
 from holdfast.log.topics.topic_partitions import partitions_of
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from holdfast.log.ports import Names
     from holdfast.log.upkeep.topic_retention import TopicRetention
 
+_POSITIONS_BYTES_MAX = 64 * 2**20
+"""Bytes that `_consumers` keeps: positions are recorded there, and all of them again now and then."""
+_AUDIT_BYTES_MAX = 256 * 2**20
+
 logger = logging.getLogger("holdfast")
 
 
@@ -53,13 +57,13 @@ class Maintenance:
         self,
         context: LogContext,
         before_removal: Callable[[str], None] | None = None,
-        positions: KeptPositions | None = None,
+        positions: PositionStore | None = None,
     ) -> None:
         """`before_removal` is called with a topic whose files are about to go from the log's own directory.
 
         `positions` are those of consumers: retention may wait for them.
         """
-        self._positions = KeptPositions(context) if positions is None else positions
+        self._positions = PositionStore(context) if positions is None else positions
         directory, settings, clock, journal, manifest = context
         self._journal = journal
         self._settings = settings
@@ -260,8 +264,8 @@ def _topics(settings: Settings) -> dict[str, Policy]:
     channels, executions = settings.channels, settings.executions
     return {
         TOPIC: Policy(channels.topic_bytes_max or None, int(channels.topic_age_max_ms * 1000) or None),
-        POSITIONS: Policy(settings.retention.consumers_bytes_max or None),
-        AUDIT_TOPIC: Policy(settings.server.audit_bytes_max),
+        POSITIONS: Policy(_POSITIONS_BYTES_MAX),
+        AUDIT_TOPIC: Policy(_AUDIT_BYTES_MAX),
         EXECUTIONS: Policy(executions.topic_bytes_max or None, executions.topic_age_max_ms * 1000 or None),
     }
 

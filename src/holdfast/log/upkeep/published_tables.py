@@ -25,7 +25,7 @@ from holdfast.signals import Flag
 from holdfast.store import layout
 
 if TYPE_CHECKING:
-    from holdfast.publish.publication import Publisher, TableReport
+    from holdfast.publish.publication import PublicationReport, Publisher
     from holdfast.store.port import Store
 
 _LOOK_EVERY = 10
@@ -186,7 +186,7 @@ class PublishedTables:
             self._opened = Publisher(root, clock, delete_after_ms=keep, is_owner=True)
         return self._opened
 
-    def _took(self, topic: str, report: TableReport) -> None:
+    def _took(self, topic: str, report: PublicationReport) -> None:
         if report.reason is not None:
             self._tell(topic, f"{report.reason}; {report.hint}", is_alarm=report.state != "refused")
             return

@@ -15,7 +15,7 @@ from holdfast.arguments import flag, path_of, text, texts
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
-from holdfast.publish.publication import Publisher, TableReport
+from holdfast.publish.publication import PublicationReport, Publisher
 from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
@@ -34,7 +34,7 @@ def publish_tables(
     dry_run: bool = False,
     settings: Settings | Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> list[TableReport]:
+) -> list[PublicationReport]:
     """Bring the tables of these topics (of all, if none is named) up to what is settled now: one report each.
 
     A topic that cannot be published, or whose table somebody else has written to, is reported and not raised. Raises

@@ -25,9 +25,9 @@ from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.partition_pages import OnExpired
-from holdfast.log.consumers.position_finding import Finding, Reader, Start
+from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start
 from holdfast.log.consumers.shared_members import SharedMembers
-from holdfast.log.consumers.stored_positions import SPACE, TOPIC, Kept, Place, position_items
+from holdfast.log.consumers.stored_positions import SPACE, TOPIC, Place, StoredPosition, position_items
 from holdfast.log.owner_asking import Asking
 from holdfast.model.topic_name import check_name
 from holdfast.owner.link_port import MET
@@ -55,12 +55,12 @@ class ClientPositions:
         """A time for the next word about something of which the last one came at `before`."""
         return max(before + 1, self._clock.now_us())
 
-    def operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+    def operations(self, place: Place, positions: Mapping[int, StoredPosition]) -> tuple[list[Operation], int]:
         """What makes positions durable, and its bytes."""
         items = position_items(place, positions)
         return [ChangeSpace(SPACE.encode(), tuple(items))], sum(len(key) + len(body) for key, _, body in items)
 
-    def stored(self, place: Place, positions: Mapping[int, Kept]) -> None:
+    def stored(self, place: Place, positions: Mapping[int, StoredPosition]) -> None:
         """The server knows."""
 
     def partition(self) -> None:
@@ -101,7 +101,7 @@ class ConsumerOpening:
             raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
         named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
         reader.source.refresh()
-        find = Finding(reader).find
+        find = PositionFinder(reader).find
         begins = {part.number: find(part.number, start) for part in reader.parts}
         with self._lock:
             members = self._members_of((name, reader.topic), reader)

@@ -28,7 +28,7 @@ from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unav
 from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.error_message import error_of
 from holdfast.remote.http.server_address import ServerAddress
-from holdfast.remote.http.server_connections import Connections, Lost, NotSent, NotTrusted
+from holdfast.remote.http.server_connections import AnswerLost, ConnectionPool, NotSent, NotTrusted
 from holdfast.remote.http.token_reference import Token
 from holdfast.signals import Flag
 
@@ -49,7 +49,7 @@ _clock = SystemClock()
 monotonic = _clock.monotonic
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """What a server answered."""
 
     status: int
@@ -90,7 +90,7 @@ class Question(NamedTuple):
 class Attempt(NamedTuple):
     """What became of one attempt: an answer, or why there is none."""
 
-    answer: Answer | None
+    answer: ServerAnswer | None
     was_sent: bool = True
     """Whether the server may have carried it out."""
     why: str = ""
@@ -101,7 +101,7 @@ class Attempt(NamedTuple):
 class Exchange:
     """The way to one server, for any thread: the token that is known is replaced as a whole, `log` is set once."""
 
-    def __init__(self, address: ServerAddress, connections: Connections, token: Token | None) -> None:
+    def __init__(self, address: ServerAddress, connections: ConnectionPool, token: Token | None) -> None:
         self.address = address
         self._connections = connections
         self._token = token
@@ -112,7 +112,7 @@ class Exchange:
 
     # -- questions and answers ----------------------------------------------------------------------------
 
-    def ask(self, question: Question, timeout: float) -> Answer:
+    def ask(self, question: Question, timeout: float) -> ServerAnswer:
         """The answer, if it is 2xx; else what it says is raised. Raises Unavailable when none came in time."""
         if in_coroutine():
             warnings.warn(
@@ -140,7 +140,7 @@ class Exchange:
                 raise self._gave_up(answer, attempt.why, timeout)
             self.pause(wait)
 
-    def checked(self, answer: Answer) -> Answer:
+    def checked(self, answer: ServerAnswer) -> ServerAnswer:
         """An answer, if it is 2xx; else what it says is raised."""
         if answer.status >= 300:
             raise error_of(answer.status, answer.body, str(self.address))
@@ -178,26 +178,26 @@ class Exchange:
             return Attempt(None, was_sent=False, problem=self._not_trusted(error))
         except NotSent as error:
             return Attempt(None, was_sent=False, why=str(error))
-        except Lost as error:
+        except AnswerLost as error:
             return Attempt(None, why=str(error))
         finally:
             self._connections.give_back(connection, reusable=is_read)
 
-    def _read(self, response: HTTPResponse, name: str) -> Answer:
+    def _read(self, response: HTTPResponse, name: str) -> ServerAnswer:
         try:
             body = response.read(_ANSWER_BYTES_MAX + 1)
         except (OSError, HTTPException) as error:
-            raise Lost(f"the answer broke off ({type(error).__name__})") from error
+            raise AnswerLost(f"the answer broke off ({type(error).__name__})") from error
         if len(body) > _ANSWER_BYTES_MAX:
             raise Unavailable("an answer of the server is too large", hint="ask for less: limit=…, bytes_max=…")
         if response.length or (response.length is None and not response.chunked):
             # Hazard: Python gives what has come of a body that was cut, and says nothing, if asked for so many bytes.
-            raise Lost("the answer broke off")
+            raise AnswerLost("the answer broke off")
         headers = {name.lower(): value for name, value in response.getheaders()}
         self._check(response.status, headers)
         if response.msg.get_all(_QUESTION) != [name]:
-            raise Lost("an answer to something else came")
-        return Answer(response.status, headers, body)
+            raise AnswerLost("an answer to something else came")
+        return ServerAnswer(response.status, headers, body)
 
     def _check(self, status: int, headers: Mapping[str, str]) -> None:
         if 300 <= status < 400:
@@ -242,13 +242,13 @@ class Exchange:
             hint="give the authority that signed its certificate as ca=…, and the name in it as the address",
         )
 
-    def _unknown(self, attempt: Attempt, answer: Answer | None) -> OutcomeUnknown:
+    def _unknown(self, attempt: Attempt, answer: ServerAnswer | None) -> OutcomeUnknown:
         why = attempt.why or f"status={answer.status if answer is not None else 0}"
         return OutcomeUnknown(
             f"the server at {self.address} may or may not have done it: {why}", hint="look whether it was, or ask again"
         )
 
-    def _gave_up(self, answer: Answer | None, why: str, timeout: float) -> HoldfastError:
+    def _gave_up(self, answer: ServerAnswer | None, why: str, timeout: float) -> HoldfastError:
         if answer is not None:
             return error_of(answer.status, answer.body, str(self.address))
         return self.unreachable(why, timeout)
@@ -290,7 +290,7 @@ class Pauses:
     def __init__(self) -> None:
         self._next = _PAUSE_S
 
-    def next(self, answer: Answer | None = None) -> float:
+    def next(self, answer: ServerAnswer | None = None) -> float:
         """The next pause, in seconds."""
         told = _retry_after(answer)
         share = 0.5 + int.from_bytes(_clock.random_bytes(2), "big") / 2**17
@@ -308,11 +308,11 @@ def closed() -> Closed:
     return Closed("the connection to the server is closed", hint="connect again with holdfast.connect(url)")
 
 
-def _is_doubtful(answer: Answer | None) -> bool:
+def _is_doubtful(answer: ServerAnswer | None) -> bool:
     """Whether something may have been done: refused for lack of room is not, a time-out at the other end is."""
     return answer is None or answer.status in (502, 504)
 
 
-def _retry_after(answer: Answer | None) -> float | None:
+def _retry_after(answer: ServerAnswer | None) -> float | None:
     text = "" if answer is None else answer.headers.get("retry-after", "")
     return min(float(text), _RETRY_AFTER_S_MAX) if text.isascii() and text.isdigit() else None

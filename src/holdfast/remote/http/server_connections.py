@@ -38,7 +38,7 @@ class NotTrusted(NotSent):
     """The server is not who it should be; trying again would not change that."""
 
 
-class Lost(Exception):
+class AnswerLost(Exception):
     """The request may have reached the server; its answer did not come."""
 
 
@@ -58,7 +58,7 @@ def tls_context(ca: str | os.PathLike[str] | None) -> ssl.SSLContext:
     return context
 
 
-class Connection:
+class ServerConnection:
     """One connection; used by one thread at a time."""
 
     def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
@@ -79,7 +79,7 @@ class Connection:
             return http.getresponse()
         except (OSError, HTTPException) as error:
             self.close()
-            raise Lost(_words(error)) from error
+            raise AnswerLost(_words(error)) from error
 
     def until(self, deadline: float) -> None:
         """Give the next steps until then."""
@@ -148,7 +148,7 @@ class Connection:
         self._http = self._socket = None
 
 
-class Connections:
+class ConnectionPool:
     """All connections of one client, for any thread.
 
     Hazard: no lock. A signal handler may interrupt any step here, and wait for a record that another thread brings,
@@ -159,17 +159,17 @@ class Connections:
     def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:
         self._address = address
         self._context = context
-        self._idle: deque[Connection] = deque()
-        self._used: dict[Connection, None] = {}
+        self._idle: deque[ServerConnection] = deque()
+        self._used: dict[ServerConnection, None] = {}
         self._is_over = False
 
-    def take(self) -> Connection:
+    def take(self) -> ServerConnection:
         """One that nobody uses."""
         while True:
             try:
                 connection, is_new = self._idle.pop(), False
             except IndexError:
-                connection, is_new = Connection(self._address, self._context), True
+                connection, is_new = ServerConnection(self._address, self._context), True
             self._used[connection] = None
             if self._is_over:
                 connection.shutdown()
@@ -177,7 +177,7 @@ class Connections:
                 return connection
             self.give_back(connection, reusable=False)
 
-    def give_back(self, connection: Connection, *, reusable: bool) -> None:
+    def give_back(self, connection: ServerConnection, *, reusable: bool) -> None:
         """It is free again; unless its answer was read to the end, it is closed."""
         if reusable:
             connection.rest()

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from holdfast.errors import Unavailable
 from holdfast.journal.state.partition import Partition
+from holdfast.log.topics.key_filter import KeyFilter
 from holdfast.log.topics.reading import ResultColumns, Times, parse_position
-from holdfast.log.topics.wanted_key import WantedKey
 from holdfast.model.record import Record
-from holdfast.remote.http.exchange import ARROW, Answer, Exchange, Question
+from holdfast.remote.http.exchange import ARROW, Exchange, Question, ServerAnswer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ class PageStream:
         self._exchange = exchange
 
     def records(
-        self, start: int, end: int, times: Times, *, reverse: bool = False, key: WantedKey | None = None
+        self, start: int, end: int, times: Times, *, reverse: bool = False, key: KeyFilter | None = None
     ) -> Iterator[Record]:
         """Records start..end of a raw topic, of these times and with this key only."""
         from holdfast.segments.typed.arrow_records import records
@@ -51,7 +51,7 @@ class PageStream:
         times: Times,
         *,
         reverse: bool = False,
-        key: WantedKey | None = None,
+        key: KeyFilter | None = None,
         to_the_end: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The same as batches of these columns: the server has given rows their version of the schema."""
@@ -65,7 +65,7 @@ class PageStream:
         end: int,
         times: Times,
         reverse: bool,
-        key: WantedKey | None,
+        key: KeyFilter | None,
         columns: Collection[str] | None,
         records: int,
     ) -> Iterator[pa.RecordBatch]:
@@ -92,13 +92,13 @@ class PageStream:
         query += [("columns", name) for name in columns or ()]
         return tuple(query)
 
-    def _question(self, query: tuple[tuple[str, str], ...], key: WantedKey | None) -> Question:
+    def _question(self, query: tuple[tuple[str, str], ...], key: KeyFilter | None) -> Question:
         headers = {"Accept": ARROW}
         if key is not None:
             headers["Holdfast-Key"] = quote(key.encoded, safe="")
         return Question("GET", ("v1", "topics", self.partition.topic, "records"), query, headers=headers)
 
-    def _position(self, answer: Answer) -> int:
+    def _position(self, answer: ServerAnswer) -> int:
         found = parse_position(answer.headers.get("holdfast-position", "{}"))
         return found.get(self.partition.number, -1)
 

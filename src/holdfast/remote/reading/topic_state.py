@@ -13,7 +13,7 @@ import msgspec
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.model.control_rows import SchemaRow, ShipmentRow, WatermarkRow
-from holdfast.remote.http.exchange import Answer, not_understood
+from holdfast.remote.http.exchange import ServerAnswer, not_understood
 from holdfast.signals import Signal
 
 _PARTITIONS_MAX = 100_000
@@ -21,40 +21,40 @@ _NO_CHAIN = bytes(32)
 
 
 class MarksRow(msgspec.Struct, frozen=True):
-    """The marks of one partition."""
+    """How far a partition is, and where it begins."""
 
     appended: int
     durable: int
-    sealed: int = 0
-    shipped: int | None = None
-    settled: int = 0
-    first: int = 0
-    segments: int = 0
+    sealed: int
+    shipped: int | None
+    settled: int
+    first: int
+    segments: int
 
 
-class SchemaVersion(msgspec.Struct, frozen=True):
-    """One version of a typed topic's schema."""
+class SchemaText(msgspec.Struct, frozen=True):
+    """One version of a typed topic's schema, as the log keeps it."""
 
     fingerprint: str
     definition: str
 
 
 class TopicState(msgspec.Struct, frozen=True):
-    """One topic."""
+    """One topic, as a client plans with it."""
 
     name: str
     partitions: int
+    typed: bool
+    key: str | None
     marks: tuple[MarksRow, ...]
     ids: tuple[int, ...]
     """Of each partition its id, by which groups name it."""
-    key: str | None = None
-    typed: bool = False
-    schemas: tuple[SchemaVersion, ...] = ()
-    tag: str = ""
-    """Names these marks, for whoever waits until they have moved."""
+    schemas: tuple[SchemaText, ...]
+    tag: str
+    """Names these marks, for a client that waits until they have moved: what `known` takes."""
 
     @classmethod
-    def parse(cls, answer: Answer) -> TopicState:
+    def parse(cls, answer: ServerAnswer) -> TopicState:
         """What a server answered, checked."""
         state = answer.decoded(cls)
         count = state.partitions

@@ -30,10 +30,9 @@ from holdfast.journal.queue.queue import Queue
 from holdfast.journal.sessions.outcomes import Outcomes, RunOutcome
 from holdfast.journal.state.partition import Partition
 from holdfast.owner.group_frames import PackedGroup
-from holdfast.owner.wire import ANSWER, FROM_OWNER, HEADER, BadFrame, decoded, header
-from holdfast.owner.wire import Answer as GroupAnswer
+from holdfast.owner.wire import ANSWER, FROM_OWNER, HEADER, BadFrame, GroupAnswer, decoded, header
 from holdfast.remote.http.error_message import error_of
-from holdfast.remote.http.exchange import MSGPACK, Answer, Exchange, Pauses, Question, monotonic
+from holdfast.remote.http.exchange import MSGPACK, Exchange, Pauses, Question, ServerAnswer, monotonic
 
 _SESSION_BYTES = 16
 _ATTEMPT_S = 30.0
@@ -71,11 +70,6 @@ class GroupSender:
         """Wait until it has ended; False when that takes longer."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it takes groups."""
-        return self._thread.is_alive()
 
     def _work(self) -> None:
         group: Group | None = None
@@ -137,7 +131,7 @@ class GroupSender:
         body = b"".join(packed.buffers(packed.sequence))
         return Question("POST", ("v1", "groups"), body=body, headers=headers)
 
-    def _take(self, group: Group, taken: Items, answer: Answer) -> None:
+    def _take(self, group: Group, taken: Items, answer: ServerAnswer) -> None:
         """What the server says became of a group."""
         try:
             outcomes = self._outcomes(answer.body)
@@ -183,7 +177,7 @@ class GroupSender:
         self._is_troubled = bool(why)
 
 
-def _is_certain(answer: Answer | None) -> bool:
+def _is_certain(answer: ServerAnswer | None) -> bool:
     """Whether an answer says that nothing was written: there was no room, or no time to begin."""
     return answer is not None and answer.status in (408, 429)
 

@@ -14,7 +14,7 @@ from holdfast.journal.queue.queue import Queue
 from holdfast.remote.http.exchange import Exchange, Question
 
 
-class _Known(msgspec.Struct):
+class _SessionState(msgspec.Struct):
     producer: str
     last: int | None
     first_known: int = 1
@@ -22,7 +22,7 @@ class _Known(msgspec.Struct):
 
 
 class _AllKnown(msgspec.Struct):
-    producers: list[_Known]
+    producers: list[_SessionState]
 
 
 class RemoteSessions:
@@ -43,7 +43,7 @@ class RemoteSessions:
     def last_produced(self, producer: bytes) -> int | None:
         """The highest number of a producer that is durable; None where none is known."""
         answer = self._exchange.ask(Question("GET", ("v1", "producers", producer.decode())), self._timeout)
-        return answer.decoded(_Known).last
+        return answer.decoded(_SessionState).last
 
     def all(self) -> list[SessionInfo]:
         """All producers, those that were used longest ago first."""

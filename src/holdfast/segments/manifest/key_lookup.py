@@ -35,7 +35,7 @@ class Maybe(NamedTuple):
     end: int
 
 
-class _Known(NamedTuple):
+class _SegmentKeys(NamedTuple):
     """What is known of the keys of some neighbouring segments: of one file, when it was read."""
 
     number: int
@@ -55,7 +55,7 @@ class KeyLookup:
     def __init__(self, manifest: Manifest, bytes_max: int) -> None:
         self._manifest = manifest
         self._bytes_max = bytes_max
-        self._known: dict[Partition, dict[int, _Known]] = {}
+        self._known: dict[Partition, dict[int, _SegmentKeys]] = {}
         """By each of the segments that it is of."""
         self._size = 0
         self._lock = RLock()
@@ -77,11 +77,11 @@ class KeyLookup:
                     yield Maybe(number, found.first + low, min(found.first + high, found.end))
             number = found.number - 1 if reverse else found.upto
 
-    def _load(self, partition: Partition, number: int) -> _Known:
+    def _load(self, partition: Partition, number: int) -> _SegmentKeys:
         """What the file says that holds a segment; of one that is gone, that everything is possible."""
         manifest = self._manifest
         row = manifest.row(partition, number)
-        unknown = _Known(number, number + 1, row.first_offset, row.end, None)
+        unknown = _SegmentKeys(number, number + 1, row.first_offset, row.end, None)
         if row.state != LIVE:
             return unknown
         file = manifest.file(partition, row)
@@ -95,14 +95,14 @@ class KeyLookup:
         numbers = [(file.number + i, file.number + i + 1) for i in range(len(parts))]
         borders = [(file.number, upto)] if len(parts) == 1 else numbers
         found = [
-            _Known(start, stop, part.first, part.end, part.keys)
+            _SegmentKeys(start, stop, part.first, part.end, part.keys)
             for (start, stop), part in zip(borders, parts, strict=True)
         ]
         for one in found:
             self._keep(partition, one)
         return next(one for one in found if one.number <= number < one.upto)
 
-    def _keep(self, partition: Partition, found: _Known) -> None:
+    def _keep(self, partition: Partition, found: _SegmentKeys) -> None:
         with once(self._lock):
             known = self._known.setdefault(partition, {})
             for number in range(found.number, found.upto):
@@ -116,7 +116,7 @@ class KeyLookup:
             known.update(dict.fromkeys(range(found.number, found.upto), found))
             self._size += found.size
 
-    def _forget(self, known: dict[int, _Known], gone: _Known) -> None:
+    def _forget(self, known: dict[int, _SegmentKeys], gone: _SegmentKeys) -> None:
         for number in range(gone.number, gone.upto):
             if known.get(number) is gone:
                 del known[number]

@@ -49,7 +49,7 @@ Chore = Callable[[float], float]
 """Something to do from time to time: takes the time, does it if it is due, returns when it is due again."""
 
 
-class Request:
+class SealRequest:
     """A caller waits until these partitions are sealed up to these offsets."""
 
     def __init__(self, wanted: dict[Partition, int], reached: Callable[[Partition], int]) -> None:
@@ -72,7 +72,7 @@ class Roller:
         self._clock = clock
         self._signal = journal.notify_when_due(settings.rows_max, settings.bytes_max)
         self._lock = RLock()
-        self._requests: list[Request] = []
+        self._requests: list[SealRequest] = []
         self._pace = Pace(journal, self._idle_ratio, clock)
         self._untrimmed: dict[Partition, float] = {}
         """Partitions with a few entries to be trimmed, and when to do it at the latest."""
@@ -130,9 +130,9 @@ class Roller:
                 f"not sealed within {timeout:g} s", hint="sealing continues; wait with topic.wait_sealed(…)"
             )
 
-    def ask(self, partitions: Iterable[Partition]) -> Request:
+    def ask(self, partitions: Iterable[Partition]) -> SealRequest:
         """Ask for everything that is durable now in these partitions to be sealed."""
-        request = Request({partition: partition.durable for partition in partitions}, self._reached)
+        request = SealRequest({partition: partition.durable for partition in partitions}, self._reached)
         with once(self._lock):
             self._requests.append(request)
         self._pace.hurry()

@@ -39,7 +39,7 @@ _WaitsFor = Literal["head", "body", "us", "request"]
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
-class Connections:
+class ConnectionGuard:
     """What all connections of one server share, and what looks after them."""
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -94,7 +94,7 @@ class Connections:
 class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *args: Any, connections: Connections, is_counted: bool = False, **extra: Any) -> None:
+    def __init__(self, *args: Any, connections: ConnectionGuard, is_counted: bool = False, **extra: Any) -> None:
         super().__init__(*args, **extra)
         self._guard = connections
         self._is_counted = is_counted
@@ -319,7 +319,7 @@ class JoinedWrites:
 class TlsGate(asyncio.Protocol):
     """A connection before its handshake: counted, and given little time."""
 
-    def __init__(self, inner: GuardedProtocol, context: ssl.SSLContext, connections: Connections) -> None:
+    def __init__(self, inner: GuardedProtocol, context: ssl.SSLContext, connections: ConnectionGuard) -> None:
         self._inner = inner
         self._context = context
         self._guard = connections

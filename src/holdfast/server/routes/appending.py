@@ -53,7 +53,7 @@ async def append(request: ApiRequest, served: Served) -> Answer:
 
 async def append_body(request: ApiRequest, served: Served, topic: AnyKind, content: bytes) -> Answer:
     """Append what a request has in its body."""
-    asked = _Asked(request, served)
+    asked = _AppendOptions(request, served)
     if asked.producer is not None:
         served.require_producer(request.caller, asked.producer)
         served.sessions.enter(request.caller, asked.producer.encode(), is_producer=True)
@@ -77,7 +77,7 @@ def _topic(request: ApiRequest, served: Served) -> AnyKind:
         return served.topic(name)
 
 
-class _Asked:
+class _AppendOptions:
     """How a body is to be appended."""
 
     __slots__ = ("durability", "key", "partition", "producer", "sequence", "time", "timeout")
@@ -124,7 +124,7 @@ class _Asked:
 class _Appending:
     """One body on its way into the log."""
 
-    def __init__(self, served: Served, topic: AnyKind, asked: _Asked, given: RequestRecords) -> None:
+    def __init__(self, served: Served, topic: AnyKind, asked: _AppendOptions, given: RequestRecords) -> None:
         self._served = served
         self._topic = topic
         self._asked = asked

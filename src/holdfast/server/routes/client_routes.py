@@ -18,76 +18,24 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.local_parts import parts_of
 from holdfast.log.producers.producer import ProducerStatus
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.remote.reading.topic_state import MarksRow, SchemaText, TopicState
+from holdfast.remote.server_info import CLIENT_LIMITS, ServerInfo
 from holdfast.server.api_answers import Answer, encode, json_answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.routes.log_verbs import API_VERSION
 from holdfast.server.served import AnyKind, Served
 
-_LIMITS = (
-    "payload_bytes_max",
-    "batch_records_max",
-    "batch_bytes_max",
-    "key_bytes_max",
-    "headers_bytes_max",
-    "partitions_max",
-)
 _LOOK_AGAIN_S = 1.0
 """However far the news of another process are."""
-
-
-class ClientAnswer(msgspec.Struct, frozen=True):
-    """What a client must know of this server."""
-
-    holdfast: str
-    api: int
-    log: str
-    read_only: bool
-    ships: bool
-    shipped_timeout_ms: float
-    limits: dict[str, float]
-
-
-class MarksAnswer(msgspec.Struct, frozen=True):
-    """How far a partition is, and where it begins."""
-
-    appended: int
-    durable: int
-    sealed: int
-    shipped: int | None
-    settled: int
-    first: int
-    segments: int
-
-
-class SchemaAnswer(msgspec.Struct, frozen=True):
-    """A version of a schema, as the log keeps it."""
-
-    fingerprint: str
-    definition: str
-
-
-class StateAnswer(msgspec.Struct, frozen=True):
-    """A topic, as a client plans with it."""
-
-    name: str
-    partitions: int
-    typed: bool
-    key: str | None
-    marks: tuple[MarksAnswer, ...]
-    ids: tuple[int, ...]
-    """Of each partition its id, by which groups name it."""
-    schemas: tuple[SchemaAnswer, ...]
-    tag: str
-    """What `known` takes."""
 
 
 async def client_info(request: ApiRequest, served: Served) -> Answer:
     """This server and its log, for clients."""
     journal = parts_of(served.log).journal
-    limits = {name: getattr(journal.settings, name) for name in _LIMITS}
+    limits = {name: getattr(journal.settings, name) for name in CLIENT_LIMITS}
     shipping = journal.shipping_state
     return json_answer(
-        ClientAnswer(
+        ServerInfo(
             holdfast.__version__,
             API_VERSION,
             served.log.id,
@@ -127,7 +75,7 @@ async def topic_state(request: ApiRequest, served: Served) -> Answer:
     return Answer(encode(state))
 
 
-async def _moved(served: Served, topic: AnyKind, state: StateAnswer, wait: float) -> StateAnswer:
+async def _moved(served: Served, topic: AnyKind, state: TopicState, wait: float) -> TopicState:
     loop, known = asyncio.get_running_loop(), state.tag
     deadline = loop.time() + wait
     signals = (topic._partitions.parts[0].signal, topic._journal.shipping_state.signal)
@@ -143,10 +91,10 @@ async def _moved(served: Served, topic: AnyKind, state: StateAnswer, wait: float
     return state
 
 
-def _state(topic: AnyKind) -> StateAnswer:
+def _state(topic: AnyKind) -> TopicState:
     parts = topic._partitions.parts
     marks = tuple(
-        MarksAnswer(
+        MarksRow(
             one.appended,
             one.durable,
             one.sealed,
@@ -158,11 +106,11 @@ def _state(topic: AnyKind) -> StateAnswer:
         for one, part in zip(topic.marks(), parts, strict=True)
     )
     rows = topic._journal.schemas.get(topic.name, ())
-    schemas = tuple(SchemaAnswer(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in rows)
+    schemas = tuple(SchemaText(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in rows)
     ids = tuple(part.id for part in parts)
     key = topic.key if isinstance(topic, TypedTopic) else None
     tag = blake2b(encode((len(rows), [_moving(part) for part in parts])), digest_size=12).hexdigest()
-    return StateAnswer(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, ids, schemas, tag)
+    return TopicState(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, ids, schemas, tag)
 
 
 def _moving(part: Partition) -> tuple[int, ...]:

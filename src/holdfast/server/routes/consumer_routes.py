@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer
-from holdfast.log.consumers.members import Committing
+from holdfast.log.consumers.members import PositionCommit
 from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.reading import Reading, parse_position
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -78,7 +78,7 @@ class MemberAnswer(msgspec.Struct, frozen=True):
     lag: int
 
 
-class Member:
+class ClientMember:
     """A member of a consumer, kept for a client."""
 
     def __init__(self, number: str, owner: Caller, topic: AnyKind, consumer: Consumer[Any]) -> None:
@@ -106,16 +106,16 @@ class ConsumedAt:
         self._consumer = consumer
         self._at = at
 
-    def commit_operations(self) -> Committing | None:
+    def commit_operations(self) -> PositionCommit | None:
         """The position, to be committed with something else; None where nothing has changed."""
         return self._consumer.consumed_at(self._at)
 
 
-class Members:
+class ClientMembers:
     """All of them. Those that nobody uses go."""
 
     def __init__(self, places: Places, timeout: float) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClientMember] = {}
         self._joining: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._places = places
         self._timeout = timeout
@@ -127,7 +127,7 @@ class Members:
             return asyncio.Lock()
         return self._joining.setdefault(member, asyncio.Lock())
 
-    async def make(self, number: str, caller: Caller, topic: AnyKind, make: Awaitable[Consumer[Any]]) -> Member:
+    async def make(self, number: str, caller: Caller, topic: AnyKind, make: Awaitable[Consumer[Any]]) -> ClientMember:
         """A new member, in a place of its own; whoever goes meanwhile leaves none behind."""
         making = asyncio.ensure_future(make)
         try:
@@ -135,11 +135,11 @@ class Members:
         except asyncio.CancelledError:
             making.add_done_callback(_close_unused)
             raise
-        member = Member(number, caller, topic, consumer)
+        member = ClientMember(number, caller, topic, consumer)
         self._add(member)
         return member
 
-    def _add(self, member: Member) -> None:
+    def _add(self, member: ClientMember) -> None:
         """Keep one more, whose place was taken."""
         self._members[member.id] = member
         if self._reaper is None or self._reaper.done():
@@ -158,14 +158,14 @@ class Members:
         """It was not made."""
         self._places.give_back(caller)
 
-    def get(self, request: ApiRequest) -> Member:
+    def get(self, request: ApiRequest) -> ClientMember:
         """The member that a request names; NotFound where it is gone, or somebody else's."""
         found = self.find(request.caller, request.params["topic"], request.params["name"], request.params["member"])
         if found is None:
             raise NotFound("there is no such member", hint="it was not used for a while: make another one")
         return found
 
-    def find(self, caller: Caller, topic: str, name: str, member: str) -> Member | None:
+    def find(self, caller: Caller, topic: str, name: str, member: str) -> ClientMember | None:
         """A caller's member of this consumer; None where it is gone, or somebody else's."""
         found = self._members.get(member)
         if found is None or found.owner.id != caller.id or (found.consumer.topic, found.consumer.name) != (topic, name):
@@ -173,7 +173,7 @@ class Members:
         found.used_at = asyncio.get_running_loop().time()
         return found
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClientMember) -> None:
         """Let one go."""
         if self._members.pop(member.id, None) is not None:
             self._places.give_back(member.owner)
@@ -194,10 +194,10 @@ def _close_unused(making: asyncio.Future[Consumer[Any]]) -> None:
         asyncio.get_running_loop().run_in_executor(None, making.result().close)
 
 
-def _members(served: Served) -> Members:
+def _members(served: Served) -> ClientMembers:
     found = served.members
-    if not isinstance(found, Members):
-        found = served.members = Members(served.member_places, served.settings.member_timeout_ms / 1000)
+    if not isinstance(found, ClientMembers):
+        found = served.members = ClientMembers(served.member_places, served.settings.member_timeout_ms / 1000)
     return found
 
 
@@ -239,7 +239,7 @@ async def join(request: ApiRequest, served: Served) -> Answer:
     return json_answer(await served.read(member.shown), 201)
 
 
-async def _made(request: ApiRequest, served: Served, asked: MemberBody) -> Member:
+async def _made(request: ApiRequest, served: Served, asked: MemberBody) -> ClientMember:
     topic, members = served.topic(request.params["topic"]), _members(served)
     make = partial(
         topic.consumer,
@@ -278,7 +278,7 @@ async def poll(request: ApiRequest, served: Served) -> Answer:
     return answer
 
 
-def _page(member: Member, items: list[Any], form: str) -> Answer:
+def _page(member: ClientMember, items: list[Any], form: str) -> Answer:
     """What a member gave out, in the form of a page."""
     shown, topic = member.shown(), member.topic
     if form == ARROW:

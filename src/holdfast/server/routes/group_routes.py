@@ -19,8 +19,7 @@ from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
 from holdfast.log.local_parts import parts_of
 from holdfast.owner.group_frames import GroupHead, GroupReader
 from holdfast.owner.machine_paths import without_places
-from holdfast.owner.wire import ANSWER, GROUP, HEADER, BadFrame, begin_frame, from_client, header
-from holdfast.owner.wire import Answer as GroupAnswer
+from holdfast.owner.wire import ANSWER, GROUP, HEADER, BadFrame, GroupAnswer, begin_frame, from_client, header
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import RefusedRequest

@@ -20,7 +20,7 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import members_of, scope_of
 from holdfast.log.consumers.members import lost
 from holdfast.log.consumers.stored_positions import SPACE as POSITIONS_SPACE
-from holdfast.log.consumers.stored_positions import Kept, Place, read_items
+from holdfast.log.consumers.stored_positions import Place, StoredPosition, read_items
 from holdfast.log.local_parts import parts_of
 from holdfast.log.producers.producer import producer_key
 from holdfast.log.topics.topic import Topic
@@ -194,7 +194,7 @@ class GroupScreening:
         scope = ",".join(scope_of(self._caller.own(token), turn) for token, turn in tokens.items())
         return unit._replace(operations=operations, records=records, size=size, scope=scope, alone=False)
 
-    def _told(self, change: ChangeSpace) -> dict[Place, dict[int, Kept]]:
+    def _told(self, change: ChangeSpace) -> dict[Place, dict[int, StoredPosition]]:
         try:
             known = read_items(change.puts)
         except Corrupt:
@@ -203,7 +203,7 @@ class GroupScreening:
             raise Invalid("members commit positions, and nothing else", hint="this is a defect in holdfast")
         return known.positions
 
-    def _check_positions(self, place: Place, positions: dict[int, Kept]) -> None:
+    def _check_positions(self, place: Place, positions: dict[int, StoredPosition]) -> None:
         """Nothing lies behind the end of its partition, or further in the future than clocks differ."""
         parts = {part.number: part for part in self._journal.topics.get(place[1], ())}
         if parts_of(self._served.log).consumers.members_if(place) is None:

@@ -22,7 +22,7 @@ from holdfast.remote.http.error_message import ErrorBody
 from holdfast.server.api_answers import BYTES, EVENTS, JSON, NDJSON, Answer, Headers, Stream, encode
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.http_errors import body_of
-from holdfast.server.record_pages import FORMS, Wanted, key_of, lines, page, place_of, wanted
+from holdfast.server.record_pages import FORMS, PageRequest, key_of, lines, page, place_of, wanted
 from holdfast.server.served import AnyKind, Served
 
 _FOLLOW_RECORDS = 1_000
@@ -48,7 +48,7 @@ async def read(request: ApiRequest, served: Served) -> Answer:
     return await served.read(lambda: page(topic, asked, form), request.caller)
 
 
-async def _wait(topic: AnyKind, asked: Wanted, seconds: float) -> None:
+async def _wait(topic: AnyKind, asked: PageRequest, seconds: float) -> None:
     if asked.reverse or asked.end is not None or asked.until is not None:
         raise Invalid("'wait' waits for what comes", hint="leave out 'reverse', 'end' and 'until'")
     start = topic.read(partition=asked.partition, limit=0).position if asked.start is None else asked.start
@@ -64,11 +64,12 @@ async def one_record(request: ApiRequest, served: Served) -> Answer:
     partition, offset = whole_of(request.params["partition"], "partition"), whole_of(request.params["offset"], "offset")
     if offset < 0:
         raise Invalid("an offset is not negative here", hint="read with start=-1 gives the last record")
-    asked = Wanted(offset, offset + 1, 1, False, [partition], None, None, served.settings.page_bytes_max, None, None)
+    size = served.settings.page_bytes_max
+    asked = PageRequest(offset, offset + 1, 1, False, [partition], None, None, size, None, None)
     return await served.read(lambda: _one(topic, asked), request.caller)
 
 
-def _one(topic: AnyKind, asked: Wanted) -> Answer:
+def _one(topic: AnyKind, asked: PageRequest) -> Answer:
     reading = asked.reading(topic)
     if not isinstance(topic, Topic):
         return _line(topic, asked, "there is no row yet at this offset")
@@ -99,11 +100,11 @@ async def latest(request: ApiRequest, served: Served) -> Answer:
     if key is None:
         raise Invalid("a key is needed", hint="give it as 'key' in the query, or in the header Holdfast-Key")
     size = served.settings.page_bytes_max
-    asked = Wanted(None, None, 1, True, request.wholes("partition"), None, None, size, key, None)
+    asked = PageRequest(None, None, 1, True, request.wholes("partition"), None, None, size, key, None)
     return await served.read(lambda: _line(topic, asked, "there is no record with this key"), request.caller)
 
 
-def _line(topic: AnyKind, asked: Wanted, missing: str) -> Answer:
+def _line(topic: AnyKind, asked: PageRequest, missing: str) -> Answer:
     found = next(lines(topic, asked.reading(topic)), None)
     if found is None:
         raise NotFound(missing, hint="the topic's marks say how far it got")
@@ -203,7 +204,7 @@ class _Following:
     def _page(self) -> bytes:
         """In a thread: the next records."""
         at, part = self._follower.position, self._partition
-        asked = Wanted(at, None, _FOLLOW_RECORDS, False, part, None, None, _FOLLOW_BYTES, None, None)
+        asked = PageRequest(at, None, _FOLLOW_RECORDS, False, part, None, None, _FOLLOW_BYTES, None, None)
         reading = asked.reading(self._topic)
         positions = dict(parse_position(self._follower.position))
         parts = []

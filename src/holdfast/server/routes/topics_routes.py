@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TopicLine(msgspec.Struct, frozen=True):
+class TopicRow(msgspec.Struct, frozen=True):
     """A topic in the list."""
 
     name: str
@@ -41,7 +41,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 class TopicList(msgspec.Struct, frozen=True):
     """Topics that a token may know of."""
 
-    topics: list[TopicLine]
+    topics: list[TopicRow]
 
 
 class ColumnAnswer(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: str | None = None
 
 
-class MarksAnswer(msgspec.Struct, frozen=True):
+class TopicMarks(msgspec.Struct, frozen=True):
     """How far each partition got."""
 
     marks: tuple[Marks, ...]
@@ -108,10 +108,10 @@ async def list_topics(request: ApiRequest, served: Served) -> Answer:
     return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name), marks) for name in names])))
 
 
-def _line(topic: AnyKind, marks: bool) -> TopicLine:
+def _line(topic: AnyKind, marks: bool) -> TopicRow:
     is_typed = isinstance(topic, TypedTopic)
     key = topic.key if isinstance(topic, TypedTopic) else None
-    return TopicLine(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
+    return TopicRow(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
 
 
 async def show_topic(request: ApiRequest, served: Served) -> Answer:
@@ -198,7 +198,7 @@ def _stream(topic: TypedTopic) -> bytes:
 
 async def marks(request: ApiRequest, served: Served) -> Answer:
     """How far each partition got."""
-    return json_answer(MarksAnswer(await served.read(served.topic(request.params["topic"]).marks)))
+    return json_answer(TopicMarks(await served.read(served.topic(request.params["topic"]).marks)))
 
 
 async def watermark(request: ApiRequest, served: Served) -> Answer:

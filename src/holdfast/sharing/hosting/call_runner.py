@@ -14,9 +14,9 @@ from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.verbs import VERBS, answered
 from holdfast.owner.wire import RESULT, Call, Result, frame, refusal
 from holdfast.process_lifetime import Threads
-from holdfast.sharing.hosting.client_connection import Connection
+from holdfast.sharing.hosting.client_connection import ClientConnection
 
-Tell = Callable[[Connection, "list[bytes | memoryview]"], None]
+Tell = Callable[[ClientConnection, "list[bytes | memoryview]"], None]
 
 _CALLS_MAX = 64
 _CALL_THREADS = 32
@@ -38,7 +38,7 @@ class CallRunner:
         self._threads = Threads(_CALL_THREADS, "holdfast-call")
         self._lock = Lock()
 
-    def begin(self, connection: Connection, call: Call, request: bytes) -> None:
+    def begin(self, connection: ClientConnection, call: Call, request: bytes) -> None:
         """Run a call, or refuse it."""
         owner = self.owner
         if owner is None or call.name not in VERBS:
@@ -50,7 +50,7 @@ class CallRunner:
         else:
             self._threads.submit(self._run, connection, owner, call, request)
 
-    def _count(self, connection: Connection) -> bool:
+    def _count(self, connection: ClientConnection) -> bool:
         """One more call of this client is under way; False if there are too many."""
         with self._lock:
             if connection.calls >= _CALLS_MAX:
@@ -58,10 +58,10 @@ class CallRunner:
             connection.calls += 1
             return True
 
-    def _refuse(self, connection: Connection, call: Call, error: HoldfastError) -> None:
+    def _refuse(self, connection: ClientConnection, call: Call, error: HoldfastError) -> None:
         self._tell(connection, frame(RESULT, Result(call.number, refusal(error))))
 
-    def _run(self, connection: Connection, owner: LogOwner, call: Call, request: bytes) -> None:
+    def _run(self, connection: ClientConnection, owner: LogOwner, call: Call, request: bytes) -> None:
         assert connection.caller is not None
         try:
             body = answered(owner, connection.caller, VERBS[call.name], request)

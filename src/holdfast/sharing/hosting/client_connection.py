@@ -30,10 +30,10 @@ from holdfast.sharing.unsent import Unsent
 _BUFFER_BYTES = 64 * 1024
 _UNSENT_BYTES_MAX = 64 * 2**20
 
-Handle = Callable[["Connection", Header, memoryview, memoryview, bool], None]
+Handle = Callable[["ClientConnection", Header, memoryview, memoryview, bool], None]
 
 
-class Connection:
+class ClientConnection:
     """One client, as the host's thread sees it: all of it is that thread's, but for `calls`, which `CallRunner` guards.
 
     `caller` is set once; others look at it.

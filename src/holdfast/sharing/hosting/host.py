@@ -40,13 +40,13 @@ from holdfast.owner.wire import (
     PROOF,
     REFUSED,
     WELCOME,
-    Answer,
     BadFrame,
     Call,
     Challenge,
-    Event,
+    GroupAnswer,
     Header,
     Hello,
+    OwnerEvent,
     Proof,
     Welcome,
     decoded,
@@ -56,7 +56,7 @@ from holdfast.owner.wire import (
 )
 from holdfast.sharing import socket_place
 from holdfast.sharing.hosting.call_runner import CallRunner
-from holdfast.sharing.hosting.client_connection import Connection
+from holdfast.sharing.hosting.client_connection import ClientConnection
 from holdfast.sharing.hosting.listening import Listening, turn_away
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import MetricPoint
@@ -107,17 +107,17 @@ class Host:
         self._call_runner = CallRunner(self._tell)
         self.guard: Guard = lambda items: (items, lambda: None)
         """Looks at what is forwarded before it is queued."""
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._welcomed: tuple[Peer, ...] = ()
         self._connections_max = socket_place.connections_max()
         self._looked_at = 0.0
         self._numbers = 0
-        self._waiting: deque[tuple[ForwardedTicket, Connection, int]] = deque()
+        self._waiting: deque[tuple[ForwardedTicket, ClientConnection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
-        self._parked: dict[Connection, _Parked] = {}
+        self._parked: dict[ClientConnection, _Parked] = {}
         """Groups for which there was no room, in line; and whether we are told when there is some."""
         self._awaits_room = False
-        self._told: deque[tuple[Connection, list[bytes | memoryview]]] = deque()
+        self._told: deque[tuple[ClientConnection, list[bytes | memoryview]]] = deque()
         """What other threads want to have sent."""
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -205,9 +205,9 @@ class Host:
         patience = 0.005 if self._parked or self._ending else self._listening.patience
         ready = self._selector.select(0 if busy else patience)
         self._is_asleep = False
-        received: list[Connection] = []
+        received: list[ClientConnection] = []
         for key, mask in ready:
-            if isinstance(key.data, Connection):
+            if isinstance(key.data, ClientConnection):
                 if self._receive(key.data, mask):
                     received.append(key.data)
             elif key.data is self._listening:
@@ -274,12 +274,12 @@ class Host:
             return
         sock.setblocking(False)
         socket_place.widen(sock)
-        self._numbers, connection = self._numbers + 1, Connection(sock, self._numbers + 1)
+        self._numbers, connection = self._numbers + 1, ClientConnection(sock, self._numbers + 1)
         connection.since = self._clock.monotonic()
         self._connections[self._numbers] = connection
         self._watch(connection)
 
-    def _receive(self, connection: Connection, mask: int) -> bool:
+    def _receive(self, connection: ClientConnection, mask: int) -> bool:
         """Send what waits to be sent, and take the bytes that are there; whether the other end is there, too."""
         if not connection.is_open:
             return False
@@ -289,11 +289,11 @@ class Host:
             self._close(connection)
         return connection.is_open
 
-    def _disconnect(self, connection: Connection, reason: object) -> None:
+    def _disconnect(self, connection: ClientConnection, reason: object) -> None:
         logger.warning("a client was disconnected: %s", reason, extra={"action": "client_disconnected"})
         self._close(connection)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ClientConnection) -> None:
         """Handle the whole frames that were received."""
         try:
             connection.work(self._handle, self._may_hold)
@@ -309,7 +309,7 @@ class Host:
     def _may_hold(self, size: int) -> bool:
         return size + sum(one.holds for one in self._connections.values()) <= self._held_max
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: ClientConnection) -> None:
         """Wait for what this connection can do next."""
         if not connection.is_open:
             return
@@ -324,7 +324,7 @@ class Host:
         elif watched != events:
             self._selector.modify(connection.sock, events, connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: ClientConnection) -> None:
         if connection.is_open:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(connection.sock)
@@ -346,7 +346,9 @@ class Host:
 
     # -- frames -------------------------------------------------------------------------------------------
 
-    def _handle(self, connection: Connection, found: Header, head: memoryview, body: memoryview, keeps: bool) -> None:
+    def _handle(
+        self, connection: ClientConnection, found: Header, head: memoryview, body: memoryview, keeps: bool
+    ) -> None:
         if found.kind == GROUP:
             group, items = self._reader.read(head, body, keeps=keeps)
             self._take(connection, _Parked(group.sequence, group.floor, items))
@@ -360,7 +362,7 @@ class Host:
         elif found.kind == BYE:
             self._close(connection)
 
-    def _welcome(self, connection: Connection, hello: Hello, proof: bytes) -> None:
+    def _welcome(self, connection: ClientConnection, hello: Hello, proof: bytes) -> None:
         try:
             if self._ending or not self.is_welcoming:
                 raise Closed("the owner of the log ends, or does not welcome anybody at the moment")
@@ -375,7 +377,7 @@ class Host:
                 self._close(connection)
             return
         connection.caller = Peer(
-            hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, Event(name), body))
+            hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, OwnerEvent(name), body))
         )
         self._welcomed = (*self._welcomed, connection.caller)
         connection.limits = self._limits
@@ -383,7 +385,7 @@ class Host:
         if not connection.welcome(frame(WELCOME, welcome), self._journal.durable_groups()):
             self._close(connection)
 
-    def _take(self, connection: Connection, group: _Parked) -> None:
+    def _take(self, connection: ClientConnection, group: _Parked) -> None:
         """Put a group into the owner's queue, or in line; what is known already needs no room, and is answered."""
         assert connection.caller is not None
         sessions, session = self._journal.sessions, connection.caller.session
@@ -392,11 +394,11 @@ class Host:
         else:
             self._put(connection, group)
 
-    def _park(self, connection: Connection, group: _Parked) -> None:
+    def _park(self, connection: ClientConnection, group: _Parked) -> None:
         self._parked[connection] = group  # one that was in line keeps its place
         connection.is_paused = True
 
-    def _put(self, connection: Connection, group: _Parked) -> bool:
+    def _put(self, connection: ClientConnection, group: _Parked) -> bool:
         """Put a group into the owner's queue; False: there is no room, and it is in line."""
         assert connection.caller is not None
         items, queued = self.guard(group.items)
@@ -412,11 +414,11 @@ class Host:
             connection.is_paused = True
             self._ending = self._ending or "stop"
         except HoldfastError as error:
-            self._send_answer(connection, Answer(group.sequence, (), refusal(error)))
+            self._send_answer(connection, GroupAnswer(group.sequence, (), refusal(error)))
         else:
             group_of = forwarded.group
             if group_of is None:  # it was known already: it waits for nobody
-                self._send_answer(connection, Answer(group.sequence, forwarded.outcomes()))
+                self._send_answer(connection, GroupAnswer(group.sequence, forwarded.outcomes()))
                 return True
             self._waiting.append((forwarded, connection, group.sequence))
             if group_of is not self._last_group:
@@ -452,24 +454,24 @@ class Host:
 
     def _answer(self) -> bool:
         """Answer the groups that are durable or refused; whether there were any."""
-        touched: set[Connection] = set()
+        touched: set[ClientConnection] = set()
         if self._journal.end is not None:  # it failed: what is stored is known to whoever owns the log next
             self._ending = self._ending or "stop"
             return False
         while self._waiting and self._waiting[0][0].done:
             forwarded, connection, sequence = self._waiting.popleft()
             if connection.is_open:
-                connection.send(frame(ANSWER, Answer(sequence, forwarded.outcomes())))
+                connection.send(frame(ANSWER, GroupAnswer(sequence, forwarded.outcomes())))
                 touched.add(connection)
         for connection in touched:
             self._flush(connection)
         return bool(touched)
 
-    def _send_answer(self, connection: Connection, answer: Answer) -> None:
+    def _send_answer(self, connection: ClientConnection, answer: GroupAnswer) -> None:
         connection.send(frame(ANSWER, answer))
         self._flush(connection)
 
-    def _flush(self, connection: Connection) -> None:
+    def _flush(self, connection: ClientConnection) -> None:
         if connection.is_open:
             if not connection.flush():
                 self._close(connection)
@@ -478,12 +480,12 @@ class Host:
 
     # -- what other threads want to have sent ---------------------------------------------------------------
 
-    def _tell(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
+    def _tell(self, connection: ClientConnection, buffers: list[bytes | memoryview]) -> None:
         self._told.append((connection, buffers))
         self.wake()
 
     def _send_told(self) -> None:
-        touched: set[Connection] = set()
+        touched: set[ClientConnection] = set()
         while self._told:
             connection, buffers = self._told.popleft()
             if connection.is_open:

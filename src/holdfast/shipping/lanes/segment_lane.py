@@ -38,6 +38,7 @@ from holdfast.telemetry import spans
 
 logger = logging.getLogger("holdfast.shipping")
 
+_SEGMENTS_IN_FLIGHT = 4
 _IDLE_S = 3600.0
 
 Put = Callable[[str, Body], Awaitable[None]]
@@ -47,7 +48,7 @@ WAITING_MAX = 1024
 """So many segments of all partitions may wait for their commits. A batch can name them all."""
 
 
-class _Acknowledged(NamedTuple):
+class _ShippedManifest(NamedTuple):
     """A segment whose manifest object the store has."""
 
     partition: Partition
@@ -74,7 +75,7 @@ class SegmentLane:
         self._describe = describe
         self._fence = fence
         self._marks = marks
-        self._window = context.settings.segments_in_flight
+        self._window = _SEGMENTS_IN_FLIGHT
         self._room = asyncio.Semaphore(self._window)
         self._counters = context.counters
         self._asking = asking
@@ -96,7 +97,7 @@ class SegmentLane:
         """More segments are not settled than may wait for their commits."""
         self._behind: dict[Partition, int] = {}
         """Behind the last segment whose manifest object was sent."""
-        self._acknowledged: deque[_Acknowledged] = deque()
+        self._acknowledged: deque[_ShippedManifest] = deque()
         self._news = asyncio.Event()
         self._stopping = False
         self._waiting: asyncio.Future[None] | None = None
@@ -207,7 +208,7 @@ class SegmentLane:
                 await self.before_settling(partition, row.end)
                 await self._put(layout.manifest_key(partition.topic, partition.number, slot), Body.of(body))
                 self._behind[partition] = row.number + 1
-                self._acknowledged.append(_Acknowledged(partition, row, slot))
+                self._acknowledged.append(_ShippedManifest(partition, row, slot))
                 self._news.set()
         finally:
             del self._listing[partition]

@@ -85,7 +85,7 @@ class SentBatch(NamedTuple):
     ends: Mapping[Partition, int]
 
 
-class _Held:
+class _IncompleteBatch:
     """A batch that lacks entries, until what it needs is there."""
 
     def __init__(self, taken: SourceBatch) -> None:
@@ -149,7 +149,7 @@ class TailLane:
         self._since: deque[float] = deque()
         """When each batch that does not count yet was taken."""
         self._pending_since = 0.0
-        self._held: _Held | None = None
+        self._held: _IncompleteBatch | None = None
         """A batch that lacks entries, while commits are not sent that it needs."""
         self._due = 0
         """Batches that were held back, and go next."""
@@ -314,14 +314,14 @@ class TailLane:
     # -- a batch that lacks entries -----------------------------------------------------------------------
 
     def _hold(self, tasks: asyncio.TaskGroup, place: int, key: str, taken: SourceBatch) -> None:
-        self._held = held = _Held(taken)
+        self._held = held = _IncompleteBatch(taken)
         bare = taken._replace(entries=[], needs={})
         waiting = Stage(Body.of(b""), lambda: None, key)
         self._stages[place] = (waiting, bare)
         self._unaccepted.append((place, bare))
         tasks.create_task(self._ship_held(held, place, waiting, key))
 
-    async def _ship_held(self, held: _Held, place: int, waiting: Stage[Body], key: str) -> None:
+    async def _ship_held(self, held: _IncompleteBatch, place: int, waiting: Stage[Body], key: str) -> None:
         """Send a batch once all that it needs is there but its own bytes."""
         try:
             await self._until_sent(held)
@@ -340,7 +340,7 @@ class TailLane:
         self._begin(place, counting)
         await self._ship(place, stage, key, counting)
 
-    async def _until_sent(self, held: _Held) -> None:
+    async def _until_sent(self, held: _IncompleteBatch) -> None:
         """Until every commit is on the store that those segments may have a part of, as far as it is in batches."""
 
         def is_sent() -> bool:

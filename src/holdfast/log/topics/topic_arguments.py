@@ -1,4 +1,4 @@
-"""Topics as they are given to a producer or a transaction: by name or by handle, raw or typed, of one log."""
+"""The topics that a producer or a transaction takes: by name or by handle, raw or typed, of one log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 
 
-class GivenTopics:
+class TopicArguments:
     """What one producer or transaction takes as a topic; Invalid for everything else."""
 
     __slots__ = ("_journal", "_taker", "_topics", "_typed_hint")

@@ -25,11 +25,11 @@ from holdfast.log.consumers.stored_positions import (
     COMMITTED,
     SPACE,
     TOPIC,
+    ConsumerPositions,
     Item,
-    Kept,
-    Known,
     Place,
-    Wait,
+    RetentionWait,
+    StoredPosition,
     known_items,
     known_records,
     position_items,
@@ -40,7 +40,7 @@ from holdfast.log.consumers.stored_positions import (
     wait_record,
 )
 from holdfast.log.log_context import LogContext
-from holdfast.log.topics.partition_stream import Stream
+from holdfast.log.topics.partition_stream import PartitionStream
 from holdfast.model.record_columns import Columns
 
 _SAY_AGAIN_COMMITS = 10_000
@@ -50,13 +50,13 @@ _SAY_AGAIN_US = 24 * 3600 * 1_000_000
 logger = logging.getLogger("holdfast")
 
 
-class KeptPositions:
+class PositionStore:
     """The positions that are kept in one log."""
 
     def __init__(self, context: LogContext) -> None:
         self._context = context
         self._journal = context.journal
-        self._known: Known | None = None
+        self._known: ConsumerPositions | None = None
         self._commits = 0
         """Since all of it was said."""
         self._said_us = 0
@@ -69,7 +69,7 @@ class KeptPositions:
 
     # -- what is known ------------------------------------------------------------------------------------
 
-    def known(self) -> Known:
+    def known(self) -> ConsumerPositions:
         """All that is durable; whoever changes it holds no other lock."""
         with self._lock:
             if self._known is not None:
@@ -79,12 +79,12 @@ class KeptPositions:
                 self._known = known
             return known
 
-    def positions(self, place: Place) -> dict[int, Kept]:
+    def positions(self, place: Place) -> dict[int, StoredPosition]:
         """Where a consumer goes on in each partition of a topic; also where one that was forgotten was."""
         with self._lock:
             return dict(self.known().positions.get(place, {}))
 
-    def all_positions(self) -> dict[Place, dict[int, Kept]]:
+    def all_positions(self) -> dict[Place, dict[int, StoredPosition]]:
         """Those of all consumers that were not forgotten, by name and topic."""
         with self._lock:
             found = {
@@ -93,7 +93,7 @@ class KeptPositions:
             }
         return {place: positions for place, positions in found.items() if positions}
 
-    def wait(self, topic: str) -> Wait | None:
+    def wait(self, topic: str) -> RetentionWait | None:
         """For whom the retention of a topic waits; None where it waits for nobody."""
         with self._lock:
             wait = self.known().waits.get(topic)
@@ -110,14 +110,14 @@ class KeptPositions:
 
     # -- changing it --------------------------------------------------------------------------------------
 
-    def operations(self, place: Place, positions: Mapping[int, Kept]) -> tuple[list[Operation], int]:
+    def operations(self, place: Place, positions: Mapping[int, StoredPosition]) -> tuple[list[Operation], int]:
         """What makes positions durable, and its bytes: an item for each, and one record."""
         record = position_record(COMMITTED, place, positions, max(kept.at for kept in positions.values()))
         return self._journal.spaces.operations(
             SPACE, position_items(place, positions), (), append=(self.partition(), record)
         )
 
-    def commit(self, place: Place, positions: Mapping[int, Kept]) -> None:
+    def commit(self, place: Place, positions: Mapping[int, StoredPosition]) -> None:
         """Make positions durable, and wait for it."""
         record = position_record(COMMITTED, place, positions, self.later())
         self._change(position_items(place, positions), (), record).result()
@@ -127,7 +127,7 @@ class KeptPositions:
         """The partition that records of positions go to; the topic was created when a consumer was opened."""
         return self._journal.topics[TOPIC][0]
 
-    def stored(self, place: Place, positions: Mapping[int, Kept]) -> None:
+    def stored(self, place: Place, positions: Mapping[int, StoredPosition]) -> None:
         """These are durable now."""
         with self._lock:
             self.known().learn(place, positions)
@@ -140,9 +140,8 @@ class KeptPositions:
         """Let go of a consumer's positions, durably; False where there are none."""
         with self._lock:
             positions = self.positions(place)
-            gone = {
-                n: Kept(kept.next, self.later(kept.at), gone=True) for n, kept in positions.items() if not kept.gone
-            }
+            present = {n: kept for n, kept in positions.items() if not kept.gone}
+            gone = {n: StoredPosition(kept.next, self.later(kept.at), gone=True) for n, kept in present.items()}
             if not gone:
                 return False
             keys = [key for key, _, _ in position_items(place, gone)]
@@ -164,7 +163,7 @@ class KeptPositions:
             before = self.known().waits.get(topic)
             if before is None and not consumers:
                 return
-            wait = Wait(consumers, age_max_us, bytes_max, self.later(before.at if before is not None else 0))
+            wait = RetentionWait(consumers, age_max_us, bytes_max, self.later(before.at if before is not None else 0))
             self._change([wait_item(topic, wait)], (), wait_record(topic, wait, wait.at)).result()
             self.known().learn_wait(topic, wait)
 
@@ -197,7 +196,7 @@ class KeptPositions:
 
     # -- loading ------------------------------------------------------------------------------------------
 
-    def _load(self) -> Known:
+    def _load(self) -> ConsumerPositions:
         self._journal.refresh(TOPIC)
         known = read_items(self._journal.spaces.load(SPACE))
         if known.positions or known.waits or TOPIC not in self._journal.topics:
@@ -214,11 +213,11 @@ class KeptPositions:
             )
         return known
 
-    def _from_topic(self) -> Known:
+    def _from_topic(self) -> ConsumerPositions:
         """What the topic says, of a log that was restored or rebuilt."""
-        known = Known({}, {})
+        known = ConsumerPositions({}, {})
         partition = self.partition()
-        stream = Stream(self._journal, self._context.manifest, partition)
+        stream = PartitionStream(self._journal, self._context.manifest, partition)
         start = partition.sealed.first_offset
         while True:
             try:
@@ -231,12 +230,12 @@ class KeptPositions:
             known.positions[place] = self._inside(place[1], positions)
         return known
 
-    def _inside(self, topic: str, positions: Mapping[int, Kept]) -> dict[int, Kept]:
+    def _inside(self, topic: str, positions: Mapping[int, StoredPosition]) -> dict[int, StoredPosition]:
         """Positions that are not behind the end of their partitions; those that were forgotten are left out."""
         parts = self._journal.topics.get(topic, ())
         inside = {}
         for number, kept in positions.items():
             end = parts[number].durable if number < len(parts) else kept.next
             if not kept.gone:
-                inside[number] = kept if kept.next <= end else Kept(end, kept.at + 1)
+                inside[number] = kept if kept.next <= end else StoredPosition(end, kept.at + 1)
         return inside

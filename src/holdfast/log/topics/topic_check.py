@@ -1,4 +1,4 @@
-"""A topic that is there, compared with how somebody asks for it."""
+"""A topic that exists, compared with how a caller opens it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.typed_topic import TypedTopic
 
 
-def check_asked(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:
+def check_topic(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:
     """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
     if partitions is not None and partitions != topic.partitions:
         raise Invalid(

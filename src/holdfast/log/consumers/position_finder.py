@@ -29,7 +29,7 @@ class Reader(NamedTuple):
     """How one hears that it went on."""
 
 
-class Finding:
+class PositionFinder:
     """Where in a topic something is."""
 
     def __init__(self, reader: Reader) -> None:

@@ -1,4 +1,4 @@
-"""A key that records are asked for: what a user gives, as the partition, the index and the rows know it.
+"""A key whose records are wanted: what a user gives, as the partition, the index and the rows know it.
 
 The index only says where to look. Every row that is given was compared with the key itself.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Key = bytes | str | int
 
 
-class WantedKey(NamedTuple):
+class KeyFilter(NamedTuple):
     """One key of a topic."""
 
     encoded: bytes
@@ -34,7 +34,7 @@ class WantedKey(NamedTuple):
         return batch.filter(pc.equal(column, pa.scalar(self.value, column.type)))
 
     @classmethod
-    def of_column(cls, key: object, column: str, kind: pa.DataType) -> WantedKey:
+    def of_column(cls, key: object, column: str, kind: pa.DataType) -> KeyFilter:
         """A key of a typed topic: of the type of its key column; Invalid if it is none."""
         import pyarrow as pa
 
