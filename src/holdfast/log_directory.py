@@ -22,7 +22,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from holdfast import disk
-from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable, other_version
+from holdfast.errors import Closed, Corrupt, Invalid, NotFound, Unavailable, other_version
 
 FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 4096
@@ -266,3 +266,12 @@ class Directory:
 def is_log(path: Path) -> bool:
     """Whether a directory is a log's own, or was begun as one."""
     return (path / _FORMAT).exists() or (path / _DATABASE).exists()
+
+
+def moved_away(path: Path) -> Closed:
+    """The end of a log whose directory is another one now, or none."""
+    return Closed(
+        f"the log's directory is not where it was opened path={path}",
+        reason="fenced",
+        hint="it was moved or removed meanwhile; end this process, and open the log where it is now",
+    )

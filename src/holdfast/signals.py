@@ -17,7 +17,7 @@ resumed one after the other in one callback of the loop; a future would need a c
 from __future__ import annotations
 
 from _thread import LockType, allocate_lock, get_ident
-from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop
+from asyncio import AbstractEventLoop, Event, Future, TimerHandle, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import Context
@@ -277,3 +277,11 @@ def _wake(sleepers: Iterable[Future[None]]) -> None:
     for future in sleepers:
         if not future.done():
             future.set_result(None)
+
+
+async def until(event: Event, condition: Callable[[], bool]) -> None:
+    """Wait, on one event loop, until something is so; the event is set when it may have become so."""
+    while not condition():
+        event.clear()
+        if not condition():
+            await event.wait()

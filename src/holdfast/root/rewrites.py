@@ -166,7 +166,7 @@ def _after(
     for at, rewrite in enumerate(rewrites):
         outputs = rewrite.outputs if at or not rewrite.number else (*(rewrite.kept or ()), *rewrite.outputs)
         if len(rewrite.outputs) > OUTPUTS_MAX or len(rewrite.kept or ()) > OUTPUTS_MAX:
-            raise _misfit(rewrite, None)
+            raise misfit(rewrite, None)
         for output in outputs:
             for file in _taken(files, rewrite, output):
                 gone[file.segment.key] = rewrite.number
@@ -183,7 +183,7 @@ def _taken(files: dict[int, InEffect], rewrite: RewriteDocument, output: Rewritt
         taken.append(file)
         at = file.upto
     if not taken or at != output.upto or not _fits(output.segment, [file.segment for file in taken], rewrite):
-        raise _misfit(rewrite, output.segment.first)
+        raise misfit(rewrite, output.segment.first)
     return taken
 
 
@@ -205,7 +205,8 @@ def _fits(segment: SegmentDocument, taken: Sequence[SegmentDocument], rewrite: R
     )
 
 
-def _misfit(rewrite: RewriteDocument, offset: int | None) -> Corrupt:
+def misfit(rewrite: RewriteDocument, offset: int | None) -> Corrupt:
+    """A rewrite that is not about this manifest."""
     return Corrupt(
         "a rewrite does not fit the segments that it replaces",
         path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number),

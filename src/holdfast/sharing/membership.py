@@ -30,9 +30,9 @@ import holdfast
 from holdfast.caller import once
 from holdfast.clock import Clock
 from holdfast.crypto.segment_key import MessageKeys
-from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.journal import Journal
-from holdfast.log_directory import Directory
+from holdfast.log_directory import Directory, moved_away
 from holdfast.owner.link_port import HAND_OVER_S
 from holdfast.owner.wire import NONCE_BYTES, PROTOCOL, Challenge, Hello, Proof, Welcome
 from holdfast.settings import Settings
@@ -299,11 +299,7 @@ class Membership:
 
     def _require_same_log(self, directory: Directory) -> None:
         if self.log_id and directory.log_id() != self.log_id:
-            raise Closed(
-                f"the log's directory is not where it was opened path={self._path}",
-                reason="fenced",
-                hint="it was moved or removed meanwhile; end this process, and open the log where it is now",
-            )
+            raise moved_away(self._path)
 
     def _give_up(self) -> None:
         """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""

@@ -27,6 +27,7 @@ from holdfast.journal.sqlite.control_tables import ControlTables
 from holdfast.journal.sqlite.group_file_store import GroupFileStore
 from holdfast.journal.sqlite.reader_connections import ReaderConnections
 from holdfast.journal.sqlite.stored_rows import ENTRY_COLUMNS, StoredRows
+from holdfast.log_directory import moved_away
 from holdfast.model.control_rows import (
     DiskFailed,
     EpochRow,
@@ -88,11 +89,7 @@ class SqliteBackend:
         had, perhaps into another log, and what they take the place of be removed here.
         """
         if disk.identity(self.path) != self._identity:
-            raise Closed(
-                f"the log's directory is not where it was opened path={self.path.parent}",
-                reason="fenced",
-                hint="it was moved or removed meanwhile; end this process, and open the log where it is now",
-            )
+            raise moved_away(self.path.parent)
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages

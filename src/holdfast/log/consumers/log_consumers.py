@@ -20,7 +20,7 @@ from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerSt
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.members import Members
 from holdfast.log.consumers.partition_pages import OnExpired
-from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start
+from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start, check_consumer
 from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import TOPIC, Place, StoredPosition
@@ -84,10 +84,7 @@ class LogConsumers:
             )
         if self._journal.end is not None:
             raise self._journal.end.again()
-        if topic == TOPIC:
-            raise Invalid(f"positions are kept in {TOPIC}: every commit adds to it", hint="read it with topic.read()")
-        if on_expired not in ("fail", "first"):
-            raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
+        check_consumer(topic, on_expired)
 
     def members_at(self, place: Place, begin: Mapping[int, int]) -> Members:
         """Of a log that is owned here: the members of a consumer, for one in another process that joins them.

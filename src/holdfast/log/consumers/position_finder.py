@@ -10,6 +10,7 @@ from holdfast.arguments import whole
 from holdfast.errors import Invalid
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.partition_pages import Read
+from holdfast.log.consumers.stored_positions import TOPIC
 from holdfast.log.ports import TopicSource
 from holdfast.log.topics.reading import Reading, parse_position
 
@@ -27,6 +28,14 @@ class Reader(NamedTuple):
     """The records of a partition from a time on."""
     source: TopicSource
     """How one hears that it went on."""
+
+
+def check_consumer(topic: str, on_expired: str) -> None:
+    """Raise Invalid for a topic that has no consumers, or a policy that there is not."""
+    if topic == TOPIC:
+        raise Invalid(f"positions are kept in {TOPIC}: every commit adds to it", hint="read it with topic.read()")
+    if on_expired not in ("fail", "first"):
+        raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
 
 
 class PositionFinder:

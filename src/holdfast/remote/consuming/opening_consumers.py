@@ -18,16 +18,16 @@ import msgspec
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
 from holdfast.log.consumers.partition_pages import OnExpired
-from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start
+from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start, check_consumer
 from holdfast.log.consumers.shared_members import SharedMembers
-from holdfast.log.consumers.stored_positions import SPACE, TOPIC, Place, StoredPosition, position_items
+from holdfast.log.consumers.stored_positions import SPACE, Place, StoredPosition, position_items
 from holdfast.log.owner_asking import Asking
 from holdfast.model.topic_name import check_name
 from holdfast.owner.link_port import MET
@@ -95,10 +95,7 @@ class ConsumerOpening:
         """A member of the consumer of this name; where nothing is committed yet, it begins at `start`."""
         reader = Reader(*given)
         check_name(name, "consumer")
-        if reader.topic == TOPIC:
-            raise Invalid(f"positions are kept in {TOPIC}: every commit adds to it", hint="read it with topic.read()")
-        if on_expired not in ("fail", "first"):
-            raise Invalid(f"unknown on_expired={on_expired!r}", hint="use 'fail' or 'first'")
+        check_consumer(reader.topic, on_expired)
         named, patience = numbers_of(partitions, len(reader.parts)), seconds(patience, "patience")
         reader.source.refresh()
         find = PositionFinder(reader).find

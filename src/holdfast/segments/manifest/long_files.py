@@ -19,7 +19,7 @@ from holdfast.model.control_rows import SegmentRow
 from holdfast.model.segment import NO_CHAIN
 from holdfast.root.objects.documents import RewriteDocument, RewrittenFile
 from holdfast.root.objects.manifest_chain import is_linked, is_sound
-from holdfast.root.rewrites import OUTPUTS_MAX
+from holdfast.root.rewrites import OUTPUTS_MAX, misfit
 from holdfast.store import layout
 
 FindRow = Callable[[int], SegmentRow]
@@ -134,15 +134,4 @@ def _fits(output: RewrittenFile, row: FindRow) -> bool:
         and bytes.fromhex(segment.schema) == first.schema == last.schema
         and bool(segment.key_id) == bool(first.key_id) == bool(last.key_id)
         and first.size > 0 < last.size
-    )
-
-
-def misfit(rewrite: RewriteDocument, offset: int | None) -> Corrupt:
-    """A rewrite that is not about this manifest."""
-    return Corrupt(
-        "a rewrite does not fit the segments that it replaces",
-        path=layout.rewrite_key(rewrite.topic, rewrite.partition, rewrite.number),
-        topic=rewrite.topic,
-        partition=rewrite.partition,
-        offset=offset,
     )

@@ -32,6 +32,7 @@ from holdfast.shipping.lanes.uploading import FileGone
 from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
 from holdfast.shipping.shipping_context import ShippingContext
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
+from holdfast.signals import until
 from holdfast.store import layout
 from holdfast.store.port import Body, StoreRefused
 from holdfast.telemetry import spans
@@ -147,11 +148,11 @@ class SegmentLane:
     async def named(self, needs: Mapping[Partition, int]) -> tuple[SegmentDocument, ...]:
         """What the manifest objects of segments up to these offsets will say, once their files are there."""
         are_there = partial(self._are_there, needs)
-        await _until(self._arrived, lambda: self.is_overdue or are_there())
+        await until(self._arrived, lambda: self.is_overdue or are_there())
         if self.is_overdue or not are_there():  # they settle one by one; a restore meanwhile gets them like that
             self.free = {**self.free, **needs}
             self.shipped.set()
-            await _until(self.settled, lambda: all(p.settled >= end for p, end in needs.items()))
+            await until(self.settled, lambda: all(p.settled >= end for p, end in needs.items()))
         return tuple(document for partition, end in needs.items() for document in self._documents(partition, end))
 
     def _are_there(self, needs: Mapping[Partition, int]) -> bool:
@@ -200,7 +201,7 @@ class SegmentLane:
         try:
             while self._next(partition) < self._next_file(partition):
                 row = self._manifest.row(partition, self._next(partition))
-                await _until(self.shipped, partial(self._is_whole, partition, row.end))
+                await until(self.shipped, partial(self._is_whole, partition, row.end))
                 # Each time: a new version of the schema may have begun while this was at work.
                 await self._describe(partition.topic)
                 slot = row.number + _starts(partition)
@@ -316,14 +317,6 @@ def _starts(partition: Partition) -> int:
     """How many slots of a partition takeovers have."""
     shipment = shipment_of(partition)
     return shipment.slots - shipment.settled_segments
-
-
-async def _until(event: asyncio.Event, condition: Callable[[], bool]) -> None:
-    """Wait until something is so; the event is set when it may have become so."""
-    while not condition():
-        event.clear()
-        if not condition():
-            await event.wait()
 
 
 async def _nothing(_partition: Partition, _end: int) -> None:

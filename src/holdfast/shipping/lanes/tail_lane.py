@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from holdfast.journal.state.commit_counts import CommitCounts
@@ -31,6 +32,7 @@ from holdfast.shipping.lanes.batching import NEVER_SENT, BatchRule, SendBatch, W
 from holdfast.shipping.lanes.ordering import BatchOrder, Stage
 from holdfast.shipping.ownership.fence import Fence
 from holdfast.shipping.shipping_context import ShippingContext
+from holdfast.signals import until
 from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.telemetry import spans
@@ -328,7 +330,7 @@ class TailLane:
             self._held = None  # what lacks entries from now on is held back by itself
             segments = await self.named(held.needs)
             self._due += 1
-            await self._until(lambda: self._in_flight < self._in_flight_max)
+            await until(self._moved, lambda: self._in_flight < self._in_flight_max)
             self._due -= 1
         except BaseException:
             self._give_up(place, waiting)
@@ -348,13 +350,7 @@ class TailLane:
                 return True
             return self._source.taken_upto >= held.upto and all(n > held.upto for n in self._sending.values())
 
-        await self._until(is_sent)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._moved.clear()
-            if not condition():
-                await self._moved.wait()
+        await until(self._moved, is_sent)
 
     def _hand(self, place: int) -> None:
         """A batch was handed to a connection; that is published once, in order."""
@@ -382,7 +378,7 @@ class TailLane:
             try:
                 await self._fence.check()
                 for place, (stage, taken) in zip(places, stages, strict=True):
-                    await self._until_settled(taken.needs)
+                    await until(self.settled, partial(_are_settled, taken.needs))
                     stage.release("acknowledged")
                     del self._stages[place]
             finally:
@@ -391,12 +387,6 @@ class TailLane:
                         stage.release("abandoned")
                         self._stages.pop(place, None)
                 self._wake()
-
-    async def _until_settled(self, needs: Mapping[Partition, int]) -> None:
-        while any(partition.settled < end for partition, end in needs.items()):
-            self.settled.clear()
-            if any(partition.settled < end for partition, end in needs.items()):
-                await self.settled.wait()
 
     def _publish(self, taken: SourceBatch, key: str) -> None:
         self._since.popleft()
@@ -444,3 +434,7 @@ def _call(loop: asyncio.AbstractEventLoop, call: Callable[[int], None], place: i
         loop.call_soon_threadsafe(call, place)
     except RuntimeError:
         pass
+
+
+def _are_settled(needs: Mapping[Partition, int]) -> bool:
+    return all(partition.settled >= end for partition, end in needs.items())
