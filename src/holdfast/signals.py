@@ -189,7 +189,7 @@ class Flag:
         self._signal.notify()
 
     def clear(self) -> None:
-        """Whoever comes from now on waits."""
+        """What comes from now on waits."""
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -106,7 +106,7 @@ def relation_of(
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
     try:
         java = _Java(spark)
-        options, nothing = java.options({**_OPTIONS, _TOLD: _told(pieces)}), java.kind("scala.Option").empty()
+        options, nothing = java.options({**_OPTIONS, _TOLD: _digest(pieces)}), java.kind("scala.Option").empty()
         of_folders = java.schema(places)
         spec = java.spark("PartitionSpec")(of_folders, java.sequence(_partitions(java, base, pieces, of_folders)))
         cache = getattr(java.spark("NoopCache$"), "MODULE$")
@@ -166,10 +166,10 @@ def _file_format(gateway: Any) -> Any:
     return compiled(gateway, "NativeFormat")
 
 
-def _told(pieces: Sequence[Piece]) -> str:
+def _digest(pieces: Sequence[Piece]) -> str:
     """A short digest of the folders' constants."""
-    told = {where: PartitionMark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
-    return sha256(format_marks(ReadMarks("", told)).encode()).hexdigest()
+    marks = {where: PartitionMark(folder.start, folder.end) for where, folder in folders_of(pieces).items()}
+    return sha256(format_marks(ReadMarks("", marks)).encode()).hexdigest()
 
 
 def _partitions(java: _Java, base: str, pieces: Sequence[Piece], schema: Any) -> Iterator[Any]:

@@ -43,7 +43,7 @@ from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast.batch import RowReading
 from pyspark_holdfast.error_reports import in_short
 
-Told = dict[str, dict[str, dict[str, int]]]
+JsonOffsets = dict[str, dict[str, dict[str, int]]]
 """Offsets as Spark stores them: by the log's id, topic and partition."""
 
 
@@ -65,7 +65,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
     # -- offsets ------------------------------------------------------------------------------------------
 
     @in_short
-    def initialOffset(self) -> Told:  # noqa: N802
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802
         """Where a new query begins."""
         asked, root = self._options.starting_offsets, self._opened()
         starts = {}
@@ -80,7 +80,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
                     starts[where] = self._earliest(topic, where)
                 else:
                     starts[where] = offset
-        return self._told(starts)
+        return self._as_json(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The most that one trigger takes. We keep several limits at once ourselves."""
@@ -97,7 +97,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         self._stop = self._marks()
 
     @in_short
-    def latestOffset(self, start: Told, limit: ReadLimit) -> Told:  # noqa: N802
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         """Where the next batch ends."""
         self._opened().require_same_log()
         begun = self._offsets(start)
@@ -109,26 +109,26 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
         limits = AdmissionLimits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
         if isinstance(limit, ReadAllAvailable) or not any(limits):
-            return self._told(ends)
+            return self._as_json(ends)
         starts = {where: self._left(where, offset, ends[where]) for where, offset in starts.items()}
-        return self._told(
+        return self._as_json(
             admit(starts, {where: self._between(where, starts[where], ends[where]) for where in ends}, limits)
         )
 
     @in_short
-    def reportLatestOffset(self) -> Told:  # noqa: N802
+    def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802
         """What is settled, for progress reports: the lag of a query is what lies between."""
-        return self._told(self._marks())
+        return self._as_json(self._marks())
 
     @in_short
-    def commit(self, end: Told) -> None:
+    def commit(self, end: JsonOffsets) -> None:
         """A batch is done: what lies before it is no longer needed."""
         self._renew(self._offsets(end))
 
     # -- batches ------------------------------------------------------------------------------------------
 
     @in_short
-    def partitions(self, start: Told, end: Told) -> list[InputPartition]:
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """The tasks of one batch."""
         root, ends = self._opened(), self._offsets(end)
         starts = self._begun(self._offsets(start), ends)
@@ -151,13 +151,13 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
             self._root = SettledRoot.open(self._place, self._options)
         return self._root
 
-    def _told(self, offsets: Mapping[Where, int]) -> Told:
+    def _as_json(self, offsets: Mapping[Where, int]) -> JsonOffsets:
         """Offsets for Spark's checkpoint."""
         return {self._opened().log: nested(offsets)}
 
-    def _offsets(self, told: Told) -> dict[Where, int]:
+    def _offsets(self, offsets: JsonOffsets) -> dict[Where, int]:
         """Offsets that Spark kept; refused if they are those of another log."""
-        marks = marks_in(told, least=0)
+        marks = marks_in(offsets, least=0)
         if marks.of and not marks.log:
             raise Invalid("these offsets name no log", hint="take a new checkpointLocation")
         require_log(

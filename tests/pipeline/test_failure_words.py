@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.store.port import StoreUnavailable
-from pyspark_holdfast.pipeline.reports.failure_words import told
+from pyspark_holdfast.pipeline.reports.failure_words import explain
 
 pytestmark = pytest.mark.unit
 
@@ -41,9 +41,9 @@ class PythonException(Exception):
 
 def test_an_error_of_ours_keeps_its_kind_and_hint() -> None:
     """Raised here, or in a worker and wrapped by Spark; a narrower kind is told by its documented name."""
-    assert told(Invalid("wrong column", hint="choose another")) == ("wrong column", "Invalid", "choose another")
-    assert told(StoreUnavailable("away", hint="wait")).kind == "Unavailable"
-    words = told(PythonException(OF_OURS))
+    assert explain(Invalid("wrong column", hint="choose another")) == ("wrong column", "Invalid", "choose another")
+    assert explain(StoreUnavailable("away", hint="wait")).kind == "Unavailable"
+    words = explain(PythonException(OF_OURS))
     assert words.kind == Corrupt.__name__
     assert words.error == "a segment is missing path=topics/orders/0/segments/1.parquet"
     assert words.hint == "`holdfast reconcile DIR --remote` brings it back"
@@ -51,7 +51,7 @@ def test_an_error_of_ours_keeps_its_kind_and_hint() -> None:
 
 def test_an_error_of_a_function_in_a_worker_is_told_with_its_line() -> None:
     """And without Spark's frames and Java's."""
-    assert told(PythonException(OF_A_FUNCTION)) == ("ValueError: no amount: twelve (shop.py:7)", "ValueError", "")
+    assert explain(PythonException(OF_A_FUNCTION)) == ("ValueError: no amount: twelve (shop.py:7)", "ValueError", "")
 
 
 def test_an_error_of_a_function_on_the_driver_is_told_with_its_line(tmp_path: Path) -> None:
@@ -62,12 +62,12 @@ def test_an_error_of_a_function_on_the_driver_is_told_with_its_line(tmp_path: Pa
     exec(compile(path.read_text(), str(path), "exec"), space)
     with pytest.raises(KeyError) as raised:
         space["revenue"]()  # type: ignore[operator]
-    assert told(raised.value) == ("KeyError: 'amount' (shop.py:2)", "KeyError", "")
+    assert explain(raised.value) == ("KeyError: 'amount' (shop.py:2)", "KeyError", "")
 
 
 def test_an_error_of_sparks_is_its_first_sentence() -> None:
     """Without the plan."""
-    words = told(PythonException(OF_SPARK))
+    words = explain(PythonException(OF_SPARK))
     assert words.error.endswith("A column with name `amout` cannot be resolved.")
     assert "Project" not in words.error
 
@@ -75,4 +75,4 @@ def test_an_error_of_sparks_is_its_first_sentence() -> None:
 @pytest.mark.parametrize("text", ["", "\n\n", "x" * 100_000])
 def test_any_text_is_bounded(text: str) -> None:
     """Also none."""
-    assert 0 < len(told(ValueError(text)).error) <= 4000
+    assert 0 < len(explain(ValueError(text)).error) <= 4000

@@ -24,7 +24,7 @@ from holdfast.owner.link_port import MET
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
 from holdfast.owner.verbs import TABLE
 from holdfast.remote.http.exchange import MSGPACK, Question
-from holdfast.remote.http.server_link import TOLD, ServerLink
+from holdfast.remote.http.server_link import WITH_EVENTS, ServerLink
 from holdfast.segments.retention.retention_report import RetentionReport
 from tests.remote.cutting_proxy import CuttingProxy, Seen
 from tests.remote.groups import outcomes, packed
@@ -55,7 +55,7 @@ def heard(link: ServerLink, name: str) -> SimpleQueue[bytes]:
 
 
 def test_what_is_told_about_is_what_the_table_says() -> None:
-    assert {verb.name for verb in TABLE if verb.is_told and verb.right is not None} == TOLD
+    assert {verb.name for verb in TABLE if verb.has_events and verb.right is not None} == WITH_EVENTS
 
 
 def test_a_proxy_of_a_member_works_over_http_as_over_the_socket(

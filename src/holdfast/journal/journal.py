@@ -68,7 +68,7 @@ class Journal:
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend, self.require_place = backend, backend.require_place
-        self.durable_groups = backend.filed.told
+        self.durable_groups = backend.filed.durable_number
         """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         known_us = recovered.row.created_us if owned else clock.now_us()  # only an owner removes anything
         self.trusted_time = TrustedTime(clock, known_us, round(settings.clock_jump_max_ms * 1000))

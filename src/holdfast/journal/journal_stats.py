@@ -35,21 +35,21 @@ class Histogram(msgspec.Struct, frozen=True):
 class Timings:
     """A histogram that grows: one thread adds, any may look."""
 
-    __slots__ = ("_bounds", "_buckets", "_total", "told")
+    __slots__ = ("_bounds", "_buckets", "_total", "observer")
 
     def __init__(self, bounds: tuple[float, ...] = FAST_BOUNDS) -> None:
         self._bounds = bounds
         self._buckets = [0] * (len(bounds) + 1)
         self._total = 0.0
-        self.told: Callable[[float], None] | None = None
+        self.observer: Callable[[float], None] | None = None
         """Who else wants to know of each."""
 
     def add(self, seconds: float) -> None:
         """It took so long."""
         self._total += seconds
         self._buckets[bisect_left(self._bounds, seconds)] += 1
-        if self.told is not None:
-            self.told(seconds)
+        if self.observer is not None:
+            self.observer(seconds)
 
     def histogram(self) -> Histogram:
         """All so far."""

@@ -91,7 +91,7 @@ class SessionAccess:
         """The same for a producer with numbers of its own, from `start` on; a repeat says that it is one."""
         check_producer(producer, sequence, start)
         if not self._owned:
-            # Whoever owns the log knows what was written.
+            # The log's owner knows what was written.
             return self._queue.put_produced(ProducerNumber(producer, sequence, start), item, timeout)
         sending = SessionSend(self._state.sessions, self._time, PRODUCER + producer, sequence, 0, [item], start)
         return self._queue.put_forwarded(sending, timeout)

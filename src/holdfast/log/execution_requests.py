@@ -34,7 +34,7 @@ def request(
 
     directory, clock = Directory(path.absolute()), SystemClock()
     directory.require_log()
-    if directory.is_shared():  # `own` joins it, and whoever owns it is asked over its socket
+    if directory.is_shared():  # `own` joins it, and its owner is asked over its socket
         with own() as log:
             return parts_of(log).executions.ask(action, fields, timeout)
     asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))

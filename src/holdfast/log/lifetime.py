@@ -78,7 +78,7 @@ class Lifetime:
     def close(self, timeout: float | None = None, *, hand_over: bool = False) -> None:
         """End it; what was accepted is made durable, sealed and shipped first. A second call does nothing.
 
-        With `hand_over` it is made durable, and the rest is left to whoever owns the log next.
+        With `hand_over` it is made durable, and the rest is left to the next owner.
         """
         if not self.is_open:
             return

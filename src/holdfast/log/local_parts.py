@@ -1,6 +1,6 @@
 """The parts of a log that is open in this process, for those who host it: the owner of a shared log, a server, tools.
 
-This is the one way past the log's face. Whoever takes it knows the journal's verbs and keeps their rules.
+This is the one way past the log's face. Its callers know the journal's verbs and keep their rules.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class Log(AsyncVerbs):
     def producer(self, name: str, *, start: int = 1) -> Producer:
         """The producer of this name: `producer.append(topic, payload, sequence=1)` writes each number once.
 
-        Whoever is not sure whether one was written sends it again, and gets the original receipt.
+        A producer that is not sure whether one was written sends it again, and gets the original receipt.
         """
         from holdfast.log.producers.producer import Producer
 
@@ -347,7 +347,7 @@ class Log(AsyncVerbs):
         """Join small segment files of a log without a store into few of about `target_size`; all topics, or one.
 
         Records, offsets and marks stay as they are. Every file is compared with what it replaces before it counts;
-        whoever reads sees the files from before or those from after. Replaced files go `shipping.delete_after_ms`
+        a reader sees the files from before or those from after. Replaced files go `shipping.delete_after_ms`
         later. A log that ships leaves its own files alone: `holdfast.compact` compacts its store. A log that was
         compacted here cannot be given a store any more.
 

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import OutcomeUnknown, Unavailable
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 _GRACE_S = 2.0
 """How much longer than the owner itself one waits for its answer: it says better why it took so long."""
@@ -25,7 +25,7 @@ _PATIENCE_S = 86_400.0
 class Calls(Protocol):
     """The way to the owner, as far as calls need it."""
 
-    def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the owner for something, and wait for its answer; OutcomeUnknown where it ended meanwhile."""
 
 
@@ -36,7 +36,7 @@ class Asking:
         self._link = link
         self._clock = clock
 
-    def ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float = _PATIENCE_S) -> Told:
+    def ask(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float = _PATIENCE_S) -> Reply:
         """What the owner answers; it has so many seconds for what it does."""
         deadline = self._clock.monotonic() + timeout + _GRACE_S
         while True:

@@ -67,7 +67,7 @@ class _TimeState(NamedTuple):
 class TrustedTime:
     """The time of one open log. Any thread may ask, a signal handler too: nobody waits for anybody here.
 
-    What is known is one value. Whoever has `_lock` replaces it; whoever does not get it at once answers by what is
+    What is known is one value. A thread with `_lock` replaces it; one that does not get it at once answers by what is
     known now, and leaves the looking to the one that has it.
     """
 

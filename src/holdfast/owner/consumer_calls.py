@@ -91,9 +91,9 @@ class RemoteMember:
 class ConsumerCalls:
     """The members in other processes, of all consumers of one owned log.
 
-    Calls and the host's thread use it at once. `_lock` guards who the members are; whoever joins holds `_joining` until
-    it is in there, so that one that asks twice comes once, and the limit is kept. `_joining` is taken first, then a
-    consumer's own lock, then `_lock`.
+    Calls and the host's thread use it at once. `_lock` guards who the members are; a thread that joins one holds
+    `_joining` until it is in there, so that one that asks twice comes once, and the limit is kept. `_joining` is taken
+    first, then a consumer's own lock, then `_lock`.
     """
 
     def __init__(self, parts: LocalParts) -> None:
@@ -181,7 +181,7 @@ class ConsumerCalls:
             self._tell(known[0])
 
     def _tell(self, members: Members) -> None:
-        """Whoever waits for a partition looks."""
+        """Members that wait for a partition look."""
         for _, other, member in self._all():
             if other is members:
                 member.caller.tell("members", b"")
@@ -211,11 +211,11 @@ class ConsumerCalls:
                     self._tell_holders(members)
 
     def _tell_holders(self, members: Members) -> None:
-        """Somebody waits: whoever has what it waits for is told to offer it."""
+        """A member waits: those that have what it waits for are asked to offer it."""
         for _, other, member in self._all():
             with members.lock:
-                is_told = other is members and any(members.is_wanted(number) for number in member.held)
-            if is_told:
+                is_wanted = other is members and any(members.is_wanted(number) for number in member.held)
+            if is_wanted:
                 member.caller.tell("members", b"")
 
     # -- commits ------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class ShippingEventRelay:
             subscribers.end(news.end.error())
 
     def close(self) -> None:
-        """The log is closed: whoever waits for an event is woken."""
+        """The log is closed: waiters for events are woken."""
         with once(self._lock):
             subscribers = self._subscribers
         subscribers.end(None)

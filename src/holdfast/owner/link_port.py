@@ -1,4 +1,4 @@
-"""The way to the owner of a log, as whoever asks it needs it: over a socket, or over HTTP."""
+"""The way to the owner of a log, as its callers need it: over a socket, or over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 MET = "met"
 """The event that no owner tells: there is one, perhaps another one than before."""
@@ -23,7 +23,7 @@ class OwnerLink(Protocol):
     turns: RLock
     """Guards what is known of the owner; held while an event is told."""
 
-    def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the owner for something, and wait for its answer; OutcomeUnknown where it ended meanwhile."""
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:

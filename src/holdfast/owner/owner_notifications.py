@@ -1,7 +1,7 @@
 """What a member hears from the owner of its log: partitions have moved, assignments of consumers have changed.
 
-The link's thread hands events over; a thread of its own takes up what has moved, and by that wakes whoever waits for a
-partition or for the store. It is there as soon as somebody waits for something.
+The link's thread hands events over; a thread of its own takes up what has moved, and by that wakes those that wait for
+a partition or for the store. It is there as soon as somebody waits for something.
 
 When the log changes hands, the next owner is asked to tell about the same topics, and everything that somebody waits
 for is looked at once: nobody misses what happened in between. While there is no owner nothing moves.
@@ -174,7 +174,9 @@ class OwnerNotifications:
         self._todo.put(do)
 
     def _soon(self, do: Callable[[], None]) -> None:
-        """In a turn: whoever was interrupted with a lock of ours would keep the whole link waiting for another one."""
+        """In a turn: a thread that was interrupted with a lock of ours would keep the whole link waiting for another
+        one.
+        """
         if self._thread is not None:
             self._todo.put(do)
 
@@ -182,7 +184,7 @@ class OwnerNotifications:
         while (do := self._todo.get()) is not None:
             try:
                 do()
-            except (HoldfastError, msgspec.MsgspecError) as error:  # whoever waits looks again, and is told why
+            except (HoldfastError, msgspec.MsgspecError) as error:  # waiters look again, and learn why
                 logger.debug("news of the owner were not taken up: %s", error, extra={"action": "news_late"})
 
     def _watch_again(self) -> None:
@@ -206,11 +208,11 @@ class OwnerNotifications:
             self._journal.refresh()  # the store may have what is not known here to be durable
             self._take_shipments(moved.shipments)
 
-    def _take_shipments(self, told: Shipments) -> None:
+    def _take_shipments(self, shipments: Shipments) -> None:
         state = self._journal.shipping_state
-        refusal = None if told.refusal is None else told.refusal.error()
+        refusal = None if shipments.refusal is None else shipments.refusal.error()
         with once(self._lock):
-            for row in told.partitions:
+            for row in shipments.partitions:
                 part = self._journal.partitions.get(row[0])
                 if part is not None:
                     part.shipment = ShipmentRow(*row)

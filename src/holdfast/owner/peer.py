@@ -24,7 +24,7 @@ class Rights(Protocol):
 
 
 class Peer:
-    """Who is at the other end, for whoever does something for it; lives as long as its connection.
+    """The process at the other end, for the handlers of its calls; lives as long as its connection.
 
     Any thread may use it; `_lock` guards whether it is gone, and what is called then.
     """

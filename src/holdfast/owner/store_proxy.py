@@ -81,7 +81,7 @@ class StoreProxy:
         return self._asking.ask("reconcile", Reconcile(True, fix, deep, limit), ReconcileReport)
 
     def close(self, timeout: float | None = None) -> None:
-        """The owner ships what is there; whoever waits for an event here is woken."""
+        """The owner ships what is there; waiters for events here are woken."""
         self._events.close()
 
     def release(self) -> None:

@@ -2,11 +2,11 @@
 
 Each verb has a name, what is asked and answered, who may ask it over HTTP and about what, whether it may be asked
 twice, and what does it. The owner of a shared log answers its members through this table, and a server its clients;
-both check requests by their types, and whoever comes with rights (`Peer.rights`) by the right that stands here. Rights
+both check requests by their types, and peers with rights (`Peer.rights`) by the right that stands here. Rights
 are decided nowhere else. A member of a shared log is a process of the same user that proved to have the log's keys: it
 has all of them. What only members may ask has no right.
 
-A verb may block: whoever answers calls it in a thread of its own. What it raises is raised at the other end.
+A verb may block: the host calls it in a thread of its own. What it raises is raised at the other end.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Right(NamedTuple):
     bind: Callable[[Rights, Any], Any] = lambda rights, request: request
     """Makes ids that a client chose its own: the same bytes from somebody else are another id."""
     show: Callable[[Rights, Any], Any] = lambda rights, result: result
-    """Leaves out of an answer what whoever asked may not know of."""
+    """Leaves out of an answer what the caller may not know of."""
 
     def check(self, rights: Rights, request: object) -> None:
         """Raise Denied unless somebody with these rights may ask for this."""
@@ -129,8 +129,8 @@ class Verb(NamedTuple):
     """Whether it may take minutes."""
     route: str | None = None
     """The method and path under which people ask for it with JSON; clients ask by `POST /v1/calls/{name}`."""
-    is_told: bool = False
-    """Whether whoever asks is told more about it later: by events."""
+    has_events: bool = False
+    """Whether events about it follow later."""
 
     def decoded(self, body: bytes) -> msgspec.Struct:
         """A request; Invalid where these bytes are none."""
@@ -148,7 +148,7 @@ class Verb(NamedTuple):
         return self.right
 
     def done(self, owner: LogOwner, peer: Peer, request: msgspec.Struct) -> msgspec.Struct:
-        """What comes of it, if whoever asks may ask."""
+        """What comes of it, if the caller may ask."""
         rights = peer.rights
         if rights is None:
             return self.handler(owner, peer, request)
@@ -173,6 +173,10 @@ def _topics(request: Any) -> tuple[About, ...]:
     """Several topics, one, or all."""
     named = request.topic
     return (About(None),) if named is None else tuple(map(About, (named,) if isinstance(named, str) else named))
+
+
+def _watched(request: WatchMarks) -> tuple[About, ...]:
+    return tuple(map(About, request.topics))
 
 
 def _consumer(request: Any) -> tuple[About, ...]:
@@ -214,9 +218,7 @@ TABLE: tuple[Verb, ...] = (
     Verb("set_policy", SetPolicyCall, DoneAnswer, None, LogOwner.set_policy),
     Verb("set_retention", SetRetention, Nothing, Right(("admin",), _topic, changes=True), LogOwner.set_retention),
     Verb("require_free", RequireFree, Nothing, None, LogOwner.require_free),
-    Verb(
-        "watch", WatchMarks, Nothing, Right(_SEE, lambda asked: map(About, asked.topics)), LogOwner.watch, is_told=True
-    ),
+    Verb("watch", WatchMarks, Nothing, Right(_SEE, _watched), LogOwner.watch, has_events=True),
     Verb("marks", AskMarks, Shipments, Right(_SEE, _topic), LogOwner.marks),
     # segments
     Verb("seal", SealTopics, Nothing, _ADMIN_TOPICS, LogOwner.seal, is_long=True, route="POST /v1/seal"),
@@ -247,7 +249,7 @@ TABLE: tuple[Verb, ...] = (
         route="POST /v1/rebuild-store",
     ),
     Verb("shipping_stats", Nothing, ShippingNow, _READ_LOG, LogOwner.shipping_stats),
-    Verb("subscribe", Nothing, Nothing, _READ_LOG, LogOwner.subscribe, is_told=True),
+    Verb("subscribe", Nothing, Nothing, _READ_LOG, LogOwner.subscribe, has_events=True),
     # producers, consumers, executions
     Verb(
         "forget_producers",
@@ -257,9 +259,9 @@ TABLE: tuple[Verb, ...] = (
         LogOwner.forget_producers,
         repeatable=False,
     ),
-    Verb("join_consumer", JoinConsumer, Assignment, _CONSUME, LogOwner.join_consumer, is_told=True),
-    Verb("sync_member", SyncMember, Assignment, _CONSUME, LogOwner.sync_member, is_told=True),
-    Verb("leave_consumer", LeaveConsumer, Ok, _CONSUME, LogOwner.leave_consumer, is_told=True),
+    Verb("join_consumer", JoinConsumer, Assignment, _CONSUME, LogOwner.join_consumer, has_events=True),
+    Verb("sync_member", SyncMember, Assignment, _CONSUME, LogOwner.sync_member, has_events=True),
+    Verb("leave_consumer", LeaveConsumer, Ok, _CONSUME, LogOwner.leave_consumer, has_events=True),
     Verb("consumers", AskConsumers, ConsumersNow, Right((), _anything, show=_own_consumers), LogOwner.consumers_now),
     Verb("forget_consumer", ForgetConsumer, Ok, Right(("admin",), _topic), LogOwner.forget_consumer, repeatable=False),
     Verb("ask_executions", AskExecutions, InboxAnswer, _ASK_EXECUTIONS, LogOwner.ask_executions),

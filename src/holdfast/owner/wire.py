@@ -5,7 +5,7 @@ A frame is a header of 16 bytes, a *head* (MessagePack) and a *body* (raw bytes,
     kind u8 ‖ 1 u8 ‖ 0 u16 ‖ bytes of the head u32 ‖ bytes of the body u64        little-endian
 
 Every size is checked against what its kind may have before anything is allocated or decoded. What does not fit is
-`BadFrame`: whoever sent it is disconnected. Format 0014 has all of it.
+`BadFrame`: its sender is disconnected. Format 0014 has all of it.
 """
 
 from __future__ import annotations

@@ -172,14 +172,14 @@ def _listed(tail: RootReader) -> TailListing:
 
 def _patiently(look: Callable[[], Result], store: Store) -> Result:
     """Look again if something is missing or does not fit: an owner may be at work. What is found twice is true."""
-    told = ""
+    last_seen = ""
     for _ in range(_LOOKS):
         try:
             return look()
         except (NotFound, Corrupt) as error:
-            if error.message == told:
+            if error.message == last_seen:
                 raise
-            told = error.message
+            last_seen = error.message
     raise Unavailable(f"the store changes faster than it can be read store={store.url}", hint="read it again")
 
 

@@ -240,18 +240,18 @@ class _Restore:
         What is missing or seems damaged is looked at again: an owner that goes on removes what is settled, and writes
         between two listings. What is so twice is so.
         """
-        told, attempts = "", 0
+        last_seen, attempts = "", 0
         while attempts < _ATTEMPTS:
             try:
                 return self._bring(self._survey(), owner)
             except NotFound as gone:
-                if gone.message == told:
+                if gone.message == last_seen:
                     raise Corrupt(f"an object of the store is missing: {gone.message}") from gone
-                told = gone.message
+                last_seen = gone.message
             except Corrupt as damage:
-                if damage.message == told and not self._leaves_out(damage):
+                if damage.message == last_seen and not self._leaves_out(damage):
                     raise
-                told, attempts = damage.message, -1 if damage.message == told else attempts
+                last_seen, attempts = damage.message, -1 if damage.message == last_seen else attempts
             attempts += 1
         raise Unavailable(f"the store changes faster than it can be read store={self._store.url}", hint="run it again")
 
@@ -329,7 +329,7 @@ class _Restore:
         others = {epoch: seq for epoch, seq in takeovers(manifests.values()).items() if epoch != self._own}
         if frontier is not None:
             acks[frontier.epoch] = max(acks.get(frontier.epoch, 0), frontier.seq)
-        told = acknowledged(inherited, acks, others)
+        acked = acknowledged(inherited, acks, others)
         seen = RootContents(
             topics,
             manifests,
@@ -337,7 +337,7 @@ class _Restore:
             batches,
             walked,
             beyond,
-            told,
+            acked,
             named,
             frontier,
             self._files_beyond(manifests, walked),

@@ -108,20 +108,20 @@ def not_proved(
     rows: Iterable[SegmentRow], seen: RootContents, *, keyed: bool, damaged: int, unread: int
 ) -> tuple[str, ...]:
     """What had to be taken on trust."""
-    rows, told = list(rows), list(_beyond(seen))
+    rows, doubts = list(rows), list(_beyond(seen))
     if not keyed:
-        told.append(
+        doubts.append(
             "the log is not encrypted: everything agrees with itself, and nothing proves that this log wrote it"
         )
     if any(row.state == EXPIRED for row in rows):
-        told.append("records of expired segments are gone: that they had expired is only said")
+        doubts.append("records of expired segments are gone: that they had expired is only said")
     if lost := sum(row.rows for row in rows if row.state == LOST):
-        told.append(f"{lost} records were lost when the log was rebuilt, before it was shipped")
+        doubts.append(f"{lost} records were lost when the log was rebuilt, before it was shipped")
     if unread:
-        told.append(f"{unread} commit batches after a hole cannot be read: what they say was acknowledged is unknown")
+        doubts.append(f"{unread} commit batches after a hole cannot be read: what they say was acknowledged is unknown")
     if damaged:
-        told.append(f"{damaged} damaged objects were left out, because the loss was accepted")
-    return tuple(told)
+        doubts.append(f"{damaged} damaged objects were left out, because the loss was accepted")
+    return tuple(doubts)
 
 
 def _beyond(seen: RootContents) -> Iterable[str]:

@@ -44,7 +44,7 @@ class RefusedVerbs:
 
 
 def refused(verb: str) -> Callable[..., NoReturn]:
-    """In the place of a verb: refuses whoever calls it."""
+    """In the place of a verb: refuses each call."""
 
     def refusing(*_: Any, **__: Any) -> NoReturn:
         refuse(verb)

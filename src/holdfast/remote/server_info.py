@@ -57,13 +57,13 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     def journal_settings(self, given: JournalSettings) -> JournalSettings:
         """The limits of this client's queue: the server's, where it has any."""
-        told: dict[str, Any] = {name: value for name in CLIENT_LIMITS if _is_limit(value := self.limits.get(name))}
+        limits: dict[str, Any] = {name: value for name in CLIENT_LIMITS if _is_limit(value := self.limits.get(name))}
         body = self.limits.get("body_bytes_max")
         room = max(_ENVELOPE_BYTES, body - _ENVELOPE_BYTES) if isinstance(body, int) else given.batch_bytes_max
-        told["batch_bytes_max"] = min(told.get("batch_bytes_max", given.batch_bytes_max), room)
-        told["group_bytes_max"] = min(_GROUP_BYTES_MAX, room)
-        told["queue_bytes_max"] = max(given.queue_bytes_max, told["group_bytes_max"], told["batch_bytes_max"])
-        return msgspec.structs.replace(given, **told)
+        limits["batch_bytes_max"] = min(limits.get("batch_bytes_max", given.batch_bytes_max), room)
+        limits["group_bytes_max"] = min(_GROUP_BYTES_MAX, room)
+        limits["queue_bytes_max"] = max(given.queue_bytes_max, limits["group_bytes_max"], limits["batch_bytes_max"])
+        return msgspec.structs.replace(given, **limits)
 
 
 def _is_limit(value: object) -> bool:

@@ -1,6 +1,6 @@
 """Waiting for a server's store: tickets that were durable there are asked about until they are shipped.
 
-A log of this process is told by its shipper. Here whoever waits makes the feeds of topics ask, as long as somebody
+A log of this process hears from its shipper. Here a waiter makes the feeds of topics ask, as long as one
 does.
 """
 

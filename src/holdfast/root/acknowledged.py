@@ -33,8 +33,8 @@ def takeovers(manifests: Iterable[StoreManifest]) -> dict[int, int]:
 def acknowledged(inherited: TailListing, acks: Mapping[int, int], taken_over: Mapping[int, int]) -> int:
     """The last commit that was acknowledged; `acks` is what batches say, by epoch."""
     said = [*acks.items(), *(adopted for adopted in inherited.adopted if adopted[0] in taken_over)]
-    told = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
-    return max([inherited.floor, *told])
+    lines = (min([seq, *(line for epoch, line in taken_over.items() if epoch > own)]) for own, seq in said)
+    return max([inherited.floor, *lines])
 
 
 def known_shipped(

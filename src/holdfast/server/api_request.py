@@ -177,8 +177,8 @@ class ApiRequest:
         return int(declared) if declared.isdigit() and len(declared) < _DIGITS_MAX else 2**63
 
     async def discard(self) -> None:
-        """Let what is left of a refused body come, if it is not too much: whoever is still sending when the connection
-        is closed does not get to read why.
+        """Let what is left of a refused body come, if it is not too much: a client that is still sending when the
+        connection is closed does not get to read why.
         """
         declared = self._declared()
         left = _DISCARDED * self._settings.body_bytes_max

@@ -61,9 +61,9 @@ class Audit:
         if not self._is_wanted or route.about == "open":
             return
         name = "-" if caller is None else caller.name
-        told = AuditRecord(name, route.scopes, f"{route.method} {route.path}", topic, status, self.dropped)
+        record = AuditRecord(name, route.scopes, f"{route.method} {route.path}", topic, status, self.dropped)
         is_taken = caller is not None or self._strangers.take(self._clock.monotonic())
-        if is_taken and self._offered(msgspec.json.encode(told)):
+        if is_taken and self._offered(msgspec.json.encode(record)):
             self.dropped = 0
             return
         if not self.dropped:

@@ -33,7 +33,7 @@ class NotKnown(Denied):
 
 
 class Caller:
-    """Whoever sent a request."""
+    """The sender of a request."""
 
     __slots__ = ("_fine", "_names", "_topics", "id", "is_anyone", "limit", "name", "scopes", "token")
 

@@ -60,8 +60,8 @@ class Served:
         self.requests = Places(settings.requests_max, "requests", share)
         self.followers = Places(settings.followers_max, "followers", share)
         self.member_places = Places(settings.members_max, "members of consumers", share)
-        told = Places(settings.followers_max, "clients that are told of changes", share)
-        self.peers = ClientPeers(told, self.member_places, settings.member_timeout_ms / 1000, self.clock)
+        places = Places(settings.followers_max, "clients that hear of changes", share)
+        self.peers = ClientPeers(places, self.member_places, settings.member_timeout_ms / 1000, self.clock)
         self.sessions = TokenSessions(parts_of(log).journal, self.clock, share)
         self.audit = Audit(log, is_wanted=settings.audit)
         self.draining = asyncio.Event()
@@ -105,7 +105,7 @@ class Served:
     def require_producer(self, caller: Caller, name: str) -> None:
         """Raise Denied where the name is not the caller's to use, or its producer appends to topics of others.
 
-        Producers belong to the log. Whoever moved the numbers of another one would make it leave records out.
+        Producers belong to the log. A client that moved the numbers of another one would make it leave records out.
         """
         caller.require_producer(name)
         journal = parts_of(self.log).journal
@@ -131,10 +131,10 @@ class Served:
         await turns.acquire()
         future = loop.run_in_executor(self._readers, work)
         future.add_done_callback(partial(_ended, turns))
-        return await asyncio.shield(future)  # the thread goes on when whoever asked goes, and so does its turn
+        return await asyncio.shield(future)  # the thread goes on when its caller goes, and so does its turn
 
     async def do(self, caller: Caller, work: Callable[[], Value]) -> Value:
-        """Do what may take long, in a thread. It goes on, and keeps its place, when whoever asked for it goes."""
+        """Do what may take long, in a thread. It goes on, and keeps its place, when its caller goes."""
         self._works.take(caller)
         future = asyncio.get_running_loop().run_in_executor(self._workers, work)
         future.add_done_callback(partial(self._done, caller))
@@ -143,13 +143,13 @@ class Served:
     def _done(self, caller: Caller, future: asyncio.Future[Value]) -> None:
         self._works.give_back(caller)
         if not future.cancelled():
-            future.exception()  # whoever asked may have gone: then nobody looks at it
+            future.exception()  # its caller may have gone: then nobody looks at it
 
     async def waiting(self, request: ApiRequest, wait: Coroutine[Any, Any, Value]) -> Value | None:
         """Wait for something that a client asked for, whose body was read; None when the server shuts down.
 
         When the client goes, so does its place among the requests: else few who ask and go would keep all places.
-        Whoever may no longer ask when it is there is refused.
+        A caller that may no longer ask when it is there is refused.
         """
         waiting = asyncio.ensure_future(wait)
         gone, draining = asyncio.ensure_future(request.gone()), asyncio.ensure_future(self.draining.wait())

@@ -2,8 +2,8 @@
 
 The port is bound before anything is said, so a line on stderr means that requests are answered. A server that listens
 beyond loopback has tokens, or does not start. On SIGTERM or SIGINT it takes no new connections, ends followers with a
-word, finishes the requests that are at work, and then returns; whoever opened the log closes it. A second signal, or
-`server.shutdown_timeout_ms`, cuts off what is left: the log is closed in order in any case.
+word, finishes the requests that are at work, and then returns; the program that opened the log closes it. A second
+signal, or `server.shutdown_timeout_ms`, cuts off what is left: the log is closed in order in any case.
 """
 
 from __future__ import annotations

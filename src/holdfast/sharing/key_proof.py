@@ -1,9 +1,9 @@
 """Proofs that both ends of the socket have the keys of an encrypted log, made and checked when they meet.
 
-Whoever is the same user can open the socket; in a log with keys that is not enough to append to it, or to pass for its
-owner. A proof is an empty message under the log's keys, bound to log, session, direction, and fresh random bytes of
-both ends: so it proves nothing for another log, another session, another connection, or the other way. In a log without
-keys it is empty, and must be.
+Every process of the same user can open the socket; in a log with keys that is not enough to append to it, or to pass
+for its owner. A proof is an empty message under the log's keys, bound to log, session, direction, and fresh random
+bytes of both ends: so it proves nothing for another log, another session, another connection, or the other way. In a
+log without keys it is empty, and must be.
 
 It does not help against somebody who stands between the two and hands on all that they say: what comes behind the
 proofs is not signed. Only processes of the same user can get there.

@@ -66,7 +66,7 @@ class RotationCalls:
         if not self._one_at_a_time.acquire(blocking=False):
             raise Unavailable("the key of this log is being changed already", hint="wait a moment, then try again")
         try:
-            self._host.is_welcoming = False  # whoever comes now would not get the keys
+            self._host.is_welcoming = False  # a process that comes now would not get the keys
             self._give(keyring)
             self._journal.rotate(keyring)
             self._host.publish(ROTATED, _encode(KeyRotated(keyring.current)))
@@ -95,10 +95,10 @@ class RotationCalls:
                     )
                 self._news.wait(_LOOK_AGAIN_S)
 
-    def took(self, caller: Peer, told: TookKeys) -> Nothing:
+    def took(self, caller: Peer, taken: TookKeys) -> Nothing:
         """A member has the keys of this number."""
         with self._news:
-            if told.number == self._number:
+            if taken.number == self._number:
                 self._took.add(caller)
             self._news.notify_all()
         return Nothing()

@@ -25,8 +25,8 @@ class LoopDriver:
     """One loop that has turns on one connection.
 
     Made and ended with the link's lock of turns held. Its descriptor is watched, and closed, on the loop's thread; by
-    whoever ends it where the loop is closed. `count` is the loop's; `is_scheduled` may be lowered by the thread that
-    stands by, which makes one turn too many, never one too few.
+    the thread that ends it where the loop is closed. `count` is the loop's; `is_scheduled` may be lowered by the thread
+    that stands by, which makes one turn too many, never one too few.
     """
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket, turn: Turn) -> None:
@@ -34,7 +34,7 @@ class LoopDriver:
         self.loop = loop
         self._turn = turn
         self._descriptor = os.dup(sock.fileno())
-        """The loop's own: whoever ends the connection must not close what is watched."""
+        """The loop's own: the thread that ends the connection must not close what is watched."""
         self.is_scheduled = False
         """A turn will come; a signal may have ended it before it began, so nobody relies on that for long."""
         self.count = 0
@@ -58,7 +58,7 @@ class LoopDriver:
                     self.schedule()  # right behind those who are resumed now: what they bring is sent at once
 
     def idle_seconds(self, now: float) -> float:
-        """How long it had no turn, as far as whoever asks has seen."""
+        """How long it had no turn, as far as the caller has seen."""
         if self.count != self._seen:
             self._seen, self._since = self.count, now
         return now - self._since

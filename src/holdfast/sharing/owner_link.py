@@ -1,4 +1,4 @@
-"""The link: a client's way to whoever owns the log at the moment.
+"""The link: a member's way to the present owner of the log.
 
 It sends and receives: groups and their answers, calls of other threads and their results, events. It never waits for
 the other end but in `sleep`, which is the forwarder's thread's alone; all else is done in *turns*, one at a time, by
@@ -6,7 +6,7 @@ that thread or by an event loop (`LoopDriver`).
 
 When the connection ends the thread finds the next owner, or becomes it (`Membership`), and says hello under the same
 session; then everything is sent again that was not answered, in order and under the same numbers: what the log knows
-already is answered from what it knows. Whoever waits sees latency, and nothing else. A link ends for good only when it
+already is answered from what it knows. A waiter sees latency, and nothing else. A link ends for good only when it
 is closed, or when an owner refuses this process (another version, other settings).
 """
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.journal.queue.forwarded import Item
     from holdfast.journal.sessions.outcomes import Refusal
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 _HELLO_S = 10.0
 _NEXT_TRY_S = 0.01
@@ -90,7 +90,7 @@ class _Call:
         self.error: HoldfastError | None = None
 
     def end(self, body: bytes, error: HoldfastError | None) -> None:
-        """This came of it; by whoever took it out of the calls."""
+        """This came of it; by the thread that took it out of the calls."""
         self.body, self.error = body, error
         self.is_done.set()
 
@@ -132,7 +132,7 @@ class SocketLink:
         """Something was brought since the last turn; somebody blocks until it is done."""
         self._turn: Turn | None = None
         self.turns = RLock()
-        """Held by whoever has a turn, or looks."""
+        """Held by the thread that has a turn, or looks."""
         self._refuse_second: Callable[[], None] = lambda: None
         """For a thread that has what a turn needs."""
         self._loop_driver: LoopDriver | None = None
@@ -216,7 +216,7 @@ class SocketLink:
                 if self._sock is None and self._met is None and self._closing.is_set():
                     raise Closed("the log is closed")
                 turns, sock = self._working_loop(), self._sock
-                self._wakeup.arm()  # before we look: whoever has something from now on rings
+                self._wakeup.arm()  # before we look: what comes from now on rings
                 if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
                     return False
                 watched = sock if turns is None or self._is_awaited() else None
@@ -268,13 +268,13 @@ class SocketLink:
         except OSError:
             self.lose()
 
-    def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the owner for something, and wait for its answer; from any thread but the forwarder's.
 
         Raises what it raised, Unavailable when it was not asked in time, and OutcomeUnknown when it was asked and did
         not answer in time, or ended meanwhile: then it may have been done.
         """
-        self._refuse_second()  # whoever would send it waits for us
+        self._refuse_second()  # the thread that would send it waits for us
         waiting, body = _Call(), msgspec.msgpack.encode(request)
         with once(self.turns):
             if self._closing.is_set():
@@ -397,7 +397,7 @@ class SocketLink:
         self._meeting.check(hello, challenge, cast("Welcome", said))
         sock.settimeout(None)
         with self.turns:
-            if self._closing.is_set():  # whoever closes has looked already
+            if self._closing.is_set():  # the thread that closes has looked already
                 return False
             self.durable, self._known, self._met = number, cast("Welcome", said).last, sock
         return True
@@ -426,7 +426,7 @@ class SocketLink:
     # -- the end ------------------------------------------------------------------------------------------
 
     def close(self, timeout: float) -> HoldfastError | None:
-        """Let go of the owner; by whoever closes the log, when the forwarder has ended.
+        """Let go of the owner; by the thread that closes the log, when the forwarder has ended.
 
         Returns what went wrong where we are the owner, and the log was closed all the same.
         """

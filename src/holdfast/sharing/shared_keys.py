@@ -1,8 +1,8 @@
-"""The keys of one member of a shared log: those that it was opened with, and those that it was told of since.
+"""The keys of one member of a shared log: those that it was opened with, and those that it has learned since.
 
 A key that is to become the log's current one is known everywhere before anything is written under it, behind the
-present one; it comes in front when the owner has rotated. Whoever takes the log over, or opens it again after a fork,
-takes the keys from here.
+present one; it comes in front when the owner has rotated. A process that takes the log over, or opens it again after a
+fork, takes the keys from here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class SharedKeys:
         self.keyring = keyring
         self.cipher = cipher
         self.on_change: Callable[[Keyring], None] = lambda keyring: None
-        """Told what the keys are now."""
+        """Called with the keys that there are now."""
         self._lock = RLock()
 
-    def learn(self, told: Keyring) -> None:
+    def learn(self, new_keys: Keyring) -> None:
         """Know these keys, too; Invalid where one of them is another than the one that is known by its name."""
         with once(self._lock):
             if self.keyring is not None:
-                self._become(self.keyring.joined(told))
+                self._become(self.keyring.joined(new_keys))
 
     def use(self, key_id: str) -> None:
         """The log is encrypted under this key now; nothing if it is not known here."""

@@ -23,7 +23,7 @@ _JOIN_S = 30.0
 
 
 def open_member(asked: alone.OpenArguments) -> Log:
-    """Own the log, or join whoever does."""
+    """Own the log, or join its owner."""
     keys = SharedKeys(asked.keyring, asked.cipher)
     how = MemberOptions(asked.directory.path, asked.settings, asked.clock, keys)
 

@@ -11,7 +11,7 @@ class WakeupPipe:
     """Wakes the one thread that sleeps here.
 
     No lock: a signal handler may ring. `_is_asleep` is raised by the sleeper before it looks, and lowered by it alone:
-    whoever lowers it and is interrupted before it rings would leave a handler unheard.
+    a thread that lowers it and is interrupted before it rings would leave a handler unheard.
     Rung after it was closed, it does nothing: sockets, unlike bare descriptors, know that they are closed, and never
     write into another file.
     """

@@ -45,13 +45,13 @@ class AlarmState(msgspec.Struct, frozen=True):
 class Alarm:
     """One alarm, raised and cleared by one thread; any thread may look at its state."""
 
-    __slots__ = ("_causes", "_due_at", "_is_told", "_pause", "_state", "_told_at")
+    __slots__ = ("_causes", "_due_at", "_is_logged", "_pause", "_state", "_told_at")
 
     def __init__(self) -> None:
         self._state: AlarmState | None = None
         self._told_at = self._due_at = -inf
         self._pause = _MINUTE
-        self._is_told = False
+        self._is_logged = False
         self._causes: set[Cause] = set()
         """Why attempts failed since the alarm was raised."""
 
@@ -76,7 +76,7 @@ class Alarm:
         if state is None or not self.due(now):
             return
         self._state = state = msgspec.structs.replace(state, level=_level(now - state.since))
-        self._told_at, self._due_at, self._is_told = now, now + self._pause, True
+        self._told_at, self._due_at, self._is_logged = now, now + self._pause, True
         self._pause = min(2 * self._pause, _PAUSE_MAX_S)
         self._tell(state, now - state.since)
 
@@ -86,14 +86,14 @@ class Alarm:
 
     def clear(self, now: float) -> None:
         """An attempt succeeded. Recovery is logged if the alarm was."""
-        state, is_told = self._state, self._is_told
+        state, is_logged = self._state, self._is_logged
         if state is None:
             return
-        self._state, self._is_told = None, False
+        self._state, self._is_logged = None, False
         self._causes.clear()
         # The next alarm is a new one and logged at once, unless this one was logged within the last minute.
         self._pause, self._due_at = _MINUTE, self._told_at + _MINUTE
-        if is_told:
+        if is_logged:
             logger.info(
                 "shipping continues after %.0f s and %d failed attempts",
                 now - state.since,

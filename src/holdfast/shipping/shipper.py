@@ -96,7 +96,7 @@ class Shipper:
         self._shipping_state.timeout = settings.shipped_timeout_ms / 1000
         self._shipping_state.why = self._why
         self._is_closed = False
-        self._told = 0
+        self._logged_records = 0
         """How many records are not on the store, by what was reported at the end …"""
         self._ended_by: HoldfastError | None = None
         """… and what had ended shipping by then."""
@@ -290,7 +290,7 @@ class Shipper:
                 self._call(loop, self._task.cancel)
             self._thread.join(max(2.0, started + timeout - self._clock.monotonic()))
         self._is_closed = True
-        self._told, self._ended_by = -1, self._shipping_state.end
+        self._logged_records, self._ended_by = -1, self._shipping_state.end
         self._tell_left(self._clock.monotonic() - started)
         self._shipping_state.finish(Closed("the log is closed"))
         self.subscribers.end(None)
@@ -299,9 +299,9 @@ class Shipper:
     def _tell_left(self, waited: float) -> None:
         """Say what is here only, since when, why, and what to do."""
         records, segments = sum(span.records for span in self.unshipped()), self._unsettled()
-        if (not records and not segments) or records <= self._told:
+        if (not records and not segments) or records <= self._logged_records:
             return
-        self._told = records
+        self._logged_records = records
         end, (cause, remedy) = self._ended_by, self._why()
         left = f"{_counted(records, 'record')} and {_counted(segments, 'segment')} that are not on the store"
         if end is not None:  # and nothing of it is shipped after the next open, either

@@ -141,8 +141,8 @@ def rebind(journal: Journal, root: str) -> None:
 def say(journal: Journal, **what: str | int) -> None:
     """Write down what shipping says about itself (`ShippingRow`), if that is news; nobody waits for it."""
     row = shipping_of(journal)
-    told = {name: text[:_TEXT_CHARACTERS_MAX] if isinstance(text, str) else text for name, text in what.items()}
-    news = row._replace(**told)  # type: ignore[arg-type]
+    values = {name: text[:_TEXT_CHARACTERS_MAX] if isinstance(text, str) else text for name, text in what.items()}
+    news = row._replace(**values)  # type: ignore[arg-type]
     if news == row:
         return
     journal.publish_shipping(news)

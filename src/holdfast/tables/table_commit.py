@@ -93,8 +93,8 @@ class TableCommit(NamedTuple):
 
 def encode(commit: TableCommit) -> tuple[bytes, str]:
     """The object, and its `check`; raises Invalid where it would be too large."""
-    told = [] if commit.protocol is None or commit.metadata is None else [commit.protocol, commit.metadata]
-    data = actions.encode([commit.info, *told, *commit.txns, *commit.removed, *commit.added])
+    header = [] if commit.protocol is None or commit.metadata is None else [commit.protocol, commit.metadata]
+    data = actions.encode([commit.info, *header, *commit.txns, *commit.removed, *commit.added])
     first, end, rest = data.partition(b"\n")
     first = first[: -len(b'"check":""}}') - 1]
     if len(data) > COMMIT_BYTES_MAX - _CHECK_DIGITS or rest.count(b"\n") >= _LINES_MAX:
@@ -177,8 +177,8 @@ def _is_checked(first: bytes, end: bytes, rest: bytes) -> bool:
 def _put_together(lines: Sequence[_Line]) -> TableCommit:
     given = [[name for name in _Line.__struct_fields__ if getattr(line, name) is not None] for line in lines]
     kinds = [names[0] if len(names) == 1 else "" for names in given]
-    told = kinds[1:3] == ["protocol", "meta_data"]
-    rest = kinds[3 if told else 1 :]
+    has_header = kinds[1:3] == ["protocol", "meta_data"]
+    rest = kinds[3 if has_header else 1 :]
     order = ["txn", "remove", "add"]
     if not kinds or kinds[0] != "commit_info" or any(kind not in order for kind in rest):
         raise ValueError("the actions of a commit")
@@ -186,8 +186,8 @@ def _put_together(lines: Sequence[_Line]) -> TableCommit:
     assert info is not None
     return TableCommit(
         TableCommitInfo(**{name: getattr(info, name) for name in _OurInfo.__struct_fields__}),
-        lines[1].protocol if told else None,
-        lines[2].meta_data if told else None,
+        lines[1].protocol if has_header else None,
+        lines[2].meta_data if has_header else None,
         tuple(line.txn for line in lines if line.txn is not None),
         tuple(line.remove for line in lines if line.remove is not None),
         (added := tuple(line.add for line in lines if line.add is not None)),

@@ -170,12 +170,12 @@ class TableLog:
         removed, files = _files_after(before, change)
         state = before.state.plus(change.added, removed)
         state = msgspec.structs.replace(state, metadata=digest)
-        is_told = digest != before.state.metadata
+        is_new = digest != before.state.metadata
         run = change.run
         commit = TableCommit(
             self._info(change, state, before.check, now_ms),
-            protocol if is_told else None,
-            metadata if is_told else None,
+            protocol if is_new else None,
+            metadata if is_new else None,
             (Txn(f"holdfast:{run.pipeline}:{self._name}", run.run, now_ms),),
             tuple(table_commit.remove(file, now_ms, data_change=not change.is_rewrite) for file in removed),
             tuple(table_commit.add(file, data_change=not change.is_rewrite) for file in change.added),

@@ -40,7 +40,7 @@ class _Instruments:
 
         self._lock = RLock()
         self._seen: dict[Metric, list[MetricPoint]] = {}
-        self._told: set[Metric] = set(METRICS)
+        self._given_out: set[Metric] = set(METRICS)
         """Metrics reported from a sample. A reader asks all instruments one after the other: as soon as one is
         asked again, that is another round, and everything is looked at anew."""
         self._kept: list[Any] = []
@@ -63,9 +63,9 @@ class _Instruments:
 
     def _next(self, metric: Metric) -> list[MetricPoint]:
         with once(self._lock):
-            if metric in self._told:
-                self._seen, self._told = collecting.collect(), set()
-            self._told.add(metric)
+            if metric in self._given_out:
+                self._seen, self._given_out = collecting.collect(), set()
+            self._given_out.add(metric)
             return self._seen.get(metric, [])
 
 

@@ -58,9 +58,9 @@ class State:
 
     def describe(self) -> str:
         """What survived and what was lost, for the message of a failed assertion."""
-        told = [_told(change, self.survivors.get(index)) for index, change in enumerate(self.pending)]
-        survived = [what for index, what in enumerate(told) if index in self.survivors]
-        lost = [what for index, what in enumerate(told) if index not in self.survivors]
+        described = [_described(change, self.survivors.get(index)) for index, change in enumerate(self.pending)]
+        survived = [what for index, what in enumerate(described) if index in self.survivors]
+        lost = [what for index, what in enumerate(described) if index not in self.survivors]
         return f"{self.label}; survived: {_listed(survived)}; lost: {_listed(lost)}"
 
 
@@ -169,7 +169,7 @@ def _parts(change: Change, sectors: frozenset[int] | None) -> Iterable[Change]:
     return (change.part(sector) for sector in sorted(sectors))
 
 
-def _told(change: Change, sectors: frozenset[int] | None) -> str:
+def _described(change: Change, sectors: frozenset[int] | None) -> str:
     return str(change) if sectors is None else f"{change} (only sectors {sorted(sectors)})"
 
 

@@ -109,7 +109,7 @@ class TaskOutput:
             folder=table_layout.DELETED,
         )
 
-    def told(self, parts: Iterator[TaskResult]) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, parts: Iterator[TaskResult]) -> Iterator[pa.RecordBatch]:
         """What goes back to the driver; at the first error of ours, that error."""
         hush_closed_pipes()
         try:
@@ -142,7 +142,7 @@ class RowsTask:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark."""
-        return self.output.told(self._parts(batches))
+        return self.output.batches_of(self._parts(batches))
 
     def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TaskResult]:
         rows = 0
@@ -181,7 +181,7 @@ class MergeTask:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark, with rows in the order of their buckets."""
-        return self.output.told(self._parts(batches))
+        return self.output.batches_of(self._parts(batches))
 
     def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[TaskResult]:
         for number, pieces in groupby(_pieces(batches, self.incoming), itemgetter(0)):

@@ -233,8 +233,8 @@ def lag_of(read: Mapping[str, int], settled: Mapping[int, int]) -> int:
 
 def joined_upto(snapshot: TableSnapshot) -> int:
     """Up to which run rows of a table may carry the number of a later run than their own; 0: none do."""
-    told = snapshot.configuration.get(JOINED, "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 16 else 0
+    recorded = snapshot.configuration.get(JOINED, "")
+    return int(recorded) if recorded.isascii() and recorded.isdigit() and len(recorded) < 16 else 0
 
 
 def _require_apart(source: TableSource, since: int, snapshot: TableSnapshot) -> None:

@@ -59,12 +59,12 @@ def stopping(stop: Event | Flag) -> Iterator[None]:
         yield
         return
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def interrupted(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before: dict[int, Any] = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[int, Any] = {number: signal.signal(number, interrupted) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

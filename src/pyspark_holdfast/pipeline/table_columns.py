@@ -179,13 +179,13 @@ def combine_rule(kind: Windowed) -> Combine:
 
 def configuration_of(kind: Kind) -> dict[str, str]:
     """What a table's configuration says about how its rows came about; belongs into each `TableChange`."""
-    told = {"kind": kind.name}
+    options = {"kind": kind.name}
     if isinstance(kind, Keyed):
-        told |= {"key": ",".join(kind.key), "order_by": ",".join(kind.order_by), "buckets": str(kind.buckets)}
+        options |= {"key": ",".join(kind.key), "order_by": ",".join(kind.order_by), "buckets": str(kind.buckets)}
     if isinstance(kind, Windowed):
-        told |= {"time": kind.time, "size_ms": str(kind.size_ms), "by": ",".join(kind.by)}
-        told["values"] = ",".join(f"{name}={one.function}({one.column or ''})" for name, one in kind.values.items())
-    return {_CONFIGURATION + name: value for name, value in told.items()}
+        options |= {"time": kind.time, "size_ms": str(kind.size_ms), "by": ",".join(kind.by)}
+        options["values"] = ",".join(f"{name}={one.function}({one.column or ''})" for name, one in kind.values.items())
+    return {_CONFIGURATION + name: value for name, value in options.items()}
 
 
 def require_same_rule(before: TableSnapshot, kind: Kind, table: str) -> None:
@@ -204,5 +204,5 @@ def require_same_rule(before: TableSnapshot, kind: Kind, table: str) -> None:
 
 def stored_buckets(before: TableSnapshot) -> int | None:
     """How many buckets a keyed table is cut into; None where there is none yet."""
-    told = before.configuration.get(f"{_CONFIGURATION}buckets", "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) <= 6 else None
+    buckets = before.configuration.get(f"{_CONFIGURATION}buckets", "")
+    return int(buckets) if buckets.isascii() and buckets.isdigit() and len(buckets) <= 6 else None

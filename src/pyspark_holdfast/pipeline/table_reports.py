@@ -9,7 +9,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.tables.table_run import Position
 from pyspark_holdfast.pipeline.inputs import Inputs, columns_of, lag_of
-from pyspark_holdfast.pipeline.reports.failure_words import Words, told
+from pyspark_holdfast.pipeline.reports.failure_words import Words, explain
 from pyspark_holdfast.pipeline.run_report import InputReport, TableReport
 from pyspark_holdfast.pipeline.table_order import PlannedTable, TableSource
 from pyspark_holdfast.pipeline.table_update import RunPass, TableOutcome
@@ -79,7 +79,7 @@ def failed_report(
     planned: PlannedTable, here: RunPass, error: Exception | None, started_ms: int, seconds: float, *, behind: str = ""
 ) -> TableReport:
     """A table that failed, or was skipped because one that it reads failed."""
-    words = Words("", "", "") if error is None else told(error)
+    words = Words("", "", "") if error is None else explain(error)
     note = f"table {behind!r}, which it reads, failed" if behind else ""
     return TableReport(
         name=planned.name,
@@ -109,7 +109,7 @@ def table_status(planned: PlannedTable, inputs: Inputs) -> TableStatus:
         reads = {} if snapshot.run is None else snapshot.run.reads
         found = [_standing(source, reads.get(source.key), inputs) for source in planned.sources]
     except HoldfastError as error:
-        words = told(error)
+        words = explain(error)
         return msgspec.structs.replace(known, error=words.error, hint=words.hint)
     if snapshot.run is not None:
         known = msgspec.structs.replace(known, run=snapshot.run.run, started_ms=snapshot.run.started_ms)

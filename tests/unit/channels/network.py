@@ -88,12 +88,12 @@ class Machine:
     def pass_ms(self, passed: int) -> None:
         self.now += passed
 
-    def told(self, kind: type[Kind]) -> list[Kind]:
+    def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
     def ready(self) -> list[str]:
-        return [event.message_id for event in self.told(MessageReady)]
+        return [event.message_id for event in self.of_kind(MessageReady)]
 
     @property
     def missing(self) -> dict[str, set[str]]:

@@ -16,15 +16,15 @@ MINUTE = 60_000
 
 
 def sent(machine):
-    return [event.message_id for event in machine.told(MessageSent)]
+    return [event.message_id for event in machine.of_kind(MessageSent)]
 
 
 def given_up(machine):
-    return [event.message_id for event in machine.told(MessageGivenUp)]
+    return [event.message_id for event in machine.of_kind(MessageGivenUp)]
 
 
 def resent(machine):
-    return [(event.message_id, event.attempt) for event in machine.told(ResendDue)]
+    return [(event.message_id, event.attempt) for event in machine.of_kind(ResendDue)]
 
 
 def filter_of(machine, *message_ids):
@@ -206,7 +206,7 @@ def test_what_is_not_acknowledged_is_handed_out_to_be_sent_again(dialect):
     alice.receive(message("c1", sender="carol"))
     alice.pass_ms(MINUTE + 1)
     alice.sweep_buffers()
-    (due,) = alice.told(ResendDue)
+    (due,) = alice.of_kind(ResendDue)
     assert (due.message_id, due.attempt) == ("m1", 1)
     again = alice.rules.dialect.decode(due.data)
     assert again.without_bloom() == first.without_bloom()

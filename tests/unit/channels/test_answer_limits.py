@@ -198,4 +198,4 @@ def test_what_strangers_send_leaves_nothing_that_grows(dialect):
     assert len(guard._answered) <= 1_000
     assert len(alice.state.asked) <= 50
     assert len(alice.state.synced) <= 1_000
-    assert not [event for event in alice.told(RepairReady) if len(event.data) > 1_000]
+    assert not [event for event in alice.of_kind(RepairReady) if len(event.data) > 1_000]

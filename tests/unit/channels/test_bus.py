@@ -163,8 +163,8 @@ def test_two_participants_talk_over_a_bus_and_keep_their_callbacks():
 def test_resends_syncs_and_repairs_go_out_by_themselves_and_are_told_to_the_application_as_well():
     bus = Bus()
     alice, bob, here, _, clock = pair(bus, resend_interval_ms=1_000, repair_t_min_ms=0, repair_t_max_ms=1)
-    told = []
-    alice.set_callbacks(resend_due=told.append, periodic_sync=told.append, repair_ready=told.append)
+    of_kind = []
+    alice.set_callbacks(resend_due=of_kind.append, periodic_sync=of_kind.append, repair_ready=of_kind.append)
     bus.split([["alice"]])
     first = here.send(b"first", "room")
     bus.heal()
@@ -177,11 +177,11 @@ def test_resends_syncs_and_repairs_go_out_by_themselves_and_are_told_to_the_appl
     alice.run_repair_sweep()
     bus.drain()
     assert bob.channel("room").history()[0] == first
-    assert [type(event).__name__ for event in told] == ["RepairReady"]
+    assert [type(event).__name__ for event in of_kind] == ["RepairReady"]
     clock.advance(2)
     alice.run_buffer_sweep()
     alice.run_periodic_sync()
-    assert [type(event).__name__ for event in told] == ["RepairReady", "ResendDue", "PeriodicSync"]
+    assert [type(event).__name__ for event in of_kind] == ["RepairReady", "ResendDue", "PeriodicSync"]
     assert bus.drain() == 2
 
 

@@ -76,7 +76,7 @@ def test_who_is_behind_is_answered_soon_and_told_what_it_lacks_oldest_first(dial
     (helped, *more) = hurry(alice)
     assert more == []
     assert [one.message_id for one in helped.causal_history] == [f"b{number}" for number in range(50, 200)]
-    assert {event.message_id for event in alice.told(RepairReady)} == {f"b{number}" for number in range(190, 200)}
+    assert {event.message_id for event in alice.of_kind(RepairReady)} == {f"b{number}" for number in range(190, 200)}
     carol.receive(helped)
     (asked,) = hurry(carol)
     assert {one.message_id for one in asked.repair_request} >= {f"b{number}" for number in range(50, 190)}
@@ -122,7 +122,7 @@ def test_a_sync_message_in_bulk_fits_its_transport(dialect, most):
     data = carol.take(SendSync("sync", most)).data
     assert data is not None
     assert len(data) <= most
-    (event,) = carol.told(PeriodicSync)
+    (event,) = carol.of_kind(PeriodicSync)
     assert len(carol.rules.dialect.decode(event.data).repair_request) > 3
 
 

@@ -30,7 +30,7 @@ def test_missing_dependencies_are_told_and_resolved(dialect):
     second = alice.receive(message("m2", "m1", lamport=2))
     assert third.missing == (entry("m2"),)
     assert second.missing == (entry("m1"),)
-    assert [event.message_id for event in alice.told(MissingDependencies)] == ["m3", "m2"]
+    assert [event.message_id for event in alice.of_kind(MissingDependencies)] == ["m3", "m2"]
     assert alice.missing == {"m3": {"m2"}, "m2": {"m1"}}
     alice.mark("m1")
     assert alice.ready == ["m2", "m3"]
@@ -170,7 +170,7 @@ def test_a_waiting_message_that_comes_again_changes_nothing(dialect):
     assert not effects.changed
     assert effects.notes == []
     assert (alice.state.snapshot(), alice.state.filter.ids) == (before, known)
-    assert len(alice.told(MissingDependencies)) == 2
+    assert len(alice.of_kind(MissingDependencies)) == 2
 
 
 @both
@@ -183,7 +183,7 @@ def test_a_waiting_message_is_not_replaced_by_another_with_its_id(dialect, forge
     assert (received.content, received.missing) == (b"real", (entry("b1"),))
     assert alice.ready == []
     alice.receive(message("b1"))
-    assert [(event.message_id, event.content) for event in alice.told(MessageReady)][1] == ("b2", b"real")
+    assert [(event.message_id, event.content) for event in alice.of_kind(MessageReady)][1] == ("b2", b"real")
     alice.check()
 
 
@@ -262,7 +262,7 @@ def test_what_is_lost_is_told_and_the_rest_delivered(dialect):
     assert alice.ready == []
     alice.pass_ms(1)
     alice.sweep_buffers()
-    assert [(event.message_id, event.lost) for event in alice.told(DependenciesLost)] == [
+    assert [(event.message_id, event.lost) for event in alice.of_kind(DependenciesLost)] == [
         ("b2", (entry("b1", "zed", b"hint"),))
     ], "b3 waited for b2, which was not lost"
     assert alice.ready == ["b2", "b3"]
@@ -346,7 +346,7 @@ def test_a_cycle_is_broken_at_its_first_message_when_time_is_up(dialect, size):
     alice.sweep_buffers()
     # c0 waits for c1 and goes ahead; the last of the cycle waited for c0, and so backwards.
     assert alice.ready == ["c0", *(f"c{number}" for number in range(size - 1, 0, -1)), "tail"]
-    assert [event.message_id for event in alice.told(DependenciesLost)] == ["c0"]
+    assert [event.message_id for event in alice.of_kind(DependenciesLost)] == ["c0"]
     assert not alice.state.incoming
     alice.check()
 

@@ -80,8 +80,8 @@ def test_everything_that_goes_out_is_encrypted(dialect):
     for packet in packets:
         assert packet[:2] == b"\0\1"
         assert detect(packet) is None
-        for told in (SECRET, b"alice", ROOM.encode(), message_id.encode()):
-            assert told not in packet
+        for of_kind in (SECRET, b"alice", ROOM.encode(), message_id.encode()):
+            assert of_kind not in packet
         assert bob.unwrap_received_message(packet).sender_id == "alice"
     assert len(set(packets)) == len(packets)
 

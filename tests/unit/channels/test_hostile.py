@@ -111,7 +111,7 @@ def test_our_own_clock_being_wrong_does_not_shut_us_out(dialect):
     alice.sweep_buffers()  # the clock went back: it begins to wait again
     alice.pass_ms(60_001)
     alice.sweep_buffers()
-    again = alice.rules.dialect.decode(alice.told(ResendDue)[0].data)
+    again = alice.rules.dialect.decode(alice.of_kind(ResendDue)[0].data)
     assert not bob.receive(again).missing
     assert not bob.receive(alice.send("m2")).missing
     assert bob.ready == ["m1", "m2"]

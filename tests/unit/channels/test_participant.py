@@ -138,26 +138,26 @@ def test_channels_know_nothing_of_each_other(dialect):
 def test_events_name_their_channel():
     """Two ready, two sent, none missing, each where it belongs."""
     alice, bob = opened("a", "b"), opened("a", "b", participant="bob")
-    told = []
+    of_kind = []
     bob.set_callbacks(
-        message_ready=lambda event: told.append(("ready", event.channel_id, event.message_id)),
-        missing_dependencies=lambda event: told.append(("missing", event.channel_id, event.message_id)),
+        message_ready=lambda event: of_kind.append(("ready", event.channel_id, event.message_id)),
+        missing_dependencies=lambda event: of_kind.append(("missing", event.channel_id, event.message_id)),
     )
-    alice.set_callbacks(message_sent=lambda event: told.append(("sent", event.channel_id, event.message_id)))
+    alice.set_callbacks(message_sent=lambda event: of_kind.append(("sent", event.channel_id, event.message_id)))
     for channel_id in ("a", "b"):
         bob.unwrap_received_message(alice.wrap_outgoing_message(b"content", channel_id, f"{channel_id}1"))
         alice.unwrap_received_message(bob.wrap_outgoing_message(b"content", channel_id, f"{channel_id}2"))
-    assert told == [("ready", "a", "a1"), ("sent", "a", "a1"), ("ready", "b", "b1"), ("sent", "b", "b1")]
+    assert of_kind == [("ready", "a", "a1"), ("sent", "a", "a1"), ("ready", "b", "b1"), ("sent", "b", "b1")]
 
 
 def test_setting_callbacks_replaces_all_of_them():
     channels = opened("room")
-    told = []
-    channels.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+    of_kind = []
+    channels.set_callbacks(message_ready=lambda event: of_kind.append(event.message_id))
     channels.unwrap_received_message(encoded("b1"))
     channels.set_callbacks()
     channels.unwrap_received_message(encoded("b2"))
-    assert told == ["b1"]
+    assert of_kind == ["b1"]
 
 
 def test_a_channel_keeps_its_wire_format():
@@ -283,20 +283,20 @@ def refuse_drop_of(store, channel_id):
 def test_a_callback_may_send_in_the_same_channel():
     """It is called outside of all locks; what it causes is told after what is being told."""
     channels = opened("room")
-    told = []
+    of_kind = []
 
     def reply(event):
-        told.append(event.message_id)
+        of_kind.append(event.message_id)
         if event.message_id == "b1":
             channels.wrap_outgoing_message(b"reply", "room", "reply")
             channels.unwrap_received_message(encoded("b4", lamport=4))
-            told.append("replied")
+            of_kind.append("replied")
 
     channels.set_callbacks(message_ready=reply)
     channels.unwrap_received_message(encoded("b3", "b2", lamport=3))
     channels.unwrap_received_message(encoded("b2", "b1", lamport=2))
     channels.unwrap_received_message(encoded("b1", lamport=1))
-    assert told == ["b1", "replied", "b2", "b3", "b4"]
+    assert of_kind == ["b1", "replied", "b2", "b3", "b4"]
     assert channels.channel("room").history() == ["b1", "b2", "b3", "reply", "b4"]
 
 
@@ -313,17 +313,17 @@ def test_a_callback_may_remove_the_channel_or_close_everything():
 def test_a_callback_that_raises_spoils_nothing(caplog):
     """Neither the operation nor what is told after it; it is logged, without any content."""
     channels = opened("room")
-    told = []
+    of_kind = []
 
     def fail(event):
-        told.append(event.message_id)
+        of_kind.append(event.message_id)
         raise ValueError("a bug in the application")
 
     channels.set_callbacks(message_ready=fail, missing_dependencies=fail)
     with caplog.at_level(logging.ERROR, logger="holdfast.channels"):
         channels.unwrap_received_message(encoded("b2", "b1", content=b"secret", lamport=2))
         received = channels.unwrap_received_message(encoded("b1", content=b"secret"))
-    assert told == ["b2", "b1", "b2"]
+    assert of_kind == ["b2", "b1", "b2"]
     assert not received.missing
     assert [record.action for record in caplog.records] == ["channel_callback_failed"] * 3
     assert "secret" not in caplog.text
@@ -334,8 +334,8 @@ def test_events_wait_for_what_they_tell_to_be_kept():
     held = HeldPersistence()
     channels = Channels("alice", held, clock=ManualClock())
     channels.ensure_channel("room")
-    told = []
-    channels.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+    of_kind = []
+    channels.set_callbacks(message_ready=lambda event: of_kind.append(event.message_id))
     with ThreadPoolExecutor(3) as pool:
         receiving = []
         for number in range(3):
@@ -343,14 +343,14 @@ def test_events_wait_for_what_they_tell_to_be_kept():
             assert held.came.acquire(timeout=5)
         held.commits[1].settle()
         time.sleep(0.02)
-        assert told == [], "the second is kept, but its turn comes after the first"
+        assert of_kind == [], "the second is kept, but its turn comes after the first"
         held.commits[0].settle()
         receiving[0].result(5)
         receiving[1].result(5)
-        assert told == ["b0", "b1"], "the third is not kept yet"
+        assert of_kind == ["b0", "b1"], "the third is not kept yet"
         held.commits[2].settle()
         receiving[2].result(5)
-    assert told == ["b0", "b1", "b2"]
+    assert of_kind == ["b0", "b1", "b2"]
 
 
 def test_an_operation_does_not_wait_longer_than_it_was_told_to():
@@ -358,10 +358,10 @@ def test_an_operation_does_not_wait_longer_than_it_was_told_to():
     held = HeldPersistence()
     channels = Channels("alice", held, settings=ChannelSettings(ack_timeout_ms=20), clock=ManualClock())
     channels.ensure_channel("room")
-    told = []
-    channels.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+    of_kind = []
+    channels.set_callbacks(message_ready=lambda event: of_kind.append(event.message_id))
     channels.unwrap_received_message(encoded("b1"))
-    assert told == ["b1"]
+    assert of_kind == ["b1"]
     assert channels.channel("room").persistence.pending == ("b1",)
     held.commits[0].settle()
     assert channels.channel("room").persistence.pending == ()
@@ -394,13 +394,13 @@ def test_threads_and_tasks_together_lose_nothing_and_deliver_once_in_order(persi
     ready = {room: [] for room in ROOMS}
     busy = Counter()
 
-    def told(event: MessageReady) -> None:
+    def of_kind(event: MessageReady) -> None:
         busy[event.channel_id] += 1
         assert busy[event.channel_id] == 1, "two callbacks of one channel at once"
         ready[event.channel_id].append(event.message_id)
         busy[event.channel_id] -= 1
 
-    channels.set_callbacks(message_ready=told)
+    channels.set_callbacks(message_ready=of_kind)
     streams = conversation()
     for room in ROOMS:
         channels.ensure_channel(room)
@@ -561,17 +561,17 @@ def test_an_awaited_operation_is_told_when_it_is_kept():
     held = HeldPersistence()
     channels = Channels("alice", held)
     channels.ensure_channel("room")
-    told = []
-    channels.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+    of_kind = []
+    channels.set_callbacks(message_ready=lambda event: of_kind.append(event.message_id))
 
     async def work():
         receiving = asyncio.create_task(channels.unwrap_received_message_async(encoded("b1")))
         while not held.commits:
             await asyncio.sleep(0)
-        assert told == []
+        assert of_kind == []
         held.commits[0].settle()
         await asyncio.wait_for(receiving, 5)
-        assert told == ["b1"]
+        assert of_kind == ["b1"]
 
     asyncio.run(work())
 
@@ -604,12 +604,12 @@ def test_a_short_interval_is_kept_and_is_no_busy_loop():
     channels.wrap_outgoing_message(b"content", "room", "m1")
     syncs, enough = [], threading.Event()
 
-    def told(event):
+    def of_kind(event):
         syncs.append((time.monotonic(), event))
         if len(syncs) == 5:
             enough.set()
 
-    channels.set_callbacks(periodic_sync=told)
+    channels.set_callbacks(periodic_sync=of_kind)
     begun, used = time.monotonic(), time.process_time()
     channels.start_periodic_tasks()
     assert enough.wait(20)
@@ -627,12 +627,12 @@ def test_a_short_interval_is_kept_and_is_no_busy_loop():
 def test_no_sync_when_it_is_turned_off():
     channels = Channels("alice", settings=ChannelSettings(sync_interval_ms=0, repair_sweep_interval_ms=5))
     channels.wrap_outgoing_message(b"content", "room")
-    told = []
-    channels.set_callbacks(periodic_sync=told.append)
+    of_kind = []
+    channels.set_callbacks(periodic_sync=of_kind.append)
     channels.start_periodic_tasks()
     time.sleep(0.05)
     channels.close()
-    assert told == []
+    assert of_kind == []
 
 
 def test_the_periodic_tasks_resend_and_repair():
@@ -697,12 +697,12 @@ def test_a_sweep_goes_on_when_a_channel_is_removed_meanwhile():
     for channel_id in ("a", "b"):
         channels.wrap_outgoing_message(b"content", channel_id)
     channels._clock.advance(1)
-    told = []
-    channels.set_callbacks(resend_due=lambda event: told.append(event.channel_id))
+    of_kind = []
+    channels.set_callbacks(resend_due=lambda event: of_kind.append(event.channel_id))
     gone = channels.channel("a")
     gone.forget()
     channels.run_buffer_sweep()
-    assert told == ["b"]
+    assert of_kind == ["b"]
 
 
 # -- the end --------------------------------------------------------------------------------------------------

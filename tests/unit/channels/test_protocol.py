@@ -108,7 +108,7 @@ def test_retrieval_hints_go_with_the_names_and_come_with_what_is_missing(dialect
     assert [one.retrieval_hint for one in alice.send("m4").causal_history] == [b"here", b"", b""], "it is remembered"
     missing = alice.receive(message("b1", entry("b0", hint=b"there"), entry("bx"))).missing
     assert [(one.message_id, one.retrieval_hint) for one in missing] == [("b0", b"there"), ("bx", b"")]
-    assert alice.told(MissingDependencies)[-1].missing == missing
+    assert alice.of_kind(MissingDependencies)[-1].missing == missing
 
 
 @both
@@ -194,7 +194,7 @@ def test_a_message_is_delivered_once_with_content_sender_and_time(dialect):
     alice = Machine(dialect=dialect)
     for _ in range(3):
         alice.receive(message("b1", lamport=7, content=b"hello", sender="bob"))
-    assert alice.told(MessageReady) == [MessageReady(ROOM, "b1", "bob", b"hello", 7)]
+    assert alice.of_kind(MessageReady) == [MessageReady(ROOM, "b1", "bob", b"hello", 7)]
 
 
 @both
@@ -320,7 +320,7 @@ def test_a_sync_message_is_no_part_of_the_conversation(dialect):
     assert bob.state.history.ids() == []
     assert bob.state.filter.ids == []
     assert alice.state.history.ids() == ["m1"]
-    assert alice.told(PeriodicSync)[0].channel_id == ROOM
+    assert alice.of_kind(PeriodicSync)[0].channel_id == ROOM
 
 
 @both
@@ -329,7 +329,7 @@ def test_a_sync_message_tells_what_is_missing(dialect):
     alice, bob = Machine(dialect=dialect), Machine("bob", dialect=dialect)
     alice.send("m1")
     received = bob.receive(alice.sync("s1"))
-    assert bob.told(MissingDependencies)[0].missing == (entry("m1", "alice"),)
+    assert bob.of_kind(MissingDependencies)[0].missing == (entry("m1", "alice"),)
     assert set(bob.state.requests) == {"m1"}
     assert received.message_id == "s1"
     assert not bob.state.incoming
@@ -366,7 +366,7 @@ def test_what_left_history_is_not_asked_for_because_a_sync_message_names_it(dial
     alice.receive(message("new"))
     alice.receive(message("s1", "old", content=b""))
     assert not alice.state.requests
-    assert alice.told(MissingDependencies) == []
+    assert alice.of_kind(MissingDependencies) == []
 
 
 @both
@@ -406,7 +406,7 @@ def test_content_under_the_id_of_a_sync_message_is_not_lost(dialect):
     alice = Machine(dialect=dialect)
     alice.receive(message("b1", content=b""))
     assert not alice.receive(message("b1", content=b"real")).duplicate
-    assert alice.told(MessageReady)[0].content == b"real"
+    assert alice.of_kind(MessageReady)[0].content == b"real"
     assert alice.receive(message("b1", content=b"")).duplicate
 
 
@@ -508,7 +508,7 @@ def test_a_message_that_waited_over_a_restart_is_delivered_with_its_content_and_
     alice.receive(message("b2", "b1", content=b"parked", lamport=2))
     alice.restart()
     alice.receive(message("b1"))
-    assert [(event.message_id, event.content) for event in alice.told(MessageReady)] == [
+    assert [(event.message_id, event.content) for event in alice.of_kind(MessageReady)] == [
         ("b1", b"content"),
         ("b2", b"parked"),
     ]

@@ -21,7 +21,7 @@ def due(machine):
 
 
 def answers(machine):
-    return [event.message_id for event in machine.told(RepairReady)]
+    return [event.message_id for event in machine.of_kind(RepairReady)]
 
 
 # -- asking ---------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_a_request_for_what_we_have_is_answered_in_its_time(dialect):
     alice.pass_ms(1)
     alice.sweep_repairs()
     alice.sweep_repairs()
-    (answer,) = alice.told(RepairReady)
+    (answer,) = alice.of_kind(RepairReady)
     assert alice.rules.dialect.decode(answer.data) == original.without_bloom()
 
 

@@ -178,8 +178,8 @@ class MemoryPersistence(Persistence):
     def find_messages(self, channel_id: str, wanted: Sequence[KnownMessage]) -> Iterable[SdsMessage]:
         """Those whose ids are remembered."""
         with self._calling(channel_id, "find_messages"):
-            told = self._kept(channel_id).told
-            found = [told[known.message_id] for known in wanted if known.message_id in told]
+            notes = self._kept(channel_id).notes
+            found = [notes[known.message_id] for known in wanted if known.message_id in notes]
         return [
             SdsMessage(note.message_id, channel_id, note.lamport, note.content, note.sender_id, note.causes)
             for note in found
@@ -204,7 +204,7 @@ class _ChannelCopy:
         self.history: dict[str, SdsMessage] = {}
         self.hints: dict[str, bytes] = {}
         self.known: list[KnownMessage] = []
-        self.told: dict[str, Note] = {}
+        self.notes: dict[str, Note] = {}
         """What is known of messages whose ids are remembered, as a log has it in its topic."""
 
     def change(self, update: HistoryUpdate) -> None:
@@ -212,9 +212,9 @@ class _ChannelCopy:
         excess = len(self.known) - update.remembered if update.remembered else 0
         if excess > 0:
             for forgotten in self.known[:excess]:
-                self.told.pop(forgotten.message_id, None)
+                self.notes.pop(forgotten.message_id, None)
             del self.known[:excess]
-        self.told.update((note.message_id, note) for note in update.notes if note.kind in ("sent", "delivered"))
+        self.notes.update((note.message_id, note) for note in update.notes if note.kind in ("sent", "delivered"))
         for message_id in update.displaced:
             self.history.pop(message_id, None)
         for message in update.append:

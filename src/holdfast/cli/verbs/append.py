@@ -116,7 +116,7 @@ def append_command(
         except BrokenPipeError:
             silence_stdout()
             raise Unavailable(
-                f"the reader of the receipts is gone; stopped reported={appender.told}",
+                f"the reader of the receipts is gone; stopped reported={appender.reported}",
                 hint="what was submitted is durable, the rest of stdin was not read; send receipts to a file",
             ) from None
 
@@ -180,7 +180,7 @@ class _Appender:
         self._unique = None if unique is None else os.fsencode(unique)
         self._as_json = as_json
         self._tickets: deque[Waiting] = deque()
-        self.told = 0
+        self.reported = 0
 
     def append_whole(self, payload: bytes) -> None:
         """One record, or the rows of one payload."""
@@ -196,14 +196,14 @@ class _Appender:
                     for number, line in enumerate(lines, number + 1):  # noqa: B020 - it goes on counting
                         self._submit(line, number)
                     self._settle(0 if paused else _WINDOW_TICKETS)
-                    progress.show(self.told, sum(map(len, lines)) + len(lines))
+                    progress.show(self.reported, sum(map(len, lines)) + len(lines))
                 self._settle(0)
         except HoldfastError:
             with suppress(HoldfastError):
                 self._settle(0)
-            say(f"stopped at line {number}; records reported durable: {self.told}")
+            say(f"stopped at line {number}; records reported durable: {self.reported}")
             raise
-        say(f"appended {self.told} records to {self._target.name}")
+        say(f"appended {self.reported} records to {self._target.name}")
 
     def _submit(self, line: bytes, number: int) -> None:
         unique = None if self._unique is None else b"%b:%d" % (self._unique, number)
@@ -221,7 +221,7 @@ class _Appender:
             emit_json(receipt)
         else:
             emit(f"topic={receipt.topic} partition={receipt.partition} offset={receipt.offset} seq={receipt.seq}")
-        self.told += 1
+        self.reported += 1
 
 
 def _chunks(stream: BufferedReader, longest: int) -> Iterator[tuple[list[bytes], bool]]:

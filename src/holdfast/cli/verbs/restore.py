@@ -116,9 +116,9 @@ def _show(report: RestoreReport) -> None:
         facts.append(("here already", f"{report.resumed} segments"))
     facts.append(("idempotency keys", report.keys))
     if report.cut_batches:
-        told = "none was acknowledged" if not report.lost_commits else "they stay on the store"
+        others = "none was acknowledged" if not report.lost_commits else "they stay on the store"
         records = f"{report.cut_records} records"
-        facts.append(("left out", f"{report.cut_batches} commit batches after a hole with {records}; {told}"))
+        facts.append(("left out", f"{report.cut_batches} commit batches after a hole with {records}; {others}"))
     if report.lost_commits:
         facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
     facts += [
@@ -131,7 +131,7 @@ def _show(report: RestoreReport) -> None:
         for gone in report.expiries
     ]
     facts += [("not restored", f"{topic}: a sink writes it; it stays on the store") for topic in report.sink_topics]
-    facts += [("not proved", told) for told in report.not_proved]
+    facts += [("not proved", doubt) for doubt in report.not_proved]
     emit_facts(facts)
 
 

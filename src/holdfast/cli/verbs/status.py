@@ -292,8 +292,8 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
         return [("store", "none: this directory is the only copy")]
     if shipping.copy:
         return [("store", f"{shipping.store}, of which this is a copy; it never ships")]
-    told = [("alarm", shipping.alarm), ("last error", shipping.last_error), ("shipping ended", shipping.ended)]
-    problems: list[tuple[str, object]] = [(name, text) for name, text in told if text is not None]
+    alarms = [("alarm", shipping.alarm), ("last error", shipping.last_error), ("shipping ended", shipping.ended)]
+    problems: list[tuple[str, object]] = [(name, text) for name, text in alarms if text is not None]
     if shipping.fenced:
         stranded = f"{shipping.stranded_records} records, which are durable here and nowhere else"
         return [

@@ -40,7 +40,7 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
         self._changes: deque[_Change] = deque()
         """In the order in which they were handed over, which is that in which they are committed."""
         self._completed: deque[tuple[ExecutionRow, ExecutionRow]] = deque()
-        """What the writer has made of rows: it waits for nobody, so whoever settles them puts them in place."""
+        """What the writer has made of rows: the thread that settles them puts them in place."""
 
     def __getitem__(self, execution: ExecutionId) -> ExecutionRow:
         if self._changes:

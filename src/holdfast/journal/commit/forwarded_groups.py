@@ -1,6 +1,6 @@
 """A group of the queue as what is forwarded to the owner of the log, and what came of it, as tickets look for it.
 
-Whoever calls has taken the group out of the queue: nobody else changes it any more.
+The caller has taken the group out of the queue: nothing else changes it any more.
 """
 
 from __future__ import annotations

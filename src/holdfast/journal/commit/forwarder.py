@@ -41,7 +41,7 @@ from holdfast.journal.shared_number import SharedNumber
 from holdfast.journal.state.partition import Partition
 from holdfast.signals import Wake
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 ON_THE_WAY_MAX = 2
 """Groups that may be with the owner at once. More would be smaller ones; fewer would leave it waiting for the next."""
@@ -60,7 +60,7 @@ class Turn(Protocol):
 
 
 class Waiting(Protocol):
-    """Whoever waits for what becomes of a group."""
+    """A caller that waits for the outcome of a group."""
 
     def answered(self, answer: Outcomes | HoldfastError) -> None:
         """This is what became of it."""
@@ -108,7 +108,7 @@ class Link(Protocol):
     def lose(self) -> None:
         """Begin anew: connect again, and send again what was not answered."""
 
-    def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the owner for something else, and wait for its answer; from any other thread."""
 
     def close(self, timeout: float) -> HoldfastError | None:
@@ -138,8 +138,8 @@ class _OnTheWay:
 class Forwarder:
     """Forwards for one process.
 
-    The link's lock, held by whoever has the turn, guards all of it but for `counters` and `poison`, which others read.
-    It knows which thread has it, for a signal handler may come in between.
+    The link's lock, held by the thread that has the turn, guards all of it but for `counters` and `poison`, which
+    others read. It knows which thread has it, for a signal handler may come in between.
     """
 
     def __init__(

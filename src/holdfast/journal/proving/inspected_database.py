@@ -203,8 +203,8 @@ class Inspection:
             return []
         with self._backend.tables(tolerant=True) as tables:
             page = tables.segments(partition_id, start, stop, _PAGE_ROWS)
-        told = {problem.message for problem in self.problems}  # what cannot be read is met once more by the next page
-        self.problems += [damage for damage in tables.damage if damage.message not in told]
+        known = {problem.message for problem in self.problems}  # what cannot be read is met again by the next page
+        self.problems += [damage for damage in tables.damage if damage.message not in known]
         return page
 
     def _segment(self, row: SegmentRow, before: SegmentRow | None) -> SegmentVerdict:

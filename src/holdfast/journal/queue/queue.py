@@ -178,7 +178,7 @@ class Queue(QueuedGroups):
     def put_produced(
         self, produced: ProducerNumber, item: ForwardedRows | ForwardedUnit, timeout: float
     ) -> ProducedUnit:
-        """Add what a producer sends from where the log is not owned: whoever owns it knows what was written."""
+        """Add what a producer sends from where the log is not owned: its owner knows what was written."""
         if isinstance(item, ForwardedUnit):
             operations, records = list(item.operations), item.records
         else:

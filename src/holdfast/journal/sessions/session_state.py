@@ -7,7 +7,7 @@ number may ever be missing.
 
     below the floor         forgotten: nobody knows whether it was written, so it never is
     answered                the same answer again
-    under way               whoever asks again waits for the same
+    under way               a repeat waits for the same
     the expected one        written
     beyond the expected     a gap: Invalid, which says what is expected
     between, not answered   it was refused while later ones were written, and stays refused

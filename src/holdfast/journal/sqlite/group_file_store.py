@@ -59,7 +59,7 @@ class GroupFileStore:
         self._epoch = 0
         self._durable = 0
         """Of an owner: the newest group that is durable in a file, or was found when the log was opened."""
-        self._told: SharedNumber | None = None
+        self._shared_number: SharedNumber | None = None
         """The same, for processes that share the log."""
         self._telling = RLock()
         self.heard: Callable[[], SharedNumber | None] = lambda: None
@@ -236,15 +236,15 @@ class GroupFileStore:
         """So many groups are durable: before anything about them is reported."""
         with once(self._telling):
             self._durable = groups
-            if self._told is not None:
-                self._told.raise_to(groups)
+            if self._shared_number is not None:
+                self._shared_number.raise_to(groups)
 
-    def told(self) -> SharedNumber | None:
+    def durable_number(self) -> SharedNumber | None:
         """Of an owner: how many groups are durable, for other processes to read; None where the system has no way."""
         with once(self._telling):
-            if self._told is None:
-                self._told = SharedNumber.create(self._epoch, self._durable)
-            return self._told
+            if self._shared_number is None:
+                self._shared_number = SharedNumber.create(self._epoch, self._durable)
+            return self._shared_number
 
     # -- into the database --------------------------------------------------------------------------------
 

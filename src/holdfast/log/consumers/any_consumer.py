@@ -19,7 +19,7 @@ class AnyConsumer:
     _closed: bool
 
     def close(self) -> None:
-        """Give its partitions back, and end whoever iterates; commits nothing. Closing again does nothing."""
+        """Give its partitions back, and end its iterators; commits nothing. Closing again does nothing."""
         raise NotImplementedError
 
     def _require_open(self) -> None:

@@ -415,7 +415,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         return self._members.operations(positions)[0]
 
     def _amended(self) -> bool:
-        """Put the position into the commit before, if the writer has not come to it: whoever is quick commits often."""
+        """Put the position into the commit before, if the writer has not come to it: a quick consumer commits often."""
         if self._unmade is None or self._newest is None or self._newest.done or self._lost or self._closed:
             return False
         with self._members.lock, once(self._making):
@@ -430,7 +430,8 @@ class Consumer(AnyConsumer, Generic[Item]):
         return self._take_position(None)
 
     def consumed_at(self, at: Mapping[int, int]) -> PositionCommit | None:
-        """The same for whoever gave records on, and says how far they were consumed; other partitions stay as they are.
+        """The same for a server that gave records on: its client says how far they were consumed; other partitions stay
+        as they are.
 
         It goes on giving out where it is. Raises where it has one of these partitions no more.
         """
@@ -513,7 +514,7 @@ class Consumer(AnyConsumer, Generic[Item]):
     # -- the end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give its partitions back, and end whoever iterates; commits nothing. Closing again does nothing."""
+        """Give its partitions back, and end its iterators; commits nothing. Closing again does nothing."""
         if not self._closed:
             self._refuse_second()
             self._closed = True

@@ -32,7 +32,7 @@ from holdfast.model.topic_name import check_name
 from holdfast.suggestions import listed, meant
 
 _CONSUMERS_MAX = 1_000
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 
 class LogConsumers:
@@ -123,7 +123,7 @@ class LogConsumers:
     def _source(self, topic: str) -> LocalSource:
         return LocalSource(topic, self._journal, self._context.manifest)
 
-    def _ask(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def _ask(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Of a log that another process owns: ask the owner."""
         return Asking(self._journal.link, self._context.clock).ask(name, request, answer, timeout)
 

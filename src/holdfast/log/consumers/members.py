@@ -311,7 +311,7 @@ class Members:
 
         None is a member that this owner does not know: it came before the log changed hands, or its connection was cut.
         Each position says which one it follows, and counts only behind that: of two that were given out the same
-        records one commits them, whoever else had the partition meanwhile, and whoever owned the log.
+        records one commits them, whichever member had the partition meanwhile, and whichever process owned the log.
         """
         with self.lock:
             self.settle()
@@ -406,8 +406,8 @@ class Members:
 class PositionCommit:
     """Positions that were taken from a consumer, to be committed together with something else.
 
-    `operations` go into one unit of the journal. Whoever queues it says so with `queued(ticket)`, whatever comes of it
-    afterwards; or `failed()`, if it never will.
+    `operations` go into one unit of the journal. The caller that queues it says so with `queued(ticket)`, whatever
+    comes of it afterwards; or `failed()`, if it never will.
     """
 
     records = 1
@@ -419,7 +419,7 @@ class PositionCommit:
         self._member_id = member_id
         self.positions = positions
         self.scope = scope
-        """What the unit says of whoever commits; None in the owner's process."""
+        """The member that commits, as the unit says; None in the owner's process."""
         self._made: tuple[list[Operation], int] | None = None
 
     @property
@@ -463,7 +463,7 @@ def lost(place: Place, numbers: Sequence[int]) -> Invalid:
         hint="drop what you made of records since the last commit, and go on: they are given out again, here or there."
         " Commit more often than every `patience` seconds",
     )
-    vars(error)[_LOST] = which  # goes with it to whoever forwarded the commit
+    vars(error)[_LOST] = which  # goes with it to the process that forwarded the commit
     return error
 
 

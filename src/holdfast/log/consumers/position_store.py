@@ -70,7 +70,7 @@ class PositionStore:
     # -- what is known ------------------------------------------------------------------------------------
 
     def known(self) -> ConsumerPositions:
-        """All that is durable; whoever changes it holds no other lock."""
+        """All that is durable; a thread that changes it holds no other lock."""
         with self._lock:
             if self._known is not None:
                 return self._known

@@ -37,13 +37,13 @@ from holdfast.log.consumers.member_messages import (
 from holdfast.log.consumers.members import LOOK_AGAIN_S, LOOK_FOR_DEAD_S, Member, Members, Positions, is_lost
 from holdfast.log.consumers.stored_positions import Place, StoredPosition
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 
 class Ask(Protocol):
     """Asks the owner for something: its name, the request, the type of the answer, a time-out."""
 
-    def __call__(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told: ...  # noqa: D102
+    def __call__(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply: ...  # noqa: D102
 
 
 _SYNC_S = 1.0
@@ -99,13 +99,13 @@ class SharedMembers(Members):
     def join(self, member: Member, patience: float) -> int:
         """A member comes; the owner says what it has."""
         here = _Here(self._random_bytes(_TOKEN_BYTES), member.named, patience)
-        told = self._join(here, self._timeout)
+        assignment = self._join(here, self._timeout)
         with self.lock:
             self._next_id += 1
             member_id = self._next_id
             self._members[member_id] = ref(member, partial(self._lost_sight, here.token, member_id))
             self._here[member_id] = here
-            self._take(member_id, member, told)
+            self._take(member_id, member, assignment)
             return member_id
 
     def _join(self, here: _Here, timeout: float) -> Assignment:
@@ -137,7 +137,7 @@ class SharedMembers(Members):
         """Take up what the owner says, if it is time to ask."""
         with self.lock:
             self.settle()
-            if in_coroutine():  # asking would block its loop: whoever reads the next page asks, in a thread
+            if in_coroutine():  # asking would block its loop: the reader of the next page asks, in a thread
                 return
             now = self._monotonic()
             if not (self._is_stale or self._is_refused or now >= self._look_at or self._offers()):
@@ -193,24 +193,24 @@ class SharedMembers(Members):
         gone = tuple(self._gone)
         try:
             request = SyncMember(*self.place, here.token, offered, gone)
-            told = self._call("sync_member", request, Assignment, _SYNC_S)
+            assignment = self._call("sync_member", request, Assignment, _SYNC_S)
             del self._gone[: len(gone)]
-            if not told.is_member:
-                told = self._join(here, _SYNC_S)
+            if not assignment.is_member:
+                assignment = self._join(here, _SYNC_S)
                 here.turns = {}
         except Invalid:
             raise
         except HoldfastError:  # no owner at the moment: go on with what is there
             return False
-        self._take(member_id, member, told)
+        self._take(member_id, member, assignment)
         return True
 
-    def _take(self, member_id: int, member: Member, told: Assignment) -> None:
+    def _take(self, member_id: int, member: Member, assignment: Assignment) -> None:
         """Make it so, as the owner says; the lock is held."""
         here = self._here[member_id]
         moved = False
         for number, share in self._shares.items():
-            held = told.held.get(number)
+            held = assignment.held.get(number)
             if held is None:
                 if share.holder == member_id:
                     self._let_go(number, member)
@@ -219,9 +219,9 @@ class SharedMembers(Members):
                 self._get(member_id, number, held, member)
                 moved = True
             if share.holder == member_id:
-                share.wanted_since = self._monotonic() if number in told.wanted else None
-        here.turn, here.is_waiting = told.turn, told.is_waiting
-        here.turns = {number: held.turn for number, held in told.held.items()}
+                share.wanted_since = self._monotonic() if number in assignment.wanted else None
+        here.turn, here.is_waiting = assignment.turn, assignment.is_waiting
+        here.turns = {number: held.turn for number, held in assignment.held.items()}
         if moved:
             self.signal.notify()
 
@@ -275,8 +275,8 @@ class SharedMembers(Members):
     def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, StoredPosition]) -> None:
         """Where a partition is somebody else's, or nobody knows: ask, and give out again what was not committed.
 
-        Only whoever committed, as long as it had the partitions: what others here have in hand has not failed. A commit
-        that is refused for any other reason, with the transaction that it is part of, moves nothing.
+        Only the member that committed, as long as it had the partitions: what others here have in hand has not failed.
+        A commit that is refused for any other reason, with the transaction that it is part of, moves nothing.
         """
         super()._failed(error, member_id, own)
         if is_lost(error) or isinstance(error, OutcomeUnknown):

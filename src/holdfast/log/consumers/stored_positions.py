@@ -160,8 +160,8 @@ _REMEDY = "it was written by another version; open the log with the newest holdf
 
 def position_record(kind: bytes, place: Place, positions: Mapping[int, StoredPosition], now_us: int) -> Columns:
     """One record of positions."""
-    told = _Change(place[1], place[0], dict(positions))
-    return _records([(kind, "/".join(place), told)], now_us)
+    change = _Change(place[1], place[0], dict(positions))
+    return _records([(kind, "/".join(place), change)], now_us)
 
 
 def wait_record(topic: str, wait: RetentionWait, now_us: int) -> Columns:
@@ -171,26 +171,26 @@ def wait_record(topic: str, wait: RetentionWait, now_us: int) -> Columns:
 
 def known_records(known: ConsumerPositions, now_us: int) -> Columns:
     """All of it, said again."""
-    told = [(KEPT, "/".join(place), _Change(place[1], place[0], kept)) for place, kept in known.positions.items()]
+    changes = [(KEPT, "/".join(place), _Change(place[1], place[0], kept)) for place, kept in known.positions.items()]
     waits = [(KEPT, topic, _Change(topic, wait=wait)) for topic, wait in known.waits.items()]
-    return _records(told + waits, now_us)
+    return _records(changes + waits, now_us)
 
 
-def _records(told: list[tuple[bytes, str, _Change]], now_us: int) -> Columns:
-    extras: dict[int, Extra] = {index: (key.encode(), kind, None) for index, (kind, key, _) in enumerate(told)}
-    return Columns([_encode(payload) for _, _, payload in told], [now_us] * len(told), extras)
+def _records(changes: list[tuple[bytes, str, _Change]], now_us: int) -> Columns:
+    extras: dict[int, Extra] = {index: (key.encode(), kind, None) for index, (kind, key, _) in enumerate(changes)}
+    return Columns([_encode(payload) for _, _, payload in changes], [now_us] * len(changes), extras)
 
 
 def read_record(known: ConsumerPositions, record: Record) -> None:
     """Take up what a record says. Anybody may append to the topic: what is no word about positions is passed over."""
     try:
-        told = _change.decode(record.payload)
+        change = _change.decode(record.payload)
     except (msgspec.MsgspecError, ValueError):
         return
-    if not is_name(told.topic):
+    if not is_name(change.topic):
         return
-    if told.wait is not None and told.wait.is_sound():
-        known.learn_wait(told.topic, told.wait)
-    sound = {number: kept for number, kept in told.positions.items() if number >= 0 and kept.is_sound()}
-    if sound and is_name(told.consumer):
-        known.learn((told.consumer, told.topic), sound)
+    if change.wait is not None and change.wait.is_sound():
+        known.learn_wait(change.topic, change.wait)
+    sound = {number: kept for number, kept in change.positions.items() if number >= 0 and kept.is_sound()}
+    if sound and is_name(change.consumer):
+        known.learn((change.consumer, change.topic), sound)

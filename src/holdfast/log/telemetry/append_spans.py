@@ -62,12 +62,12 @@ class AppendSpans:
             return
         self._is_on = True
         journal = self._journal
-        told = _SpanVerbs(tracer, self._settings, journal.settings.headers_bytes_max, self._open)
-        journal.submit = told.submit(journal.submit)
-        journal.offer = told.offer(journal.offer)
-        journal.put_runs = told.put_runs(journal.put_runs)
-        journal.put_row = told.put_row(journal.put_row)
-        journal.transact = told.transact(journal.transact)  # type: ignore[method-assign]
+        verbs = _SpanVerbs(tracer, self._settings, journal.settings.headers_bytes_max, self._open)
+        journal.submit = verbs.submit(journal.submit)
+        journal.offer = verbs.offer(journal.offer)
+        journal.put_runs = verbs.put_runs(journal.put_runs)
+        journal.put_row = verbs.put_row(journal.put_row)
+        journal.transact = verbs.transact(journal.transact)  # type: ignore[method-assign]
 
     def forget(self) -> None:
         """In a forked child: its journal takes nothing more."""

@@ -48,7 +48,7 @@ class LogTelemetry:
             self._is_recorded = True
             recorders = otel_metrics.recorders(self._context.journal.log_id.hex(), self.role)
             for name, timings in self._timings().items():
-                timings.told = recorders[name]
+                timings.observer = recorders[name]
 
     def _timings(self) -> dict[str, Timings]:
         """All that is measured, by the name of its metric."""

@@ -201,7 +201,7 @@ class AnyTopic(Generic[Item]):
         if wanted is not None and partition is None:
             partition = self._partitions.choose(None, wanted.encoded).number
         spans = self._partitions.spans(partition, start, end)
-        # The least advanced first: whoever pages through a busy topic gets to every partition.
+        # The least advanced first: a reader that pages through a busy topic gets to every partition.
         spans.sort(
             key=lambda span: (span.end if reverse else span.start, span.stream.partition.number), reverse=reverse
         )

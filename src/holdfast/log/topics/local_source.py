@@ -68,7 +68,7 @@ class LocalSource:
 def wait_seconds(journal: Journal, topic: str) -> float:
     """How long to sleep before looking again.
 
-    An owner is woken by a signal. So is whoever shares the log with it, once the owner was asked to tell about the
+    An owner is woken by a signal. So is a member, once the owner was asked to report on the
     topic; but an owner that is killed tells nothing.
     """
     if journal.news is not None:

@@ -128,7 +128,7 @@ class Reading(Generic[Item]):
         self._bytes_max = bytes_max
         self._positions = {s.stream.partition.number: s.end if reverse else s.start for s in spans}
         self._topic = spans[0].stream.partition.topic if spans and is_recorded() else None
-        """Its topic, where whoever reads is in a span that is recorded: then this is one, too."""
+        """Its topic, where the caller is in a span that is recorded: then this is one, too."""
         self._items: Iterator[Item] | None = None
         self._used_as: Literal["records", "async", "arrow"] | None = None
         self._ahead: _Ahead[Item] | None = None
@@ -138,7 +138,7 @@ class Reading(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         self._begin_records()
         if self._items is None:
-            self._items = self._told(self._iterate(self._positions), _one)
+            self._items = self._counted(self._iterate(self._positions), _one)
         return self._items
 
     def __next__(self) -> Item:
@@ -156,7 +156,7 @@ class Reading(Generic[Item]):
         self._begin_records("async")
         if self._ahead is None:
             positions = dict(self._positions)
-            self._ahead = _Ahead(self._told(self._iterate(positions), _one), positions)
+            self._ahead = _Ahead(self._counted(self._iterate(positions), _one), positions)
         ahead = self._ahead
         while bool(ahead.page) or await to_thread(ahead.fill):
             item = ahead.page.popleft()
@@ -165,7 +165,7 @@ class Reading(Generic[Item]):
             yield item
         self._positions.update(ahead.positions)
 
-    def _told(self, items: Iterator[Given], count: Callable[[Given], int]) -> Iterator[Given]:
+    def _counted(self, items: Iterator[Given], count: Callable[[Given], int]) -> Iterator[Given]:
         return items if self._topic is None else counted(READ, self._topic, items, count)
 
     def _iterate(self, positions: dict[int, int]) -> Iterator[Item]:
@@ -226,7 +226,7 @@ class Reading(Generic[Item]):
         if self._used_as is not None:
             raise Invalid("this reading was begun already", hint="call read() again: a reading is used once")
         self._used_as = "arrow"
-        return self._told(self._iterate_batches(), _rows)
+        return self._counted(self._iterate_batches(), _rows)
 
     def _iterate_batches(self) -> Iterator[pa.RecordBatch]:
         left, room = self._limit, self._bytes_max

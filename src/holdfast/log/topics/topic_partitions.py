@@ -29,7 +29,7 @@ class NoTopic(NotFound):
         self._asked = check_name(name)
         self._known = names = [one for one in known if not is_own(one)]
         self._remedy = hint
-        listing = f"{listed(names)}; a topic is created by whoever appends to it first"
+        listing = f"{listed(names)}; a topic is created by the first append"
         super().__init__(f"there is no topic {name!r}{meant(name, names)}", hint=hint or listing)
 
     def shown_to(self, sees: Callable[[str], bool]) -> NoTopic:

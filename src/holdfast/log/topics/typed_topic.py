@@ -345,7 +345,7 @@ def _key_bytes(value: str | bytes | int | None) -> bytes | None:
 
 
 def _small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches in parts: a row costs microseconds as a dict, and whoever wants a few should not pay for thousands."""
+    """Batches in parts: a row costs microseconds as a dict, and a reader of a few should not pay for thousands."""
     for batch in batches:
         for at in range(0, batch.num_rows, _ROWS_AT_ONCE):
             yield batch.slice(at, _ROWS_AT_ONCE)

@@ -73,10 +73,10 @@ class Validation:
         """An idempotency key; and the hash under which the topic remembers it, with a digest of what it stands for."""
         key = self.unique_key(idempotency_key)
         key_hash = self.key_hash(key)
-        told = [_DIGEST_CONTEXT, key_hash]
+        content = [_DIGEST_CONTEXT, key_hash]
         for part in parts:
-            told += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
-        return key, key_hash + blake3(b"".join(told)).digest(length=_HASH_BYTES)
+            content += (_ABSENT,) if part is None else (len(part).to_bytes(8, "little"), part)
+        return key, key_hash + blake3(b"".join(content)).digest(length=_HASH_BYTES)
 
     def unique_key(self, idempotency_key: bytes | str) -> bytes:
         """An idempotency key as bytes."""

@@ -31,7 +31,7 @@ class Watch:
         self._partition = partition
         if not (source.is_far and in_coroutine()):
             source.refresh()
-        self._told = self._known()
+        self._last = self._known()
 
     @property
     def value(self) -> Watermark:
@@ -89,11 +89,11 @@ class Watch:
         return Watermark(row.segments - 1 if row.segments else None, row.sealed_offset)
 
     def _take(self) -> Watermark:
-        self._told = self._known()
-        return self._told
+        self._last = self._known()
+        return self._last
 
     def _moved(self) -> bool:
-        return self._known() != self._told
+        return self._known() != self._last
 
     def _is_over(self) -> bool:
         return self._journal.end is not None or self._source.failure is not None

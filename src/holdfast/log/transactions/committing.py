@@ -26,7 +26,7 @@ class Committing(Protocol):
 
     @property
     def scope(self) -> str | None:
-        """What the unit says of whoever commits it, where that is another process than the owner's; None elsewhere."""
+        """The member that commits, where that is in another process than the owner's; None elsewhere."""
 
     def is_of(self, journal: JournalPort) -> bool:
         """Whether its consumer reads the log of this journal."""

@@ -17,7 +17,7 @@ from holdfast.model.record_columns import Columns, EncodedRows, Row
 
 
 class TransactionChanges:
-    """The records and changes of one transaction; whoever calls holds its lock."""
+    """The records and changes of one transaction; the caller holds its lock."""
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class TransactionChanges:
         changes: list[Operation] = []
         for several in self._spaces.values():
             changes += several if len(several) == 1 or any(one.drop for one in several) else [_joined(several)]
-        self._spaces = {}  # whoever keeps the transaction for its receipts need not keep the bodies
+        self._spaces = {}  # a transaction that is kept for its receipts does not keep the bodies
         for run in self._open.values():
             if not run.keyed:
                 run.columns = Columns.of(run.rows, extras=run.extras)

@@ -2,7 +2,7 @@
 
 Once per interval it looks which topics have settled more, and brings their tables up to date; when the log is closed it
 does so once more. With `publish.delta` every topic gets a table; without it, tables that somebody has made are still
-kept up to date: a table that falls behind is of no use, and whoever cleans it up may take what it does not name for
+kept up to date: a table that falls behind is of no use, and a tool that cleans it up may take what it does not name for
 garbage. Works on what lies at the root, a store's or the log's own, through a connection of its own.
 
 Nothing waits for it. A table that somebody else has written to, a topic that cannot be published and a store that does

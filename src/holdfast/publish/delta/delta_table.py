@@ -76,14 +76,14 @@ class DeltaTable:
         now_ms = self._clock.now_us() // 1000
         before = self.standing.published or self._new(now_ms)
         keep = before.delete_after_ms if delete_after_ms is None else delete_after_ms
-        told = [
+        header = [
             topic_actions.protocol(columns),
             topic_actions.metadata(columns, self._topic, before.table, before.created_ms, keep),
         ]
-        digest = blake3(actions.encode(told)).hexdigest()
+        digest = blake3(actions.encode(header)).hexdigest()
         if digest == before.metadata:
-            told = []
-        if not told and not changes:
+            header = []
+        if not header and not changes:
             return None
         after = _after(before, changes, digest, keep)
         version = self.standing.version + 1
@@ -92,7 +92,7 @@ class DeltaTable:
             for c in changes
             if c.after.settled > _cursor(before, c.partition).settled
         ]
-        lines = (_info(after, changes, now_ms), *told, *moved, *_files(changes, columns, now_ms))
+        lines = (_info(after, changes, now_ms), *header, *moved, *_files(changes, columns, now_ms))
         if not self._commits.objects.create(version, actions.encode(lines)):
             return False
         self.standing = TableStanding(version, version, after, self.standing.checkpoint)

@@ -39,7 +39,7 @@ from holdfast.remote.writing.client_journal import ClientJournal
 if TYPE_CHECKING:
     from holdfast.journal.journal import Operation
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 logger = logging.getLogger("holdfast.remote")
 
@@ -143,7 +143,7 @@ class ConsumerOpening:
             )
         return found
 
-    def _call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def _call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         if in_coroutine():  # somebody leaves: it must not wait for that
             begin(lambda: self._link.call(name, request, answer, timeout), "holdfast-leave")
             raise Unavailable("the server is told in a thread of its own", hint="it is told with the next word, too")
@@ -161,7 +161,7 @@ class ConsumerOpening:
             for members in known:
                 try:
                     members.changed()
-                except HoldfastError as error:  # whoever reads the next page is told
+                except HoldfastError as error:  # the reader of the next page gets it
                     logger.debug("members were not looked at: %s", error.message, extra={"action": "news_late"})
 
     def _close(self) -> None:

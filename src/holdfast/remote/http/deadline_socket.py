@@ -52,7 +52,7 @@ class DeadlineSocket:
         return bool(poll.poll(0))
 
     def shutdown(self) -> None:
-        """End it from another thread: whoever reads gets the end."""
+        """End it from another thread: its reader gets the end."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -30,12 +30,12 @@ _decode = msgspec.json.Decoder(ErrorBody).decode
 def error_of(status: int, body: bytes, where: str) -> HoldfastError:
     """What an answer that is not 2xx means."""
     try:
-        told = _decode(body)
+        found = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _by_status(status, where)
-    if not isinstance(getattr(errors, told.kind, None), type):
+    if not isinstance(getattr(errors, found.kind, None), type):
         return _by_status(status, where)
-    error = Refusal(told.kind, told.message, told.hint, told.fields).error()
+    error = Refusal(found.kind, found.message, found.hint, found.fields).error()
     if isinstance(error, Closed):  # what is closed is the server's log, or the server; not what the caller holds
         return Unavailable(
             f"the log of the server at {where} is not open: {error.message}", hint="start the server again"

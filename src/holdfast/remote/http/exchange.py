@@ -35,7 +35,7 @@ from holdfast.signals import Flag
 API = "1"
 JSON, MSGPACK, ARROW = "application/json", "application/msgpack", "application/vnd.apache.arrow.stream"
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 _ANSWER_BYTES_MAX = 256 * 2**20
 _QUESTION = "Holdfast-Question"
@@ -61,7 +61,7 @@ class ServerAnswer(NamedTuple):
         """Whether another attempt may get a better one."""
         return self.status in _PASSING
 
-    def decoded(self, kind: type[Told]) -> Told:
+    def decoded(self, kind: type[Reply]) -> Reply:
         """What its JSON says; Unavailable where that is something else."""
         try:
             return from_json(self.body, kind)
@@ -292,10 +292,10 @@ class Pauses:
 
     def next(self, answer: ServerAnswer | None = None) -> float:
         """The next pause, in seconds."""
-        told = _retry_after(answer)
+        requested = _retry_after(answer)
         share = 0.5 + int.from_bytes(_clock.random_bytes(2), "big") / 2**17
         pause, self._next = self._next * share, min(_PAUSE_S_MAX, self._next * 2)
-        return pause if told is None else told + pause
+        return pause if requested is None else requested + pause
 
 
 def not_understood(hint: str = "is its version the same as here?") -> Unavailable:

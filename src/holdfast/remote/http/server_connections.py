@@ -135,7 +135,7 @@ class ServerConnection:
     def shutdown(self) -> None:
         """End it from another thread."""
         self._is_ended = True
-        sock = self._socket  # whoever uses it may let go of it meanwhile
+        sock = self._socket  # its user may let go of it meanwhile
         if sock is not None:
             sock.shutdown()
 
@@ -152,8 +152,8 @@ class ConnectionPool:
     """All connections of one client, for any thread.
 
     Hazard: no lock. A signal handler may interrupt any step here, and wait for a record that another thread brings,
-    over a connection. So each step is one operation of a deque or a dictionary; whoever takes one notes it first and
-    looks then whether all has ended, and `interrupt` does the same the other way round.
+    over a connection. So each step is one operation of a deque or a dictionary; a thread that takes one notes it first
+    and looks then whether all has ended, and `interrupt` does the same the other way round.
     """
 
     def __init__(self, address: ServerAddress, context: ssl.SSLContext | None) -> None:

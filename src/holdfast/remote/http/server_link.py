@@ -26,9 +26,9 @@ from holdfast.owner.wire import SESSION_BYTES, WaitingEvents
 from holdfast.remote.http.exchange import MSGPACK, Exchange, Pauses, Question, monotonic
 from holdfast.signals import Flag
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
-TOLD = frozenset(("watch", "subscribe", "join_consumer", "sync_member", "leave_consumer"))
+WITH_EVENTS = frozenset(("watch", "subscribe", "join_consumer", "sync_member", "leave_consumer"))
 """Calls of which the server tells more later: they need a place there."""
 _WAIT_S = 20.0
 _ANSWER_S = 10.0
@@ -50,9 +50,9 @@ class ServerLink:
         self._thread: Thread | None = None
         self._is_over = Flag()
 
-    def call(self, name: str, request: msgspec.Struct, answer: type[Told], timeout: float) -> Told:
+    def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the server for something, and wait for its answer; OutcomeUnknown where it may have been done."""
-        if name in TOLD:
+        if name in WITH_EVENTS:
             self._listen()
         headers = {**self._headers, "Content-Type": MSGPACK}
         body = msgspec.msgpack.encode(request)
@@ -85,7 +85,7 @@ class ServerLink:
         pauses, peer, after = Pauses(), b"", 0
         while not self._is_over.is_set():
             try:
-                told = self._next(after)
+                news = self._next(after)
             except HoldfastError as error:
                 if self._is_over.is_set() or isinstance(error, Closed):  # what is closed at the server is Unavailable
                     return
@@ -94,10 +94,10 @@ class ServerLink:
                     self._exchange.pause(pauses.next())
                 continue
             pauses = Pauses()
-            if told.peer != peer:
-                peer, after = told.peer, 0
+            if news.peer != peer:
+                peer, after = news.peer, 0
                 self._tell(MET, b"")
-            for event in told.events:
+            for event in news.events:
                 if event.number > after:
                     after = event.number
                     self._tell(event.name, event.body)

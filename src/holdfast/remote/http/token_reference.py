@@ -2,7 +2,7 @@
 
 `env:NAME` and `file:PATH` name where it is; a callable fetches it from anywhere else, such as a secret manager. The
 token itself as text is refused: it would stand in source code, in tracebacks and in notebooks. A token that the server
-does not take (any more) is read again before the caller is told: whoever replaces a file rotates it that way.
+does not take (any more) is read again before the caller gets an error: tokens are rotated by replacing the file.
 """
 
 from __future__ import annotations

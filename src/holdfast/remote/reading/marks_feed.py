@@ -2,8 +2,8 @@
 
 One thread per topic asks for the marks again and again, each time waiting at the server until one moved; it takes them
 up and wakes those who sleep on the topic's signal. It begins when somebody first waits, goes on while the server is
-away (pauses grow), and ends some time after nobody waits any more. Records are read by their offsets, by whoever wants
-them: whatever happens to a connection, nothing can be lost or come twice.
+away (pauses grow), and ends some time after nobody waits any more. Records are read by their offsets, by the reader
+that wants them: whatever happens to a connection, nothing can be lost or come twice.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from holdfast.remote.writing.remote_spaces import RemoteSpaces
 class ClientJournal:
     """The way of records to one server.
 
-    `lock` is the queue's; it guards how far partitions are, too: the sender and whoever asks the server both move that.
+    `lock` is the queue's; it guards how far partitions are, too: the sender and callers of the server both move that.
     What topics there are is guarded by the catalog's.
     """
 

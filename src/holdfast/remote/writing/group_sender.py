@@ -148,16 +148,16 @@ class GroupSender:
         found = header(body, 0, FROM_OWNER) if len(body) >= HEADER.size else None
         if found is None or found.kind != ANSWER or found.size != len(body):
             raise BadFrame("this is no answer to a group")
-        told = decoded(ANSWER, body[HEADER.size :])
-        if not isinstance(told, GroupAnswer) or told.sequence != self._sequence:
+        answer = decoded(ANSWER, body[HEADER.size :])
+        if not isinstance(answer, GroupAnswer) or answer.sequence != self._sequence:
             raise BadFrame("this is the answer to another group")
-        return told.outcomes
+        return answer.outcomes
 
     def _fail_all(self, group: Group, taken: Items, error: HoldfastError, *, in_doubt: bool) -> None:
         """Nothing of these was written; or, in doubt, nobody knows."""
         if in_doubt and not isinstance(error, OutcomeUnknown):
-            told, error = error, _unknown(f"it may have been written before this: {error.message}")
-            error.__cause__ = told
+            cause, error = error, _unknown(f"it may have been written before this: {error.message}")
+            error.__cause__ = cause
         for one in taken:
             one.fail(error)
         if group.offered:

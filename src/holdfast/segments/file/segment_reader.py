@@ -282,7 +282,7 @@ class SegmentReader:
         """The stored bytes of row groups, proved, one after the other."""
         # Hazard: no thread reads ahead here. A reading that is abandoned half-way is finished by the garbage collector,
         # in whatever thread that runs; joining a thread there deadlocks when that thread is itself just being started.
-        # Whoever gave us the bytes may do it: it is told what comes next.
+        # The source of the bytes may do it: it is asked for what comes next.
         reads_ahead = self._file.reads_ahead
         for at, group in enumerate(groups):
             with self._as_corrupt(self._firsts[group]):

@@ -103,9 +103,9 @@ class LongFiles:
 
     def _are_kept(self, rewrite: RewriteDocument) -> bool:
         """Whether a rewrite that tells all tells what is so: readers may begin with it."""
-        told = {(one.segment.number, one.segment.sha256, one.upto) for one in rewrite.kept or ()}
+        named = {(one.segment.number, one.segment.sha256, one.upto) for one in rewrite.kept or ()}
         earlier = [file for file in self._files if file.rewrite != rewrite.number]
-        return told == {(file.row.number, file.row.sha256.hex(), file.upto) for file in earlier}
+        return named == {(file.row.number, file.row.sha256.hex(), file.upto) for file in earlier}
 
     def _is_whole(self, number: int, upto: int) -> bool:
         """Whether no long file is cut in two by these borders."""

@@ -32,10 +32,10 @@ def content_of(batch: pa.RecordBatch) -> bytes:
     """A digest of what rows say, however Arrow lays them out. A column without values says nothing: the same rows are
     the same again when the schema has got another column.
     """
-    told = [at for at, column in enumerate(batch.columns) if column.null_count < batch.num_rows]
-    rows = batch.select(told)
+    filled = [at for at, column in enumerate(batch.columns) if column.null_count < batch.num_rows]
+    rows = batch.select(filled)
     content = ContentDigest(rows.schema)
-    if told:
+    if filled:
         content.update(rows)
     count: int = batch.num_rows
     return count.to_bytes(8, "little") + content.digest()

@@ -1,9 +1,9 @@
 """Requests that a browser sends for somebody else's page, and names that lead here by a trick. Pure.
 
-There are no cookies, so a page cannot borrow a token. A server without tokens trusts whoever reaches loopback, and
-every page that a user looks at can make the browser reach it. So a request from another site is refused, whatever it
-asks for: browsers say where it comes from (`Sec-Fetch-Site`, `Origin`), and pages cannot change that. And a name of the
-page's own that leads to this machine (DNS rebinding) is refused by `Host`.
+There are no cookies, so a page cannot borrow a token. A server without tokens trusts everything that reaches loopback,
+and every page that a user looks at can make the browser reach it. So a request from another site is refused, whatever
+it asks for: browsers say where it comes from (`Sec-Fetch-Site`, `Origin`), and pages cannot change that. And a name of
+the page's own that leads to this machine (DNS rebinding) is refused by `Host`.
 """
 
 from __future__ import annotations

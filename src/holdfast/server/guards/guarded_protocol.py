@@ -79,7 +79,7 @@ class ConnectionGuard:
             self.refused = 0  # the next time is worth a word again
 
     async def watch(self) -> None:
-        """For as long as the server runs: cut off whoever is late. One look at all costs less than a timer for each."""
+        """For as long as the server runs: cut off late clients. One look at all costs less than a timer for each."""
         limits = self.settings
         shortest = min(limits.headers_timeout_ms, limits.body_timeout_ms, limits.idle_timeout_ms)
         pause = min(1.0, min(shortest, limits.send_timeout_ms) / 4000)
@@ -157,7 +157,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._body_is_late()
         elif self._waits_for == "request":
             self.transport.close()
-        if self.transport.is_closing():  # whoever does not even take an answer is cut off the next time
+        if self.transport.is_closing():  # a client that does not even take an answer is cut off the next time
             self._send_deadline = self.deadline = now + self._send_s
 
     def _body_is_late(self) -> None:
@@ -266,7 +266,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def is_unambiguous(version: str, target: bytes, headers: list[tuple[bytes, bytes]], may_upgrade: bool) -> bool:
-    """Whether whoever passed this request on must have read it as we do.
+    """Whether each proxy that passed this request on must have read it as we do.
 
     Else one could hide in the body of another: a parser takes nothing behind a request to upgrade for its body, and
     HTTP/1.0 has no chunks.

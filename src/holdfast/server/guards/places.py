@@ -67,7 +67,7 @@ class Places:
 class TokenSessions:
     """The sessions and producers of each token: a new one that finds no room takes the place of one of its own.
 
-    The log itself would let go of whichever was idle longest, whoever it belongs to. What was used before the server
+    The log itself would let go of the one that was idle longest, of any token. What was used before the server
     was started is not counted.
     """
 

@@ -30,7 +30,7 @@ def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
             raise RefusedRequest(415, "a call is MessagePack", hint=f"send Content-Type: {MSGPACK}")
         asked = verb.decoded(await request.body())
         found = await (
-            _told(request, served, verb, asked) if verb.is_told else served.verb(request.caller, verb, asked)
+            _answered(request, served, verb, asked) if verb.has_events else served.verb(request.caller, verb, asked)
         )
         return Answer(msgspec.msgpack.encode(found), MSGPACK)
 
@@ -42,8 +42,8 @@ async def _done(request: ApiRequest, served: Served, verb: Verb, asked: msgspec.
     return await served.verb(request.caller, verb, asked)
 
 
-async def _told(request: ApiRequest, served: Served, verb: Verb, asked: msgspec.Struct) -> msgspec.Struct:
-    verb.check(request.caller, asked)  # first: whoever may not ask takes no place
+async def _answered(request: ApiRequest, served: Served, verb: Verb, asked: msgspec.Struct) -> msgspec.Struct:
+    verb.check(request.caller, asked)  # first: a caller that may not ask takes no place
     peer = served.peers.of(request.caller, session_of(request))
     with served.peers.member_place(peer, asked):
         return await served.verb(request.caller, verb, asked, peer)

@@ -1,7 +1,7 @@
 """The console: a page that shows the log, and the few files that it is made of.
 
 The files lie in `server/console/` and hold no data: what the page shows, it asks for over the same routes as everybody,
-with the token of whoever looks at it. The policy that goes with the page lets it run and load these files and nothing
+with the token of its user. The policy that goes with the page lets it run and load these files and nothing
 else, and lets no text become markup or script (trusted types), whatever is in a record.
 """
 

@@ -128,7 +128,7 @@ class ClientMembers:
         return self._joining.setdefault(member, asyncio.Lock())
 
     async def make(self, number: str, caller: Caller, topic: AnyKind, make: Awaitable[Consumer[Any]]) -> ClientMember:
-        """A new member, in a place of its own; whoever goes meanwhile leaves none behind."""
+        """A new member, in a place of its own; a client that goes meanwhile leaves none behind."""
         making = asyncio.ensure_future(make)
         try:
             consumer = await asyncio.shield(making)

@@ -43,5 +43,5 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
         asked = _decode(await request.body())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Invalid("this is nothing that can be asked for", hint="send it as holdfast's own client does") from None
-    told = AskExecutions(message(served.clock.now_us(), asked.id, asked.action, asked.fields))
-    return Answer(msgspec.msgpack.encode(await served.verb(request.caller, VERBS["ask_executions"], told)), MSGPACK)
+    change = AskExecutions(message(served.clock.now_us(), asked.id, asked.action, asked.fields))
+    return Answer(msgspec.msgpack.encode(await served.verb(request.caller, VERBS["ask_executions"], change)), MSGPACK)

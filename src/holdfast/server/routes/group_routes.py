@@ -43,7 +43,7 @@ async def write_group(request: ApiRequest, served: Served) -> Answer:
         raise RefusedRequest(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     journal, session = parts_of(served.log).journal, session_of(request)
     content = await request.body()
-    if not journal.owned:  # whoever owns the log must know the session, or a repeat would be written twice
+    if not journal.owned:  # the log's owner must know the session, or a repeat would be written twice
         raise Invalid("this server does not own the log", hint="holdfast serve DIR --share owns it; others are members")
     served.sessions.enter(request.caller, session)
     _check_known(request, journal.sessions.last(session) or 0)

@@ -185,7 +185,7 @@ class GroupScreening:
         operations = list(unit.operations)
         records, size = unit.records, unit.size
         for change in changes:
-            for place, positions in self._told(change).items():
+            for place, positions in self._positions_in(change).items():
                 self._caller.require_consumer(*place)
                 self._check_positions(place, positions)
                 made, weight = parts_of(self._served.log).consumers.position_operations(place, positions)
@@ -194,7 +194,7 @@ class GroupScreening:
         scope = ",".join(scope_of(self._caller.own(token), turn) for token, turn in tokens.items())
         return unit._replace(operations=operations, records=records, size=size, scope=scope, alone=False)
 
-    def _told(self, change: ChangeSpace) -> dict[Place, dict[int, StoredPosition]]:
+    def _positions_in(self, change: ChangeSpace) -> dict[Place, dict[int, StoredPosition]]:
         try:
             known = read_items(change.puts)
         except Corrupt:

@@ -215,7 +215,7 @@ async def watermark(request: ApiRequest, served: Served) -> Answer:
 
 
 async def _sealed(topic: AnyKind, number: int, offset: int, timeout: float) -> None:
-    """Wait so long for it, without a thread; whoever asks then says whether it came."""
+    """Wait so long for it, without a thread; the caller then says whether it came."""
     watch = topic.watch(number)
     deadline = asyncio.get_running_loop().time() + timeout
     while watch.value.offset < offset:
@@ -235,8 +235,8 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
     wanted = TopicRetention.asked_for(asked.bytes_max, age, asked.records_max, asked.wait_for, limit)
     topic = request.params["topic"]
-    told = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
-    await served.verb(request.caller, VERBS["set_retention"], told)
+    retention = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
+    await served.verb(request.caller, VERBS["set_retention"], retention)
     return Answer(b"{}", JSON)
 
 

@@ -39,8 +39,8 @@ def redirected(
     address: S3Address, home: BucketPlace, at: BucketPlace, region: str, response: Response
 ) -> Elsewhere | None:
     """Where an answer says that the bucket is; None when it says nothing new. `home` is what was configured."""
-    told = response.headers.get("x-amz-bucket-region", "") or element(response, "Region")
-    new_region = told if _REGION.fullmatch(told) else region
+    named = response.headers.get("x-amz-bucket-region", "") or element(response, "Region")
+    new_region = named if _REGION.fullmatch(named) else region
     try:
         place = _named(address, at, region, new_region, response)
     except Invalid:

@@ -213,7 +213,7 @@ def runs(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     known = _with_reuse(events)
-    told = (
+    row_order = (
         "execution_kind", "status", "queue", "priority", "created_at", "ended_at", "generation", "entries",
         "parent_id", "bytes", "detail",
     )  # fmt: skip
@@ -221,7 +221,7 @@ def runs(events: DataFrame) -> DataFrame:
         known.where("kind != 'pruned'")
         .groupBy(*_USE)
         .agg(
-            _last(F.col("kind") == "status", *told).alias("row"),
+            _last(F.col("kind") == "status", *row_order).alias("row"),
             F.min(F.when(F.col("kind") == "opened", F.col("at"))).alias("started_at"),
             F.max("at").alias("moved_at"),
             _count("opened").alias("opened"),

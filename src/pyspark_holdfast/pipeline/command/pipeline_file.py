@@ -72,7 +72,7 @@ def load_file(path: Path) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a file that runs itself when it is imported
-        raise _told(error, path) from error
+        raise _explained(error, path) from error
     _send_as_code(module)
     return module
 
@@ -94,7 +94,7 @@ def _send_as_code(module: ModuleType) -> None:
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _told(error: BaseException, path: Path) -> HoldfastError:
+def _explained(error: BaseException, path: Path) -> HoldfastError:
     """What went wrong in the file, with its line."""
     line = _line_of(error, path.absolute())
     where = f"{path}:{line}" if line else str(path)

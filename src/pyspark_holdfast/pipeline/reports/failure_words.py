@@ -29,7 +29,7 @@ class Words(NamedTuple):
     hint: str
 
 
-def told(error: BaseException) -> Words:
+def explain(error: BaseException) -> Words:
     """An error in words, and what to do about it."""
     found = error if isinstance(error, HoldfastError) else raised_by_worker(error)
     if found is not None:

@@ -117,9 +117,9 @@ def _plot(
     title: str, samples: Sequence[Sample], series: Sequence[Series], show: Callable[[float], str], drawn: str
 ) -> str:
     step = _step(samples)
-    told = text(_told(title, samples, series, show))
+    summary = text(_summary(title, samples, series, show))
     return (
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{told}">'
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{summary}">'
         f'<path class="rule" d="M0 {_BOTTOM + 0.5}H{WIDTH}"/><path class="rule faint" d="M0 {_TOP + 0.5}H{WIDTH}"/>'
         f'<text class="tick" x="0" y="{_TOP - 4}">{text(show(_highest(samples)))}</text>'
         f"{drawn}{_failures(samples, step)}{_ends(samples)}"
@@ -127,7 +127,7 @@ def _plot(
     )
 
 
-def _told(title: str, samples: Sequence[Sample], series: Sequence[Series], show: Callable[[float], str]) -> str:
+def _summary(title: str, samples: Sequence[Sample], series: Sequence[Series], show: Callable[[float], str]) -> str:
     if not samples:
         return f"{title}: no runs yet"
     runs = sum(one.runs for one in samples)

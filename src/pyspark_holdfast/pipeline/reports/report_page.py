@@ -337,12 +337,12 @@ def _runs(history: RunHistory) -> str:
 
 def _run(name: str, one: RunLine, several: bool) -> str:
     outcomes = [point.outcome for point in one.tables.values()]
-    told = ", ".join(f"{outcomes.count(key)} {word}" for key, word in _NAMES.items() if key in outcomes)
+    summary = ", ".join(f"{outcomes.count(key)} {word}" for key, word in _NAMES.items() if key in outcomes)
     state = "failed" if {"failed", "skipped"} & set(outcomes) else "written" if "written" in outcomes else "unchanged"
     pipeline = f"<td>{text(one.pipeline)}</td>" if several else ""
     return (
         f'<tr><td><a href="runs/{text(name)}">{_time(one.started_ms)}</a></td>{pipeline}<td>{text(one.reason)}</td>'
-        f'<td><span class="state {state}">{told}</span></td>'
+        f'<td><span class="state {state}">{summary}</span></td>'
         f'<td class="n">{whole(sum(point.rows_in for point in one.tables.values()))}</td>'
         f'<td class="n">{whole(sum(point.rows_out for point in one.tables.values()))}</td>'
         f'<td class="n">{duration(one.seconds)}</td></tr>'
