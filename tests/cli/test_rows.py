@@ -17,6 +17,8 @@ from holdfast.model.row_json import Row, parse_rows, plain_rows
 from holdfast.model.schema import declare
 from holdfast.segments.typed.conform import conform
 
+pytestmark = pytest.mark.unit
+
 SCHEMA = pa.schema(
     [
         ("i", pa.int64()),

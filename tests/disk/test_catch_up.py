@@ -13,6 +13,8 @@ import holdfast
 from holdfast.crypto.vault import Vault
 from holdfast.journal.sqlite.stored_rows import StoredRows
 
+pytestmark = pytest.mark.disk
+
 
 @pytest.fixture
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[Vault]:

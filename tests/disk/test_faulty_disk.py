@@ -31,6 +31,8 @@ from holdfast.testing.fault import Fault, Kind, Op
 from holdfast.testing.faulty_disk import FaultyDisk
 from holdfast.testing.power_cut import PowerCut
 
+pytestmark = pytest.mark.disk
+
 DATABASE = "log.db"
 
 

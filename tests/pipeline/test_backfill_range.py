@@ -28,6 +28,8 @@ from pyspark_holdfast.pipeline.table_order import PlannedTable, ordered
 from pyspark_holdfast.pipeline.topic_input import Spans
 from tests.pipeline.test_table_order import made
 
+pytestmark = pytest.mark.unit
+
 PLANNED = ordered([made("paid", "orders")])[0]
 
 

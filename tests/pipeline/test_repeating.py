@@ -19,6 +19,8 @@ from pyspark_holdfast.pipeline.repeating import interval_of, pause_after, repeat
 from pyspark_holdfast.pipeline.run_report import Outcome
 from tests.pipeline.test_table_order import made
 
+pytestmark = pytest.mark.disk
+
 
 def report(outcome: Outcome) -> RunReport:
     one = TableReport(name="a", kind="append", outcome=outcome, place="")

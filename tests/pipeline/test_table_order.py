@@ -13,6 +13,8 @@ from pyspark_holdfast.pipeline import Input, Table, append, count, keyed, snapsh
 from pyspark_holdfast.pipeline.table_definition import Kind
 from pyspark_holdfast.pipeline.table_order import chosen, ordered, readers_of
 
+pytestmark = pytest.mark.unit
+
 
 def made(name: str, *inputs: str | Input, kind: Kind | None = None) -> Table:
     def function(*frames: Any) -> Any:

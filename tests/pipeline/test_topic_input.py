@@ -12,6 +12,8 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from pyspark_holdfast.pipeline.topic_input import RootTopics, check_options
 
+pytestmark = pytest.mark.disk
+
 DAY = 86_400
 RUN = "shop.0b5b7b1c-0000-4000-8000-00000000000"
 

@@ -21,6 +21,8 @@ from holdfast.reader.prefetch import Prefetch, prefetching
 from holdfast.store.memory import MemoryStore
 from holdfast.store.port import Body, StoreRefused, StoreUnavailable
 
+pytestmark = pytest.mark.unit
+
 PATIENCE = 30
 SIZE = 100
 COUNT = 50

@@ -200,6 +200,7 @@ def opened(page: Page) -> str:
     return page.text()
 
 
+@pytest.mark.browser
 def test_it_shows_topics_and_their_marks(page, shown):
     page.go(f"{shown.url}/")
     page.sees("orders")
@@ -217,6 +218,7 @@ def test_it_shows_topics_and_their_marks(page, shown):
     page.sees("ticking")
 
 
+@pytest.mark.browser
 def test_it_asks_for_nothing_while_nobody_looks(page, shown):
     """A tab in the background is quiet, and catches up when it is looked at again; so is a console that is paused."""
     page.go(f"{shown.url}/")
@@ -241,6 +243,7 @@ def test_it_asks_for_nothing_while_nobody_looks(page, shown):
     page.sees("thereafter")
 
 
+@pytest.mark.browser
 def test_it_shows_the_newest_of_all_partitions_page_by_page(page, shown):
     """In the order of time, though one partition is much longer; back and forth, from an offset, by key."""
     page.go(f"{shown.url}/#/topics/orders")
@@ -281,6 +284,7 @@ def test_it_shows_the_newest_of_all_partitions_page_by_page(page, shown):
     )
 
 
+@pytest.mark.browser
 def test_it_follows_live(page, shown):
     shown.append("live", "before")
     page.go(f"{shown.url}/#/topics/live")
@@ -295,6 +299,7 @@ def test_it_follows_live(page, shown):
     page.sees("50 records, the newest")
 
 
+@pytest.mark.browser
 def test_what_a_record_says_is_text_and_never_runs(page, shown):
     page.go(f"{shown.url}/#/topics/hostile")
     page.sees("3 records, the newest")
@@ -318,6 +323,7 @@ def test_what_a_record_says_is_text_and_never_runs(page, shown):
     is_unharmed(page)
 
 
+@pytest.mark.browser
 def test_what_an_address_says_is_text_too(page, shown):
     page.go(f"{shown.url}/#/topics/{quote(HOSTILE, safe='')}")
     page.sees(HOSTILE)
@@ -330,6 +336,7 @@ def test_what_an_address_says_is_text_too(page, shown):
     page.said.clear()
 
 
+@pytest.mark.browser
 def test_large_payloads_are_cut_and_their_size_is_said(page, shown):
     page.go(f"{shown.url}/#/topics/large")
     page.sees("2 records, the newest")
@@ -339,6 +346,7 @@ def test_large_payloads_are_cut_and_their_size_is_said(page, shown):
     assert len(text) < 40_000
 
 
+@pytest.mark.browser
 def test_executions_are_listed_by_status(page, shown):
     page.go(f"{shown.url}/#/executions")
     page.sees("1 execution.")
@@ -363,6 +371,7 @@ def create_token(directory: Path, name: str, *options: str) -> str:
     return found[0]
 
 
+@pytest.mark.browser
 def test_a_token_is_asked_for_kept_in_the_tab_and_sent_as_a_header(browser, serve, tmp_path):
     with holdfast.open(tmp_path / "log") as log:
         log.topic("orders").append(b"a secret order")
@@ -404,6 +413,7 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_sent_as_a_header(browser, serv
     assert reads not in said
 
 
+@pytest.mark.browser
 def test_it_says_when_the_server_is_gone_and_goes_on_when_it_is_back(browser, serve, tmp_path):
     server = serve(tmp_path / "log")
     server.append("t", "one")

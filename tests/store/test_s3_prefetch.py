@@ -31,6 +31,8 @@ from tests.store.fault_proxy import (
     truncate,
 )
 
+pytestmark = pytest.mark.store
+
 SEGMENTS, ROWS = 30, 10
 LARGE_ROWS = 40
 PATIENCE = 30

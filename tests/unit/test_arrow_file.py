@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.unit
+
 CHILD = """
 import atexit, threading, time, weakref
 from holdfast.segments.file import arrow_file

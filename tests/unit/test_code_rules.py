@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +111,12 @@ def test_version_is_one():
     from importlib.metadata import version
 
     assert holdfast.__version__ == version("holdfast-log")
+
+
+def test_every_test_module_names_its_cost():
+    """Each has a tier, so that `script/test` can run one tier alone."""
+    root = Path(__file__).parents[1]
+    named = re.compile(r"pytest\.mark\.(unit|disk|store|crash|spark|browser|soak)\b")
+    assert not [
+        str(path.relative_to(root)) for path in root.rglob("test_*.py") if not named.search(path.read_text("utf-8"))
+    ]

@@ -11,6 +11,8 @@ import pytest
 from holdfast.segments.typed.row_message import BadRows, encode_rows, sent_rows, stream_batches
 from holdfast.segments.typed.stated_size import repeats, stated_size
 
+pytestmark = pytest.mark.unit
+
 ROWS_MAX, BYTES_MAX = 100_000, 2**20
 MANY = 2**30
 
