@@ -145,7 +145,7 @@ class _Planner:
     def accept(self, load: Any) -> None:
         """Answer a load with Spark's own scan, or with the reason why not."""
         try:
-            scan = _scan(_session(load.session()), msgspec.json.decode(load.asked(), type=LoadRequest))
+            scan = _scan(_session(load.session()), msgspec.json.decode(load.load(), type=LoadRequest))
             load.accept(scan.relation, scan.where, scan.names)
             taken = NATIVE
         except (Unscannable, HoldfastError) as error:
@@ -193,13 +193,13 @@ class LoadRequest(msgspec.Struct, frozen=True):
     """Whether the source has planned its tasks already."""
 
 
-def _scan(spark: SparkSession, asked: LoadRequest) -> Scan:
+def _scan(spark: SparkSession, load: LoadRequest) -> Scan:
     """The scan that stands for a load, or Unscannable, or a refusal."""
-    source, schema = _source(asked), StructType.fromJson(json.loads(asked.schema))
-    if asked.tasks and not source.is_pinned:
+    source, schema = _source(load), StructType.fromJson(json.loads(load.schema))
+    if load.tasks and not source.is_pinned:
         raise Unscannable("it was planned and read through Python before")
     place, options = source.parsed(schema)
-    _check_place(asked, place)
+    _check_place(load, place)
     _check_options(source.given(schema), options)
     planned = source.reader(schema).plan()
     check_columns(spark, planned.columns, all_columns(planned.topics, planned.options))
@@ -209,35 +209,35 @@ def _scan(spark: SparkSession, asked: LoadRequest) -> Scan:
     return native_scan(spark, planned.root, planned.found, planned.columns, planned.bounds, own)
 
 
-def _source(asked: LoadRequest) -> HoldfastSource:
+def _source(load: LoadRequest) -> HoldfastSource:
     """The source as Spark's other process would have it."""
     try:
         # From the JVM, which got it from Python: the same bytes are unpickled there.
-        made = loads(base64.b64decode(asked.source or asked.kind))
+        made = loads(base64.b64decode(load.source or load.kind))
     except (binascii.Error, AttributeError, ImportError) as error:
         raise Unscannable(f"the source cannot be unpickled error={type(error).__name__}") from error
     if made is HoldfastSource:
-        return HoldfastSource(CaseInsensitiveDict(asked.options))
+        return HoldfastSource(CaseInsensitiveDict(load.options))
     if type(made) is not HoldfastSource:
         raise Unscannable("another source is registered under this name")
     return made
 
 
-def _check_place(asked: LoadRequest, place: str) -> None:
+def _check_place(load: LoadRequest, place: str) -> None:
     """Unscannable if the same text means another place in this process."""
     is_relative = "://" not in place and not Path(place.removeprefix("file:")).is_absolute()
-    if is_relative and asked.directory != os.getcwd():
+    if is_relative and load.directory != os.getcwd():
         raise Unscannable("the root is a relative path, and this process has changed its directory since")
     prefix = "HOLDFAST_STORE__"
-    if {name: value for name, value in os.environ.items() if name.startswith(prefix)} != asked.variables:
+    if {name: value for name, value in os.environ.items() if name.startswith(prefix)} != load.variables:
         raise Unscannable(f"{prefix}… has changed in the environment since Spark was started")
 
 
-def _check_options(given: Mapping[str, str], asked: ReadOptions) -> None:
+def _check_options(given: Mapping[str, str], load: ReadOptions) -> None:
     names = {name.lower() for name in given}
     tasks = [name for name in ("minPartitions", "splitBytes") if name.lower() in names]
-    reason = reason_of_rows(given, asked)
-    if asked.emit != "rows":
+    reason = reason_of_rows(given, load)
+    if load.emit != "rows":
         reason = "segments are requested, not rows"
     elif tasks:
         reason = f"{tasks[0]} is given, and Spark cuts tasks its own way"

@@ -59,14 +59,14 @@ def read_stream(
     """A stream of what gets settled, read natively where possible. Options are those of the format."""
     forestall(spark)
     given = native.given_options(root, topic, columns, options)
-    place, asked = parse_options(given)
-    check_endless(asked)
-    with naming_store(place, asked.store.endpoint):
-        opened = SettledRoot.open(place, asked)
-        topics = opened.topics(asked)
-        taken = _path(spark, opened, topics, given, asked)
+    place, chosen = parse_options(given)
+    check_endless(chosen)
+    with naming_store(place, chosen.store.endpoint):
+        opened = SettledRoot.open(place, chosen)
+        topics = opened.topics(chosen)
+        taken = _path(spark, opened, topics, given, chosen)
     native.tell(taken)
-    return NativeStream(spark, opened, topics, given, asked, taken)
+    return NativeStream(spark, opened, topics, given, chosen, taken)
 
 
 def _path(
@@ -74,13 +74,13 @@ def _path(
     root: SettledRoot,
     topics: Sequence[TopicDocument],
     given: Mapping[str, str],
-    asked: ReadOptions,
+    chosen: ReadOptions,
 ) -> PathTaken:
-    reason = native.reason_of_options(given, asked)
+    reason = native.reason_of_options(given, chosen)
     if reason is not None:
         return PathTaken("format", reason)
     try:
-        native.check_columns(spark, shape_of(topics, asked).columns, native.all_columns(topics, asked))
+        native.check_columns(spark, shape_of(topics, chosen).columns, native.all_columns(topics, chosen))
         check_reach(spark, parse_url(root.store.url))
         _check_newest(root, topics)
     except Unscannable as error:
@@ -106,16 +106,16 @@ class NativeStream:
         root: SettledRoot,
         topics: Sequence[TopicDocument],
         given: Mapping[str, str],
-        asked: ReadOptions,
+        chosen: ReadOptions,
         taken: PathTaken,
     ) -> None:
         self._spark = spark
         self._root = root
         self._given = dict(given)
         # As in the format: a query that chose columns keeps them when new ones appear.
-        is_chosen = asked.columns is not None and asked.schema_mode == "latest"
-        self._asked = msgspec.structs.replace(asked, schema_mode="known") if is_chosen else asked
-        self._shape = shape_of(topics, asked)
+        is_chosen = chosen.columns is not None and chosen.schema_mode == "latest"
+        self._asked = msgspec.structs.replace(chosen, schema_mode="known") if is_chosen else chosen
+        self._shape = shape_of(topics, chosen)
         self.path = taken
         """How batches are read, and why so."""
         self.schema: StructType = spark_schema(self._shape.columns)

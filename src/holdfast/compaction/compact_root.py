@@ -132,9 +132,9 @@ class CompactionRoot(NamedTuple):
         """The log's id."""
         return self.settled.log
 
-    def topics(self, asked: str | Sequence[str]) -> list[TopicDocument]:
+    def topics(self, named: str | Sequence[str]) -> list[TopicDocument]:
         """The topics that are asked for, or all."""
-        names = (asked,) if isinstance(asked, str) else texts(asked, "topic", "orders")
+        names = (named,) if isinstance(named, str) else texts(named, "topic", "orders")
         return self.settled.topics(
             ReadOptions(topics=tuple(map(check_name, names))) if names else ReadOptions(topic_pattern=".*")
         )

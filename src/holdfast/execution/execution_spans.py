@@ -46,7 +46,7 @@ class ExecutionSpans:
         self._open_spans.forget()
 
     def _tell(self) -> Tracer | None:
-        """Who is to be told; from the first time on that there is somebody, everything is."""
+        """Who listens; from the first time on that there is a listener, it hears everything."""
         if self._tracer is None:
             self._tracer = spans.tracer()
             if self._tracer is not None:

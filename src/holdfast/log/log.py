@@ -263,9 +263,9 @@ class Log(AsyncVerbs):
                 ctx.step("charge", charge, rows, effect="exactly_once_guarded", on_ambiguous="fail")
 
         The same id goes on where the last run stopped: what it recorded is given back without running it. Without an
-        id a new one is made. Raises ExecutionHeld while somebody else runs it, ExecutionCanceled if it was canceled.
-        `always_replay` also compares each step with its own record. `on_journal_loss` says what becomes of the program
-        when its journal cannot be written: it fails, or goes on without.
+        id a new one is made. Raises ExecutionHeld while another process or thread runs it, ExecutionCanceled if it was
+        canceled. `always_replay` also compares each step with its own record. `on_journal_loss` says what becomes of
+        the program when its journal cannot be written: it fails, or goes on without.
         """
         room = self._executions.room_for("execution")
         from holdfast.execution.steps.execution_block import ExecutionBlock
@@ -480,7 +480,7 @@ class Log(AsyncVerbs):
 
 
 def patience(timeout: float | None) -> float:
-    """How many seconds a verb waits; a minute, unless somebody says so."""
+    """How many seconds a verb waits; a minute, unless the caller says so."""
     return _PATIENCE_S if timeout is None else seconds(timeout)
 
 

@@ -93,18 +93,18 @@ def asked_for(
     return OpenArguments(Directory(place), settings, keyring, cipher, check_clock(clock) or SystemClock())
 
 
-def open_asked(asked: OpenArguments, *, read_only: bool) -> Log:
+def open_asked(arguments: OpenArguments, *, read_only: bool) -> Log:
     """Own the log, or only read it."""
     if read_only:
-        return compose(asked, _read(asked))
-    asked.directory.own()
-    return open_locked(asked, asked.directory)
+        return compose(arguments, _read(arguments))
+    arguments.directory.own()
+    return open_locked(arguments, arguments.directory)
 
 
-def open_locked(asked: OpenArguments, directory: Directory) -> Log:
+def open_locked(arguments: OpenArguments, directory: Directory) -> Log:
     """Own the log in a directory whose lock is ours; where that fails, the lock is released."""
-    asked = asked._replace(directory=directory)
-    return compose(asked, _own(asked))
+    arguments = arguments._replace(directory=directory)
+    return compose(arguments, _own(arguments))
 
 
 def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher | None) -> Keyring | None:
@@ -118,13 +118,13 @@ def _keyring(settings: Settings, keyring: Keyring | None, cipher: PayloadCipher 
     return keyring
 
 
-def _own(asked: OpenArguments) -> Journal:
-    directory, settings = asked.directory, asked.settings
+def _own(arguments: OpenArguments) -> Journal:
+    directory, settings = arguments.directory, arguments.settings
     try:
         log_id = directory.log_id()
         directory.create_database()
         with spans.span(spans.RECOVER, {}) as span:
-            journal = open_owned(directory.database, log_id, asked.journal)
+            journal = open_owned(directory.database, log_id, arguments.journal)
             span.set_attribute("holdfast.topics", len(journal.topics))
             span.set_attribute("holdfast.epoch", journal.epoch)
         if log_id is None:
@@ -139,16 +139,16 @@ def _own(asked: OpenArguments) -> Journal:
     return journal
 
 
-def _read(asked: OpenArguments) -> Journal:
-    log_id = asked.directory.require_log()
-    return open_read_only(asked.directory.database, log_id, asked.journal)
+def _read(arguments: OpenArguments) -> Journal:
+    log_id = arguments.directory.require_log()
+    return open_read_only(arguments.directory.database, log_id, arguments.journal)
 
 
-def compose(asked: OpenArguments, journal: Journal) -> Log:
+def compose(arguments: OpenArguments, journal: Journal) -> Log:
     """Put the parts of a log together around its journal; where one does not start, all are ended again."""
-    directory, settings = asked.directory, asked.settings
+    directory, settings = arguments.directory, arguments.settings
     manifest = Manifest(journal, directory.segments, key_index_bytes_max=settings.segments.key_index_bytes_max)
-    context = LogContext(directory, settings, asked.clock, journal, manifest)
+    context = LogContext(directory, settings, arguments.clock, journal, manifest)
     try:
         store = StoreBinding(context)  # first: where another store is bound, the log's own directory is none
         tables = PublishedTables(context)

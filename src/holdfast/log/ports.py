@@ -110,7 +110,7 @@ class TopicsPort(Protocol):
     """The topics of one log."""
 
     def handle(self, topic: Topic | TypedTopic, log: object) -> Topic | TypedTopic:
-        """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
+        """A topic for a caller that may drop the log and keep this; the same one while it is in use."""
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""

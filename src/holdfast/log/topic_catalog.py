@@ -42,9 +42,9 @@ class Catalog:
         require_free: Callable[[str], None] = lambda topic: None,
         begin_telling: Callable[[], None] = lambda: None,
     ) -> None:
-        """`require_free` is asked before a topic is created: it raises where the name is somebody else's.
+        """`require_free` is asked before a topic is created: it raises where the name is another writer's.
 
-        `begin_telling` is called whenever somebody asks for a topic: OpenTelemetry may have been set up since.
+        `begin_telling` is called whenever a topic is opened: OpenTelemetry may have been set up since.
         """
         self._begin_telling = begin_telling
         self._context = context
@@ -59,14 +59,14 @@ class Catalog:
         self._lock = RLock()
 
     def take_over(self, inherited: Catalog) -> None:
-        """In a forked child: topics that somebody got from another log's catalog are this one's from now on."""
+        """In a forked child: topics that came from another log's catalog are this one's from now on."""
         for topic in (*inherited._topics.values(), *inherited._handles.values()):
             vars(topic).update(vars(self.known(topic.name)))
         self._topics.update(inherited._topics)
         self._handles = inherited._handles
 
     def handle(self, topic: Topic | TypedTopic, log: object) -> Topic | TypedTopic:
-        """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
+        """A topic for a caller that may drop the log and keep this; the same one while it is in use."""
         found = self._handles.get(topic.name)
         return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
 

@@ -116,7 +116,7 @@ class TrustedTime:
             self._warn(self._known, ahead_us)
 
     def _look(self) -> tuple[_TimeState, int, float]:
-        """What is known now that somebody has looked, and the clocks at that moment."""
+        """What is known now that a thread has looked, and the clocks at that moment."""
         wall_us, at = self._clock.now_us(), self._clock.monotonic()
         is_ours = self._lock.acquire(blocking=False)
         try:

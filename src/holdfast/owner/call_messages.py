@@ -120,7 +120,7 @@ class UnshippedNow(msgspec.Struct, frozen=True):
 
 
 class RequireFree(msgspec.Struct, frozen=True, array_like=True):
-    """Is a topic's name somebody else's on the store?"""
+    """Is a topic's name another writer's on the store?"""
 
     topic: Name
 

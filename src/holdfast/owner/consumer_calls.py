@@ -108,18 +108,18 @@ class ConsumerCalls:
 
     # -- calls --------------------------------------------------------------------------------------------
 
-    def join(self, caller: Peer, asked: JoinConsumer) -> Assignment:
+    def join(self, caller: Peer, request: JoinConsumer) -> Assignment:
         """A member comes, or comes back."""
-        members = self._consumers.members_at((asked.name, asked.topic), asked.begin)
-        for number in asked.named or ():
+        members = self._consumers.members_at((request.name, request.topic), request.begin)
+        for number in request.named or ():
             members.require_partition(number)
         with self._joining:
-            known = self._known(asked.token)
+            known = self._known(request.token)
             if known is not None:
                 if known[1].caller is caller:  # it was asked before
                     return self._assignment(*known)
-                self._bury(asked.token)
-            member = self._admit(caller, asked, members)
+                self._bury(request.token)
+            member = self._admit(caller, request, members)
         caller.at_end(self._news.set)
         self._start()
         self._news.set()
@@ -133,34 +133,34 @@ class ConsumerCalls:
         with self._lock:
             return [(token, *known) for token, known in self._remote.items()]
 
-    def _admit(self, caller: Peer, asked: JoinConsumer, members: Members) -> RemoteMember:
+    def _admit(self, caller: Peer, request: JoinConsumer, members: Members) -> RemoteMember:
         """One more member; with `_joining` held."""
         if len(self._all()) >= _MEMBERS_MAX:
             raise Invalid(f"the log has {_MEMBERS_MAX} members of consumers already", hint="close some")
-        member = RemoteMember(caller, asked.token, asked.named, self._turns)
+        member = RemoteMember(caller, request.token, request.named, self._turns)
         with members.lock:
-            member.id = members.join(member, asked.patience)
+            member.id = members.join(member, request.patience)
             with self._lock:
-                self._remote[asked.token] = (members, member)
+                self._remote[request.token] = (members, member)
         return member
 
-    def sync(self, caller: Peer, asked: SyncMember) -> Assignment:
+    def sync(self, caller: Peer, request: SyncMember) -> Assignment:
         """What a member has now."""
-        for token in asked.gone:
+        for token in request.gone:
             self._bury(token)
-        known = self._known(asked.token)
+        known = self._known(request.token)
         if known is None or known[1].caller is not caller:
             return Assignment(is_member=False)
         members, member = known
         with members.lock:
-            member.offered = frozenset(asked.offered)
+            member.offered = frozenset(request.offered)
             members.balance()
             member.offered = frozenset()
             return self._assignment(members, member)
 
-    def leave(self, asked: LeaveConsumer) -> Ok:
+    def leave(self, request: LeaveConsumer) -> Ok:
         """A member goes."""
-        self._bury(asked.token)
+        self._bury(request.token)
         return Ok()
 
     def _assignment(self, members: Members, member: RemoteMember) -> Assignment:

@@ -179,7 +179,7 @@ def _packed_part(operation: Operation, bodies: list[Buffer], batches: dict[int, 
 
 
 class Screening(Protocol):
-    """Looks at what somebody sent who is no member of the log; raises why an item must not be written."""
+    """Looks at what a client sent that is no member of the log; raises why an item must not be written."""
 
     def partition(self, number: int) -> Partition:
         """A partition that the sender may append to."""
@@ -231,7 +231,7 @@ class GroupReader:
         return group, items
 
     def _screened(self, item: _Rows | _Unit | _Produced, pieces: _Pieces, *, keeps: bool) -> Item:
-        """An item of somebody who is no member; what must not be written, as its refusal."""
+        """An item of a client that is no member; what must not be written, as its refusal."""
         end = pieces.at + _length(item)
         refusal: HoldfastError
         try:

@@ -1,6 +1,6 @@
 """The owner tells who shares its log that partitions have moved: one event for all that moved meanwhile.
 
-A client says which topics somebody waits for there (`watch`); nothing is told about others, and nothing to clients
+A client says which topics are waited for there (`watch`); nothing is said about others, and nothing to clients
 that wait for nothing. Signals of topics ring in the writer's thread, which only notes that they did; a thread of its
 own tells, so a log that commits a thousand times per second tells as often as that thread gets around to it.
 

@@ -1,9 +1,9 @@
 """What a member hears from the owner of its log: partitions have moved, assignments of consumers have changed.
 
 The link's thread hands events over; a thread of its own takes up what has moved, and by that wakes those that wait for
-a partition or for the store. It is there as soon as somebody waits for something.
+a partition or for the store. It is there as soon as something is waited for.
 
-When the log changes hands, the next owner is asked to tell about the same topics, and everything that somebody waits
+When the log changes hands, the next owner is asked to report on the same topics, and everything that is waited
 for is looked at once: nobody misses what happened in between. While there is no owner nothing moves.
 """
 
@@ -56,7 +56,7 @@ class Ownership(Protocol):
         """Meanwhile it is about to be kept: once it is here, it is not handed over."""
 
     def hold_off(self, seconds: float) -> None:
-        """Leave the log to somebody else for so long."""
+        """Leave the log to another process for so long."""
 
 
 class OwnerNotifications:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Rights(Protocol):
-    """What somebody who is no member of a shared log may do."""
+    """What a client that is no member of a shared log may do."""
 
     def require(self, scopes: tuple[str, ...], topic: str | None) -> None:
         """Raise Denied unless one of these scopes is allowed, of a topic or of the whole log."""

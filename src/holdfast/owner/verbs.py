@@ -91,12 +91,12 @@ class Right(NamedTuple):
     changes: bool = False
     """Whether it changes its topics: those that are holdfast's own nobody changes."""
     bind: Callable[[Rights, Any], Any] = lambda rights, request: request
-    """Makes ids that a client chose its own: the same bytes from somebody else are another id."""
+    """Makes ids that a client chose its own: the same bytes from another client are another id."""
     show: Callable[[Rights, Any], Any] = lambda rights, result: result
     """Leaves out of an answer what the caller may not know of."""
 
     def check(self, rights: Rights, request: object) -> None:
-        """Raise Denied unless somebody with these rights may ask for this."""
+        """Raise Denied unless a caller with these rights may ask for this."""
         scopes = self.scopes(request) if callable(self.scopes) else self.scopes
         for topic, consumer in self.about(request):
             if topic is None:
@@ -141,7 +141,7 @@ class Verb(NamedTuple):
             raise Invalid("a call does not decode", hint="run the same version of holdfast everywhere") from error
 
     def check(self, rights: Rights, request: msgspec.Struct) -> Right:
-        """Raise Denied unless somebody with these rights may ask for this."""
+        """Raise Denied unless a caller with these rights may ask for this."""
         if self.right is None:
             raise Denied(f"only members of a shared log may ask for {self.name!r}", hint="see docs/reference/rights.md")
         self.right.check(rights, request)

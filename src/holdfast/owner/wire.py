@@ -80,7 +80,7 @@ class Proof(msgspec.Struct, frozen=True):
     """The client's answer to that."""
 
     proof: bytes
-    """What only somebody with the key can make, of this session and both nonces."""
+    """What only a holder of the key can make, of this session and both nonces."""
 
 
 class Welcome(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ class Prefetch:
         self._parts = iter(parts)
         self._next: ByteRange | None = next(self._parts, None)
         self._requests_max, self._bytes_max = requests_max, bytes_max
-        self._asked: dict[ByteRange, Future[memoryview]] = {}
+        self._futures: dict[ByteRange, Future[memoryview]] = {}
         self._bytes = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = 0
@@ -60,38 +60,38 @@ class Prefetch:
         """A part that was asked for, or one that is fetched now; raises FileNotFoundError or what the store says."""
         if part == self._next:
             self._next = next(self._parts, None)
-        asked = self._asked.pop(part, None) if self._is_ours() else None
-        if asked is not None:
+        future = self._futures.pop(part, None) if self._is_ours() else None
+        if future is not None:
             self._bytes -= part.size
         self._top_up()
-        if asked is None:
+        if future is None:
             return fetch(self._store, part)
         try:
-            return asked.result()
+            return future.result()
         except StoreUnavailable:
             return fetch(self._store, part)
 
     def announce(self, parts: Iterable[ByteRange]) -> None:
         """What will be read next of the object that is open: it goes before everything behind it."""
         for part in parts:
-            if part not in self._asked and not (self._has_room(part, self._bytes_max) and self._ask(part)):
+            if part not in self._futures and not (self._has_room(part, self._bytes_max) and self._ask(part)):
                 return
 
     def forget(self, parts: Iterable[ByteRange]) -> None:
         """These are not needed after all."""
         for part in parts:
-            if (asked := self._asked.pop(part, None)) is not None and self._is_ours():
+            if (future := self._futures.pop(part, None)) is not None and self._is_ours():
                 self._bytes -= part.size
-                asked.cancel()
+                future.cancel()
 
     def close(self) -> None:
         """Ask for nothing more; closing again does nothing."""
         if self._is_closed or not self._is_ours():
             return
         self._is_closed = True
-        for asked in self._asked.values():
-            asked.cancel()
-        self._asked.clear()
+        for future in self._futures.values():
+            future.cancel()
+        self._futures.clear()
         try:
             while True:
                 self._jobs.get_nowait()
@@ -104,9 +104,9 @@ class Prefetch:
         # Half of the bytes are for what is announced: that is needed first.
         while (
             (part := self._next) is not None
-            and len(self._asked) < _QUEUED * self._requests_max
+            and len(self._futures) < _QUEUED * self._requests_max
             and self._has_room(part, self._bytes_max // 2)
-            and (part in self._asked or self._ask(part))
+            and (part in self._futures or self._ask(part))
         ):
             self._next = next(self._parts, None)
 
@@ -117,7 +117,7 @@ class Prefetch:
         if not self._is_ours() or not self._has_thread():
             return False
         answer: Future[memoryview] = Future()
-        self._asked[part] = answer
+        self._futures[part] = answer
         self._bytes += part.size
         self._jobs.put((part, answer))
         return True

@@ -50,5 +50,5 @@ async def awaited(call: Callable[[], Result], name: str = "holdfast-wait") -> Re
 
 
 def _set(done: AsyncFuture[None]) -> None:
-    if not done.done():  # somebody waits for it still
+    if not done.done():  # it is waited for still
         done.set_result(None)

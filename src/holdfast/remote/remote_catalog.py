@@ -60,7 +60,7 @@ class RemoteCatalog:
         return self._journal.settings.ack_timeout_ms / 1000
 
     def handle(self, topic: EitherTopic, log: object) -> EitherTopic:
-        """A topic for somebody who may drop the log and keep this; the same one while anybody has it."""
+        """A topic for a caller that may drop the log and keep this; the same one while it is in use."""
         found = self._handles.get(topic.name)
         return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
 

@@ -14,7 +14,7 @@ from holdfast.signals import Signal
 
 
 class AskingSignal(Signal):
-    """A signal that sees to it that news come while somebody waits for them."""
+    """A signal that sees to it that news come while they are waited for."""
 
     __slots__ = ("listen",)
 

@@ -125,19 +125,19 @@ class ClientPeers:
         return found
 
     @contextmanager
-    def member_place(self, peer: ClientPeer, asked: msgspec.Struct) -> Iterator[None]:
+    def member_place(self, peer: ClientPeer, message: msgspec.Struct) -> Iterator[None]:
         """A member that joins takes a place, unless it has one; one that goes gives it back."""
-        is_new = isinstance(asked, JoinConsumer) and asked.token not in peer.members
-        if isinstance(asked, JoinConsumer) and is_new:
+        is_new = isinstance(message, JoinConsumer) and message.token not in peer.members
+        if isinstance(message, JoinConsumer) and is_new:
             self._members.take(peer.caller)
-            peer.members.add(asked.token)
+            peer.members.add(message.token)
         try:
             yield
         except BaseException:
-            if isinstance(asked, JoinConsumer) and is_new:
-                self._forget(peer, asked.token)
+            if isinstance(message, JoinConsumer) and is_new:
+                self._forget(peer, message.token)
             raise
-        for token in _gone(asked):
+        for token in _gone(message):
             self._forget(peer, token)
         if peer.is_gone:  # it said goodbye meanwhile
             self._forget_all(peer)
@@ -168,7 +168,7 @@ class ClientPeers:
                     self.end(session)
 
 
-def _gone(asked: msgspec.Struct) -> tuple[bytes, ...]:
-    if isinstance(asked, LeaveConsumer):
-        return (asked.token,)
-    return asked.gone if isinstance(asked, SyncMember) else ()
+def _gone(message: msgspec.Struct) -> tuple[bytes, ...]:
+    if isinstance(message, LeaveConsumer):
+        return (message.token,)
+    return message.gone if isinstance(message, SyncMember) else ()

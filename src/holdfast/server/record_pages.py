@@ -121,13 +121,13 @@ def lines(topic: AnyKind, reading: Reading[Any]) -> Iterator[tuple[int, int, byt
             yield record.partition, record.offset, encode(record_line(name, record))
 
 
-def page(topic: AnyKind, asked: PageRequest, form: str) -> Answer:
+def page(topic: AnyKind, page_request: PageRequest, form: str) -> Answer:
     """One page, whole."""
-    reading = asked.reading(topic)
+    reading = page_request.reading(topic)
     if form == ARROW:
-        return Answer(arrow(reading), ARROW, headers=head(reading, reverse=asked.reverse))
+        return Answer(arrow(reading), ARROW, headers=head(reading, reverse=page_request.reverse))
     found = [line for _, _, line in lines(topic, reading)]
-    headers = head(reading, reverse=asked.reverse)
+    headers = head(reading, reverse=page_request.reverse)
     if form == NDJSON:
         return Answer(b"".join(line + b"\n" for line in found), NDJSON, headers=headers)
     position = encode(reading.position)

@@ -115,15 +115,17 @@ class Served:
 
     # -- verbs --------------------------------------------------------------------------------------------
 
-    async def verb(self, caller: Caller, verb: Verb, asked: msgspec.Struct, peer: Peer | None = None) -> msgspec.Struct:
+    async def verb(
+        self, caller: Caller, verb: Verb, message: msgspec.Struct, peer: Peer | None = None
+    ) -> msgspec.Struct:
         """Do what the table of verbs says, if the caller may ask for it."""
-        work = partial(verb.done, self.owner, peer or Peer(bytes(16), 0, _nobody_hears, caller), asked)
+        work = partial(verb.done, self.owner, peer or Peer(bytes(16), 0, _nobody_hears, caller), message)
         return await (self.do(caller, work) if verb.is_long else self.read(work))
 
     # -- threads ------------------------------------------------------------------------------------------
 
     async def read(self, work: Callable[[], Value], caller: Caller | None = None) -> Value:
-        """Do what reads, in a thread. What may take a while is somebody's, who waits when others might have to."""
+        """Do what reads, in a thread. What may take a while counts for its caller."""
         loop = asyncio.get_running_loop()
         if caller is None or caller.is_anyone:
             return await loop.run_in_executor(self._readers, work)

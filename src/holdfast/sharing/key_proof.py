@@ -5,7 +5,7 @@ for its owner. A proof is an empty message under the log's keys, bound to log, s
 bytes of both ends: so it proves nothing for another log, another session, another connection, or the other way. In a
 log without keys it is empty, and must be.
 
-It does not help against somebody who stands between the two and hands on all that they say: what comes behind the
+It does not help against a process that stands between the two and hands on all that they say: what comes behind the
 proofs is not signed. Only processes of the same user can get there.
 """
 
@@ -35,7 +35,7 @@ _decode = msgspec.msgpack.Decoder(_Proof).decode
 
 
 def make_proof(keys: MessageKeys, direction: bytes, hello: Hello, challenge: bytes) -> bytes:
-    """What only somebody with the log's keys can make; empty without keys."""
+    """What only a holder of the log's keys can make; empty without keys."""
     return encrypted(keys, direction, _meeting(hello, challenge), b"")
 
 
@@ -45,7 +45,7 @@ def _meeting(hello: Hello, challenge: bytes) -> bytes:
 
 
 def encrypted(keys: MessageKeys, direction: bytes, bound_to: bytes, content: bytes) -> bytes:
-    """A message for somebody with the log's keys; empty without keys."""
+    """A message for a holder of the log's keys; empty without keys."""
     key = keys.fresh()
     if key is None:
         return b""
@@ -73,7 +73,7 @@ def check_proof(keys: MessageKeys, direction: bytes, hello: Hello, challenge: by
 
 
 def decrypted(keys: MessageKeys, direction: bytes, bound_to: bytes, message: bytes) -> bytes:
-    """What somebody with the log's keys has said; Invalid where that is not so."""
+    """What a holder of the log's keys has said; Invalid where that is not so."""
     try:
         found = _decode(message)
         encrypted_with = SegmentKeyFacts(found.key_id, found.scheme, found.salt, found.commitment)

@@ -129,7 +129,7 @@ class SocketLink:
         self._listeners: dict[str, tuple[Callable[[bytes], None], ...]] = {}
         self._closing = Flag()
         self._roused = self._hurried = False
-        """Something was brought since the last turn; somebody blocks until it is done."""
+        """Something was brought since the last turn; a thread blocks until it is done."""
         self._turn: Turn | None = None
         self.turns = RLock()
         """Held by the thread that has a turn, or looks."""
@@ -340,7 +340,7 @@ class SocketLink:
                 return
             while (found := self._frames.next()) is not None:
                 self._take(*found)
-        except (BlockingIOError, InterruptedError):  # somebody else has taken it
+        except (BlockingIOError, InterruptedError):  # another thread has taken it
             pass
         except (OSError, BadFrame) as error:
             logger.info("the owner was lost: %s", error, extra={"action": "owner_lost"})

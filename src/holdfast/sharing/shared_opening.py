@@ -22,28 +22,28 @@ from holdfast.sharing.shared_log import answer_members, compose_member
 _JOIN_S = 30.0
 
 
-def open_member(asked: alone.OpenArguments) -> Log:
+def open_member(arguments: alone.OpenArguments) -> Log:
     """Own the log, or join its owner."""
-    keys = SharedKeys(asked.keyring, asked.cipher)
-    how = MemberOptions(asked.directory.path, asked.settings, asked.clock, keys)
+    keys = SharedKeys(arguments.keyring, arguments.cipher)
+    how = MemberOptions(arguments.directory.path, arguments.settings, arguments.clock, keys)
 
     def now() -> alone.OpenArguments:
         """As it was asked for, with the keys that the log has now."""
-        return asked._replace(keyring=keys.keyring)
+        return arguments._replace(keyring=keys.keyring)
 
     membership = Membership(
         how,
         lambda directory: _HostedLog(now(), directory),
         lambda host, owner: _set_calls(host, owner, membership, link),
     )
-    link = SocketLink(membership, asked.clock, remembered_us(asked.settings.journal))
+    link = SocketLink(membership, arguments.clock, remembered_us(arguments.settings.journal))
     try:
         link.join(_JOIN_S)
-        journal = open_shared(asked.directory.database, membership.log_id, asked.journal, link)
+        journal = open_shared(arguments.directory.database, membership.log_id, arguments.journal, link)
     except BaseException:
         link.close(_JOIN_S)
         raise
-    log = compose_member(asked, journal, link, _Ownership(membership), keys)
+    log = compose_member(arguments, journal, link, _Ownership(membership), keys)
     parts_of(log).lifetime.shared = ForkAndExit(log, membership, link, journal, lambda: open_member(now()))
     return log
 
@@ -77,8 +77,8 @@ def _set_calls(host: Host, owner: Owner, membership: Membership, link: SocketLin
 class _HostedLog(Owner):
     """The log that this process owns for all members; nobody but the host uses it."""
 
-    def __init__(self, asked: alone.OpenArguments, directory: Directory) -> None:
-        self.log = alone.open_locked(asked, directory)
+    def __init__(self, arguments: alone.OpenArguments, directory: Directory) -> None:
+        self.log = alone.open_locked(arguments, directory)
         self._parts = parts_of(self.log)
         process_lifetime.drop(self._parts.lifetime)  # it ends with the member that owns it
         self.stop_answering: Callable[[], None] = lambda: None

@@ -40,7 +40,7 @@ def _item(one: Run | Unit) -> Item | None:
     except HoldfastError as error:
         one.fail(error)
         return None
-    except Exception as error:  # somebody else's code: its failure is that of what it was to make
+    except Exception as error:  # a caller's code: its failure is that of what it was to make
         failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
         failure.__cause__ = error
         one.fail(failure)

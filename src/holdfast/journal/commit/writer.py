@@ -339,7 +339,7 @@ class Writer:
             unit.operations = make(unit)
         except HoldfastError as error:
             self._fail_unit(unit, error)
-        except Exception as error:  # somebody else's code: its failure is that of what it was to make
+        except Exception as error:  # a caller's code: its failure is that of what it was to make
             failure = Unavailable("a change could not be made; nothing of it was written", hint="see the cause")
             failure.__cause__ = error
             self._fail_unit(unit, failure)

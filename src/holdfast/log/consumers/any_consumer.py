@@ -46,12 +46,12 @@ class AnyConsumer:
 
 
 def checked_limit(limit: int) -> int:
-    """How many records somebody asks for; Invalid unless it is at least one."""
+    """How many records are wanted; Invalid unless it is at least one."""
     if whole(limit, "limit") < 1:
         raise Invalid(f"limit must be above zero, got {limit}", hint="for instance poll(100)")
     return whole(limit, "limit")
 
 
 def page_records(limit: int) -> int:
-    """How many records to read at once, for somebody who asks for so many."""
+    """How many records to read at once, for a caller that wants so many."""
     return min(max(PAGE_RECORDS, limit), PAGE_RECORDS_MAX)

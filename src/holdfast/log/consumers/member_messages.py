@@ -74,7 +74,7 @@ class Assignment(msgspec.Struct, frozen=True, array_like=True):
     wanted: tuple[int, ...] = ()
     """Those of them that another member waits for."""
     is_waiting: bool = False
-    """Whether somebody else still has a partition that is to be this member's."""
+    """Whether another member still has a partition that is to be this member's."""
     turn: int = 0
 
 

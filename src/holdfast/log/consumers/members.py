@@ -220,7 +220,7 @@ class Members:
             for number in gone:
                 self._bury(number, alive.pop(number, None))
             moved = [self._move(self._shares[n], owner, alive) for n, owner in self._wanted().items()]
-            # With others, somebody has to look whether they are still alive.
+            # With others, one has to look whether they are still alive.
             self.is_even = len(alive) == 1 and all(share.holder in alive for share in self._shares.values())
         if any(moved):
             self.signal.notify()  # members sleep on it
@@ -338,7 +338,7 @@ class Members:
         return self._shares[number].kept
 
     def is_waiting(self, member_id: int) -> bool:
-        """Whether somebody else still has a partition that is to be this member's."""
+        """Whether another member still has a partition that is to be this member's."""
         with self.lock:
             return any(owner == member_id and self._shares[n].holder != owner for n, owner in self._wanted().items())
 

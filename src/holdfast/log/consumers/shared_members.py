@@ -2,15 +2,15 @@
 
 Each member here is a member there, too, under a token of its own. The owner's word (`Assignment`) is asked for when the
 owner says that something changed, when this member waits for a partition, and once a second. Between two words nothing
-changes here: a member reads its partitions from the log's files by itself. A partition that somebody else waits for is
+changes here: a member reads its partitions from the log's files by itself. A partition that another member waits for is
 *offered* as soon as this member has nothing of it under way, and from then on it gives out no more of it.
 
 Commits are units that this process forwards, like any other. They say which member commits, and the owner refuses what
 is not that member's any more: also a commit that was on its way when the partition was taken away.
 
 When the log changes hands, members come again with their tokens. A partition of which nobody has committed meanwhile is
-gone on with, as if nothing had happened; what somebody else committed is theirs. While there is no owner a member goes
-on with what it has.
+gone on with, as if nothing had happened; what another member committed is its own. While there is no owner a member
+goes on with what it has.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class SharedMembers(Members):
         if share.holder != member_id or (turn is not None and turn != held.turn):
             return False
         if turn is None and held.kept.at not in (share.kept.at, share.submitted.at):
-            return False  # another owner than before, and somebody has committed meanwhile
+            return False  # another owner than before, and another member has committed meanwhile
         if held.kept.at > share.submitted.at:
             return False  # a commit of ours is stored that we took for failed: what it consumed must not come again
         if held.kept.at > share.kept.at:
@@ -273,7 +273,7 @@ class SharedMembers(Members):
                 share.kept = kept
 
     def _failed(self, error: HoldfastError | None, member_id: int | None, own: Mapping[int, StoredPosition]) -> None:
-        """Where a partition is somebody else's, or nobody knows: ask, and give out again what was not committed.
+        """Where a partition is another member's, or nobody knows: ask, and give out again what was not committed.
 
         Only the member that committed, as long as it had the partitions: what others here have in hand has not failed.
         A commit that is refused for any other reason, with the transaction that it is part of, moves nothing.

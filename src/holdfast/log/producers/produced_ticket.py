@@ -60,11 +60,11 @@ class ProducedTicket(Generic[Given]):
     A repeat of an earlier number gives what that gave, and its receipts say that they are `repeated`.
     """
 
-    __slots__ = ("_asked", "_given", "_sent", "_timeout")
+    __slots__ = ("_given", "_numbered", "_sent", "_timeout")
 
-    def __init__(self, sent: Sent, asked: NumberedBatch, given: Callable[[Receipts], Given], timeout: float) -> None:
+    def __init__(self, sent: Sent, numbered: NumberedBatch, given: Callable[[Receipts], Given], timeout: float) -> None:
         self._sent = sent
-        self._asked = asked
+        self._numbered = numbered
         self._given = given
         self._timeout = timeout
 
@@ -113,18 +113,18 @@ class ProducedTicket(Generic[Given]):
         for run in outcome.runs:
             for _, refusal in run.refused:
                 raise refusal.error()
-        return self._asked.receipts(outcome.runs)
+        return self._numbered.receipts(outcome.runs)
 
     def _unknown(self, seconds: float) -> OutcomeUnknown:
-        asked = self._asked
+        numbered = self._numbered
         return OutcomeUnknown(
-            f"no acknowledgement within {seconds:g} s topic={asked.topic} producer={asked.producer}"
-            f" sequence={asked.sequence}",
+            f"no acknowledgement within {seconds:g} s topic={numbered.topic} producer={numbered.producer}"
+            f" sequence={numbered.sequence}",
             hint="send it again under the same sequence number: it is written once, and gives the original receipt",
         )
 
     def __repr__(self) -> str:
-        return f"ProducedTicket({self._asked.producer!r}, sequence={self._asked.sequence}, done={self.done})"
+        return f"ProducedTicket({self._numbered.producer!r}, sequence={self._numbered.sequence}, done={self.done})"
 
 
 def only(receipts: Receipts) -> Receipt:

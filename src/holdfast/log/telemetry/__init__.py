@@ -1,1 +1,1 @@
-"""What an open log tells of itself, for `holdfast.telemetry`: values when somebody collects, spans of its appends."""
+"""What an open log tells of itself, for `holdfast.telemetry`: values when they are collected, spans of its appends."""

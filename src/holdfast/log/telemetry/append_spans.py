@@ -54,7 +54,7 @@ class AppendSpans:
         self._is_on = journal.read_only or settings.append_spans == "off"
 
     def begin(self) -> None:
-        """Replace the journal's verbs, if somebody listens by now."""
+        """Replace the journal's verbs, if spans are collected by now."""
         if self._is_on or not spans.is_loaded():
             return
         tracer = spans.tracer()

@@ -1,4 +1,4 @@
-"""What an open log tells of itself: what is read of it when somebody collects, spans of its appends, durations.
+"""What an open log tells of itself: what is read of it when values are collected, spans of its appends, durations.
 
 It is told as long as the log is open. Durations go to OpenTelemetry as they are measured, once the program has loaded
 it; everything else is read when it is asked for.
@@ -77,7 +77,7 @@ class LogTelemetry:
         collecting.forget_lock()
 
     def watch(self, log: Log) -> None:
-        """Tell of this log from now on, whenever somebody collects."""
+        """Report this log from now on, whenever values are collected."""
         self.begin()
         collecting.watch(log, _points)
 

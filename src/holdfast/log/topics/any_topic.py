@@ -151,7 +151,7 @@ class AnyTopic(Generic[Item]):
         return next(iter(self.read(reverse=True, partition=partition, key=key)), None)
 
     def _wanted(self, key: object) -> KeyFilter:
-        """A key that somebody asks for; Invalid if the topic can have none like it."""
+        """A key that is looked for; Invalid if the topic can have none like it."""
         raise NotImplementedError
 
     def _read(
@@ -270,7 +270,7 @@ def _once(partition: int | Iterable[int] | None) -> int | Iterable[int] | None:
 
 
 def keeping(topic: Kept, log: object) -> Kept:
-    """The same topic, as somebody has it who got it from this log: as long as it is there, the log stays open.
+    """The same topic, as a caller has it that got it from this log: as long as it is there, the log stays open.
 
     The log itself keeps its topics without that: else it would keep itself, and never end when it is forgotten.
     """

@@ -33,7 +33,7 @@ class NoTopic(NotFound):
         super().__init__(f"there is no topic {name!r}{meant(name, names)}", hint=hint or listing)
 
     def shown_to(self, sees: Callable[[str], bool]) -> NoTopic:
-        """The same for somebody who may not know of all topics."""
+        """The same for a caller that may not know of all topics."""
         return NoTopic(self._asked, filter(sees, self._known), hint=self._remedy)
 
 
@@ -115,7 +115,7 @@ def _positions(at: int | str | None) -> int | Mapping[int, int] | None:
 
 
 def _start(at: int | Mapping[int, int] | None, part: Partition, durable: int) -> int:
-    """Where to begin: at the first record that is left, unless somebody says otherwise."""
+    """Where to begin: at the first record that is left, unless the caller says otherwise."""
     if at is None or (isinstance(at, Mapping) and part.number not in at):
         return min(durable, part.sealed.first_offset)
     return _place(at, part, durable)

@@ -90,7 +90,7 @@ class LocalCompaction:
         return self._due
 
     def _sweep(self, partition: Partition) -> Swept:
-        """Remove what may go; where somebody publishes the topic as a table, that is told first."""
+        """Remove what may go; where the topic is published as a table, that comes first."""
         done = self._done.get(partition, 0)
         if not self._manifest.has_rewrites(partition):
             return Swept(rewrites=done)

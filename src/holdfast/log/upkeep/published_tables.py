@@ -1,11 +1,11 @@
 """Keeps the tables that an open log's topics are published as: a stage behind `settled`, in a thread of its own.
 
 Once per interval it looks which topics have settled more, and brings their tables up to date; when the log is closed it
-does so once more. With `publish.delta` every topic gets a table; without it, tables that somebody has made are still
+does so once more. With `publish.delta` every topic gets a table; without it, tables that were made before are still
 kept up to date: a table that falls behind is of no use, and a tool that cleans it up may take what it does not name for
 garbage. Works on what lies at the root, a store's or the log's own, through a connection of its own.
 
-Nothing waits for it. A table that somebody else has written to, a topic that cannot be published and a store that does
+Nothing waits for it. A table that another writer has written to, a topic that cannot be published and a store that does
 not answer are told in the log and in `stats()`, and tried again later; appending, sealing and shipping never notice.
 """
 
@@ -163,7 +163,7 @@ class PublishedTables:
 
     def _is_wanted(self, publisher: Publisher, topic: str, *, may_look: bool) -> bool:
         if topic in self._kept or may_look:
-            is_there = publisher.is_published(topic)  # somebody may have made one, or removed it
+            is_there = publisher.is_published(topic)  # another process may have made one, or removed it
             (self._kept.add if is_there else self._kept.discard)(topic)
         return topic in self._kept or (self._settings.publish.delta and not topic.startswith("_"))
 

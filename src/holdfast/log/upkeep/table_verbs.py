@@ -37,7 +37,7 @@ def publish_tables(
 ) -> list[PublicationReport]:
     """Bring the tables of these topics (of all, if none is named) up to what is settled now: one report each.
 
-    A topic that cannot be published, or whose table somebody else has written to, is reported and not raised. Raises
+    A topic that cannot be published, or whose table another writer has written to, is reported and not raised. Raises
     NotFound where there is no root, Invalid where nothing of it can be published (encrypted, or of the old layout).
     """
     with publisher_at(root, as_format, settings) as publisher:

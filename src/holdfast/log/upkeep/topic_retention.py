@@ -1,4 +1,4 @@
-"""What somebody wants a topic's retention to be: the arguments of `log.set_retention`, checked."""
+"""What a caller wants a topic's retention to be: the arguments of `log.set_retention`, checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAIT_FOR_MAX = 100
 
 
 class TopicRetention(NamedTuple):
-    """What somebody wants a topic's retention to be, checked."""
+    """What a caller wants a topic's retention to be, checked."""
 
     policy: Policy
     consumers: tuple[str, ...]

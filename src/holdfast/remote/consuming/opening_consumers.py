@@ -144,7 +144,7 @@ class ConsumerOpening:
         return found
 
     def _call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
-        if in_coroutine():  # somebody leaves: it must not wait for that
+        if in_coroutine():  # a member leaves: its loop must not wait for that
             begin(lambda: self._link.call(name, request, answer, timeout), "holdfast-leave")
             raise Unavailable("the server is told in a thread of its own", hint="it is told with the next word, too")
         return self._link.call(name, request, answer, timeout)

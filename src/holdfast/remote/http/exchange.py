@@ -7,8 +7,8 @@ lost a server together do not come back together; `Retry-After` is honoured. Eve
 
 Answers are checked before they are believed: the version of the API, the size, that it is no redirect, and that it is
 the answer to this very request. Each attempt has a name of its own (`Holdfast-Question`), which the server repeats in
-its answer, once. An answer with another name, or none, is somebody else's, or was here before: the connection is given
-up, and what was asked counts as not answered. Only headers count: what follows a body is never looked at.
+its answer, once. An answer with another name, or none, is another request's, or was here before: the connection is
+given up, and what was asked counts as not answered. Only headers count: what follows a body is never looked at.
 """
 
 from __future__ import annotations

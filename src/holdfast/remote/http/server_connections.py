@@ -199,7 +199,7 @@ class ConnectionPool:
         while len(self._idle) > most:
             try:
                 self._idle.popleft().close()
-            except IndexError:  # somebody else has taken it
+            except IndexError:  # another thread has taken it
                 return
 
     def forget(self) -> None:

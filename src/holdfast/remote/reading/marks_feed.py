@@ -1,7 +1,7 @@
 """How a client learns that a topic went on: by asking, and by waiting for an answer while anybody is interested.
 
 One thread per topic asks for the marks again and again, each time waiting at the server until one moved; it takes them
-up and wakes those who sleep on the topic's signal. It begins when somebody first waits, goes on while the server is
+up and wakes those who sleep on the topic's signal. It begins with the first waiter, goes on while the server is
 away (pauses grow), and ends some time after nobody waits any more. Records are read by their offsets, by the reader
 that wants them: whatever happens to a connection, nothing can be lost or come twice.
 """

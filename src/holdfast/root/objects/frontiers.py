@@ -107,7 +107,7 @@ def missing(found: Behind, store: Store, hint: str) -> Corrupt:
 
 
 def absent(hint: str) -> Corrupt:
-    """What to say where a log has topics and no frontier: it wrote one before them, and somebody has removed it."""
+    """What to say where a log has topics and no frontier: it wrote one before them, and it was removed."""
     return Corrupt("there is no frontier: missing objects cannot be detected", path=layout.FRONTIERS, hint=hint)
 
 

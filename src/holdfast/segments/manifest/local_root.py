@@ -199,7 +199,7 @@ class LocalRootPublisher:
             is_renewed = False
         except FileNotFoundError:
             is_renewed = False
-        except (OSError, HoldfastError):  # damaged, or somebody else's: all of it can be made again
+        except (OSError, HoldfastError):  # damaged, or another log's: all of it can be made again
             is_renewed = True
         return RootTrust.of_owner(signer, log), is_renewed
 

@@ -1,4 +1,4 @@
-"""Requests that a browser sends for somebody else's page, and names that lead here by a trick. Pure.
+"""Requests that a browser sends for another site's page, and names that lead here by a trick. Pure.
 
 There are no cookies, so a page cannot borrow a token. A server without tokens trusts everything that reaches loopback,
 and every page that a user looks at can make the browser reach it. So a request from another site is refused, whatever

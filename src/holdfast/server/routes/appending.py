@@ -53,16 +53,16 @@ async def append(request: ApiRequest, served: Served) -> Answer:
 
 async def append_body(request: ApiRequest, served: Served, topic: AnyKind, content: bytes) -> Answer:
     """Append what a request has in its body."""
-    asked = _AppendOptions(request, served)
-    if asked.producer is not None:
-        served.require_producer(request.caller, asked.producer)
-        served.sessions.enter(request.caller, asked.producer.encode(), is_producer=True)
+    options = _AppendOptions(request, served)
+    if options.producer is not None:
+        served.require_producer(request.caller, options.producer)
+        served.sessions.enter(request.caller, options.producer.encode(), is_producer=True)
     parse = rows_of if isinstance(topic, TypedTopic) else records_of
     if len(content) <= _LARGE_BYTES:
         given = parse(request, topic, content)  # type: ignore[arg-type]
     else:
         given = await served.read(lambda: parse(request, topic, content), request.caller)  # type: ignore[arg-type]
-    receipts = await _Appending(served, topic, asked, given).done()
+    receipts = await _Appending(served, topic, options, given).done()
     return answer_of(topic.name, receipts, is_one=given.is_one)
 
 
@@ -124,12 +124,12 @@ class _AppendOptions:
 class _Appending:
     """One body on its way into the log."""
 
-    def __init__(self, served: Served, topic: AnyKind, asked: _AppendOptions, given: RequestRecords) -> None:
+    def __init__(self, served: Served, topic: AnyKind, options: _AppendOptions, given: RequestRecords) -> None:
         self._served = served
         self._topic = topic
-        self._asked = asked
+        self._asked = options
         self._given = given
-        self._partition = given.partition if asked.partition is None else asked.partition
+        self._partition = given.partition if options.partition is None else options.partition
 
     async def done(self) -> Sequence[Receipt]:
         """The receipts, once all of it is durable."""
@@ -140,26 +140,26 @@ class _Appending:
         return await self._records(self._topic)
 
     async def _rows(self, topic: TypedTopic) -> Sequence[Receipt]:
-        asked = self._asked
+        options = self._asked
         return await topic.append_async(
             self._given.items,
-            time=asked.time,
+            time=options.time,
             partition=self._partition,
-            idempotency_key=asked.key,
-            timeout=asked.timeout,
-            durability=asked.durability,
+            idempotency_key=options.key,
+            timeout=options.timeout,
+            durability=options.durability,
         )
 
     async def _records(self, topic: Topic) -> Sequence[Receipt]:
-        asked, given = self._asked, self._given
-        if asked.time is not None:
+        options, given = self._asked, self._given
+        if options.time is not None:
             raise Invalid("records have a time each", hint="leave 'time' out of the query")
-        if asked.key is not None:
-            return await self._keyed(topic, asked.key)
+        if options.key is not None:
+            return await self._keyed(topic, options.key)
         records = cast("list[Any]", given.items)
         if len(records) > 1:
             return await topic.append_batch_async(
-                records, partition=self._partition, timeout=asked.timeout, durability=asked.durability
+                records, partition=self._partition, timeout=options.timeout, durability=options.durability
             )
         return [await self._one(topic, records[0], None)]
 
@@ -195,16 +195,16 @@ class _Appending:
 
     async def _produced(self) -> Sequence[Receipt]:
         """As number so-and-so of a producer."""
-        asked, records = self._asked, self._given.items
-        producer = self._served.log.producer(asked.producer or "")
+        options, records = self._asked, self._given.items
+        producer = self._served.log.producer(options.producer or "")
         common: dict[str, Any] = {
-            "sequence": asked.sequence,
+            "sequence": options.sequence,
             "partition": self._partition,
-            "timeout": asked.timeout,
-            "durability": asked.durability,
+            "timeout": options.timeout,
+            "durability": options.durability,
         }
         if isinstance(self._topic, TypedTopic):
-            found = await producer.append_async(self._topic, records, time=asked.time, **common)
+            found = await producer.append_async(self._topic, records, time=options.time, **common)
             return cast("Sequence[Receipt]", found)
         if self._given.is_one:
             receipt = await producer.append_async(self._topic, **fields_of(records[0]), **common)

@@ -28,9 +28,9 @@ def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
     async def handler(request: ApiRequest, served: Served) -> Answer:
         if request.media_type != MSGPACK:
             raise RefusedRequest(415, "a call is MessagePack", hint=f"send Content-Type: {MSGPACK}")
-        asked = verb.decoded(await request.body())
+        message = verb.decoded(await request.body())
         found = await (
-            _answered(request, served, verb, asked) if verb.has_events else served.verb(request.caller, verb, asked)
+            _answered(request, served, verb, message) if verb.has_events else served.verb(request.caller, verb, message)
         )
         return Answer(msgspec.msgpack.encode(found), MSGPACK)
 
@@ -38,15 +38,15 @@ def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
     return handler
 
 
-async def _done(request: ApiRequest, served: Served, verb: Verb, asked: msgspec.Struct) -> msgspec.Struct:
-    return await served.verb(request.caller, verb, asked)
+async def _done(request: ApiRequest, served: Served, verb: Verb, message: msgspec.Struct) -> msgspec.Struct:
+    return await served.verb(request.caller, verb, message)
 
 
-async def _answered(request: ApiRequest, served: Served, verb: Verb, asked: msgspec.Struct) -> msgspec.Struct:
-    verb.check(request.caller, asked)  # first: a caller that may not ask takes no place
+async def _answered(request: ApiRequest, served: Served, verb: Verb, message: msgspec.Struct) -> msgspec.Struct:
+    verb.check(request.caller, message)  # first: a caller that may not ask takes no place
     peer = served.peers.of(request.caller, session_of(request))
-    with served.peers.member_place(peer, asked):
-        return await served.verb(request.caller, verb, asked, peer)
+    with served.peers.member_place(peer, message):
+        return await served.verb(request.caller, verb, message, peer)
 
 
 async def events(request: ApiRequest, served: Served) -> Answer:

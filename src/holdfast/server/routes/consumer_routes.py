@@ -159,14 +159,14 @@ class ClientMembers:
         self._places.give_back(caller)
 
     def get(self, request: ApiRequest) -> ClientMember:
-        """The member that a request names; NotFound where it is gone, or somebody else's."""
+        """The member that a request names; NotFound where it is gone, or another caller's."""
         found = self.find(request.caller, request.params["topic"], request.params["name"], request.params["member"])
         if found is None:
             raise NotFound("there is no such member", hint="it was not used for a while: make another one")
         return found
 
     def find(self, caller: Caller, topic: str, name: str, member: str) -> ClientMember | None:
-        """A caller's member of this consumer; None where it is gone, or somebody else's."""
+        """A caller's member of this consumer; None where it is gone, or another caller's."""
         found = self._members.get(member)
         if found is None or found.owner.id != caller.id or (found.consumer.topic, found.consumer.name) != (topic, name):
             return None
@@ -221,35 +221,35 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
     """Let go of a consumer's position."""
-    asked = ForgetConsumer(request.params["name"], request.params["topic"])
-    await served.verb(request.caller, VERBS["forget_consumer"], asked)
+    body = ForgetConsumer(request.params["name"], request.params["topic"])
+    await served.verb(request.caller, VERBS["forget_consumer"], body)
     return Answer(status=204)
 
 
 async def join(request: ApiRequest, served: Served) -> Answer:
     """Make a member."""
-    asked = await request.json(MemberBody)
+    body = await request.json(MemberBody)
     members = _members(served)
-    async with members.alone(asked.member):
-        if asked.member is not None:
-            if known := members.find(request.caller, request.params["topic"], request.params["name"], asked.member):
+    async with members.alone(body.member):
+        if body.member is not None:
+            if known := members.find(request.caller, request.params["topic"], request.params["name"], body.member):
                 return json_answer(await served.read(known.shown), 201)
-            members.check_id(asked.member)
-        member = await _made(request, served, asked)
+            members.check_id(body.member)
+        member = await _made(request, served, body)
     return json_answer(await served.read(member.shown), 201)
 
 
-async def _made(request: ApiRequest, served: Served, asked: MemberBody) -> ClientMember:
+async def _made(request: ApiRequest, served: Served, body: MemberBody) -> ClientMember:
     topic, members = served.topic(request.params["topic"]), _members(served)
     make = partial(
         topic.consumer,
         request.params["name"],
-        start=_place(asked.start),
-        partitions=asked.partitions,
-        on_expired=asked.on_expired,
-        patience=min(asked.patience, WAIT_SECONDS_MAX),
+        start=_place(body.start),
+        partitions=body.partitions,
+        on_expired=body.on_expired,
+        patience=min(body.patience, WAIT_SECONDS_MAX),
     )
-    number = asked.member or served.clock.random_bytes(_ID_BYTES).hex()
+    number = body.member or served.clock.random_bytes(_ID_BYTES).hex()
     members.take_place(request.caller)
     try:
         return await members.make(number, request.caller, topic, served.read(make))
@@ -265,13 +265,13 @@ async def show_member(request: ApiRequest, served: Served) -> Answer:
 
 async def poll(request: ApiRequest, served: Served) -> Answer:
     """The next records."""
-    asked = await request.json(PollBody)
+    body = await request.json(PollBody)
     member, form = _members(served).get(request), request.accepts((JSON, ARROW))
     async with member.lock:
-        if asked.position is not None and asked.position != member.consumer.position:
-            await served.read(partial(_go_to, member.consumer, position_of(asked.position)))
-        limit = min(asked.limit, _POLL_RECORDS_MAX)
-        timeout = min(max(0.0, asked.timeout), WAIT_SECONDS_MAX)
+        if body.position is not None and body.position != member.consumer.position:
+            await served.read(partial(_go_to, member.consumer, position_of(body.position)))
+        limit = min(body.limit, _POLL_RECORDS_MAX)
+        timeout = min(max(0.0, body.timeout), WAIT_SECONDS_MAX)
         items = await served.waiting(request, member.consumer.poll_async(limit, timeout)) or []
         answer = await served.read(partial(_page, member, items, form), request.caller)
     member.used_at = asyncio.get_running_loop().time()
@@ -306,8 +306,8 @@ def _again(topic: AnyKind, items: list[Any]) -> Reading[Any]:
 
 async def commit(request: ApiRequest, served: Served) -> Answer:
     """Make it durable how far the client got."""
-    asked = await request.json(CommitBody)
-    member, position = _members(served).get(request), position_of(asked.position)
+    body = await request.json(CommitBody)
+    member, position = _members(served).get(request), position_of(body.position)
     async with member.lock:
         consumer = member.consumer
         at = await served.read(partial(_changed, served, consumer, position))
@@ -351,10 +351,10 @@ def _go_to(consumer: Consumer[Any], position: Mapping[int, int]) -> None:
 
 async def seek(request: ApiRequest, served: Served) -> Answer:
     """Go on from somewhere else."""
-    asked = await request.json(SeekBody)
+    body = await request.json(SeekBody)
     member = _members(served).get(request)
     async with member.lock:
-        await served.read(partial(member.consumer.seek, _place(asked.to), partition=asked.partition))
+        await served.read(partial(member.consumer.seek, _place(body.to), partition=body.partition))
         return json_answer({"position": await served.read(lambda: member.consumer.position)})
 
 

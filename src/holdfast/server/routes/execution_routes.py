@@ -88,20 +88,20 @@ async def show_execution(request: ApiRequest, served: Served) -> Answer:
 
 async def start_execution(request: ApiRequest, served: Served) -> Answer:
     """Ask for an execution that a worker runs."""
-    asked = await request.json(StartBody)
-    if {"id", "queue", "priority", "not_before"} & asked.kwargs.keys():
+    body = await request.json(StartBody)
+    if {"id", "queue", "priority", "not_before"} & body.kwargs.keys():
         raise Invalid("an argument has the name of an option", hint="give it in args")
-    if asked.not_before is not None and asked.not_before.tzinfo is None:
+    if body.not_before is not None and body.not_before.tzinfo is None:
         raise Invalid("not_before has a time zone", hint="2026-01-31T12:00:00Z")
     start = partial(
         served.log.executions.start,
-        asked.kind,
-        *asked.args,
-        id=asked.id,
-        queue=asked.queue,
-        priority=asked.priority,
-        not_before=asked.not_before,
-        **asked.kwargs,
+        body.kind,
+        *body.args,
+        id=body.id,
+        queue=body.queue,
+        priority=body.priority,
+        not_before=body.not_before,
+        **body.kwargs,
     )
     return json_answer({"id": await served.read(start)}, 201)
 
@@ -123,38 +123,36 @@ async def execution_result(request: ApiRequest, served: Served) -> Answer:
 
 async def signal(request: ApiRequest, served: Served) -> Answer:
     """Send a signal."""
-    asked = await request.json(SignalBody)
-    send = partial(
-        served.log.executions.signal, request.params["id"], asked.name, asked.value, signal_id=asked.signal_id
-    )
+    body = await request.json(SignalBody)
+    send = partial(served.log.executions.signal, request.params["id"], body.name, body.value, signal_id=body.signal_id)
     return json_answer({"sent": await served.read(send)})
 
 
 async def cancel(request: ApiRequest, served: Served) -> Answer:
     """End it, for good."""
-    asked = await request.json(CancelBody)
+    body = await request.json(CancelBody)
     return json_answer(
-        {"status": await served.read(partial(served.log.executions.cancel, request.params["id"], asked.reason))}
+        {"status": await served.read(partial(served.log.executions.cancel, request.params["id"], body.reason))}
     )
 
 
 async def resume(request: ApiRequest, served: Served) -> Answer:
     """Let a worker go on with it."""
-    asked = await request.json(ResumeBody)
-    await served.read(partial(served.log.executions.resume, request.params["id"], queue=asked.queue))
+    body = await request.json(ResumeBody)
+    await served.read(partial(served.log.executions.resume, request.params["id"], queue=body.queue))
     return Answer(b"{}", JSON)
 
 
 async def resolve(request: ApiRequest, served: Served) -> Answer:
     """Settle a promise with a value."""
-    asked = await request.json(ResolveBody)
-    return json_answer({"settled": await served.read(partial(served.log.executions.resolve, asked.token, asked.value))})
+    body = await request.json(ResolveBody)
+    return json_answer({"settled": await served.read(partial(served.log.executions.resolve, body.token, body.value))})
 
 
 async def reject(request: ApiRequest, served: Served) -> Answer:
     """Settle a promise with a reason."""
-    asked = await request.json(RejectBody)
-    return json_answer({"settled": await served.read(partial(served.log.executions.reject, asked.token, asked.reason))})
+    body = await request.json(RejectBody)
+    return json_answer({"settled": await served.read(partial(served.log.executions.reject, body.token, body.reason))})
 
 
 def _plain(value: Any) -> Answer:

@@ -85,8 +85,8 @@ async def metrics(request: ApiRequest, served: Served) -> Answer:
 
 async def flush(request: ApiRequest, served: Served) -> Answer:
     """Wait until everything queued so far is durable."""
-    asked = await request.json(TimeoutBody)
-    await served.do(request.caller, partial(served.log.flush, asked.timeout))
+    body = await request.json(TimeoutBody)
+    await served.do(request.caller, partial(served.log.flush, body.timeout))
     return Answer(b"{}", JSON)
 
 
@@ -95,8 +95,8 @@ def verb(name: str) -> Handler:
     kind = VERBS[name].request
 
     async def handler(request: ApiRequest, served: Served) -> Answer:
-        asked = kind() if kind is Nothing else await request.json(kind)
-        found = await served.verb(request.caller, VERBS[name], asked)
+        body = kind() if kind is Nothing else await request.json(kind)
+        found = await served.verb(request.caller, VERBS[name], body)
         return Answer(b"{}", JSON) if isinstance(found, Nothing) else json_answer(found)
 
     handler.__name__ = name

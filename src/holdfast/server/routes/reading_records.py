@@ -40,19 +40,19 @@ class PageAnswer(msgspec.Struct, frozen=True):
 async def read(request: ApiRequest, served: Served) -> Answer:
     """One page."""
     topic = served.topic(request.params["topic"])
-    asked = wanted(request, topic, served.settings)
+    query = wanted(request, topic, served.settings)
     form = request.accepts(FORMS)
     wait = request.seconds("wait", 0.0)
     if wait:
-        await served.waiting(request, _wait(topic, asked, wait))
-    return await served.read(lambda: page(topic, asked, form), request.caller)
+        await served.waiting(request, _wait(topic, query, wait))
+    return await served.read(lambda: page(topic, query, form), request.caller)
 
 
-async def _wait(topic: AnyKind, asked: PageRequest, seconds: float) -> None:
-    if asked.reverse or asked.end is not None or asked.until is not None:
+async def _wait(topic: AnyKind, query: PageRequest, seconds: float) -> None:
+    if query.reverse or query.end is not None or query.until is not None:
         raise Invalid("'wait' waits for what comes", hint="leave out 'reverse', 'end' and 'until'")
-    start = topic.read(partition=asked.partition, limit=0).position if asked.start is None else asked.start
-    await topic.follow(start, partition=asked.partition).wait(seconds)
+    start = topic.read(partition=query.partition, limit=0).position if query.start is None else query.start
+    await topic.follow(start, partition=query.partition).wait(seconds)
 
 
 # -- single records ---------------------------------------------------------------------------------------
@@ -65,14 +65,14 @@ async def one_record(request: ApiRequest, served: Served) -> Answer:
     if offset < 0:
         raise Invalid("an offset is not negative here", hint="read with start=-1 gives the last record")
     size = served.settings.page_bytes_max
-    asked = PageRequest(offset, offset + 1, 1, False, [partition], None, None, size, None, None)
-    return await served.read(lambda: _one(topic, asked), request.caller)
+    query = PageRequest(offset, offset + 1, 1, False, [partition], None, None, size, None, None)
+    return await served.read(lambda: _one(topic, query), request.caller)
 
 
-def _one(topic: AnyKind, asked: PageRequest) -> Answer:
-    reading = asked.reading(topic)
+def _one(topic: AnyKind, query: PageRequest) -> Answer:
+    reading = query.reading(topic)
     if not isinstance(topic, Topic):
-        return _line(topic, asked, "there is no row yet at this offset")
+        return _line(topic, query, "there is no row yet at this offset")
     record = next(iter(reading), None)
     if record is None:
         raise NotFound("there is no record yet at this offset", hint="the topic's marks say how far it got")
@@ -100,12 +100,12 @@ async def latest(request: ApiRequest, served: Served) -> Answer:
     if key is None:
         raise Invalid("a key is needed", hint="give it as 'key' in the query, or in the header Holdfast-Key")
     size = served.settings.page_bytes_max
-    asked = PageRequest(None, None, 1, True, request.wholes("partition"), None, None, size, key, None)
-    return await served.read(lambda: _line(topic, asked, "there is no record with this key"), request.caller)
+    query = PageRequest(None, None, 1, True, request.wholes("partition"), None, None, size, key, None)
+    return await served.read(lambda: _line(topic, query, "there is no record with this key"), request.caller)
 
 
-def _line(topic: AnyKind, asked: PageRequest, missing: str) -> Answer:
-    found = next(lines(topic, asked.reading(topic)), None)
+def _line(topic: AnyKind, query: PageRequest, missing: str) -> Answer:
+    found = next(lines(topic, query.reading(topic)), None)
     if found is None:
         raise NotFound(missing, hint="the topic's marks say how far it got")
     return Answer(found[2], JSON)
@@ -204,8 +204,8 @@ class _Following:
     def _page(self) -> bytes:
         """In a thread: the next records."""
         at, part = self._follower.position, self._partition
-        asked = PageRequest(at, None, _FOLLOW_RECORDS, False, part, None, None, _FOLLOW_BYTES, None, None)
-        reading = asked.reading(self._topic)
+        query = PageRequest(at, None, _FOLLOW_RECORDS, False, part, None, None, _FOLLOW_BYTES, None, None)
+        reading = query.reading(self._topic)
         positions = dict(parse_position(self._follower.position))
         parts = []
         quoted = self._form is _LINE_FORM

@@ -71,30 +71,28 @@ async def transact(request: ApiRequest, served: Served) -> Answer:
         raise RefusedRequest(415, "a transaction is JSON", hint="send Content-Type: application/json")
     content = await request.body()
     is_large = len(content) > _LARGE_BYTES
-    asked = (
-        await served.read(partial(_asked, content, request), request.caller) if is_large else _asked(content, request)
-    )
-    transaction = served.log.transaction(timeout=asked.timeout, durability=asked.durability)
+    unit = await served.read(partial(_unit, content, request), request.caller) if is_large else _unit(content, request)
+    transaction = served.log.transaction(timeout=unit.timeout, durability=unit.durability)
     async with transaction:
         if is_large:
-            await served.read(partial(_add_all, transaction, asked, served), request.caller)
+            await served.read(partial(_add_all, transaction, unit, served), request.caller)
         else:
-            _add_all(transaction, asked, served)
+            _add_all(transaction, unit, served)
     receipts = await served.read(lambda: transaction.receipts, request.caller) if is_large else transaction.receipts
     return json_answer(TransactionAnswer(receipts))
 
 
-def _asked(content: bytes, request: ApiRequest) -> TransactionBody:
-    asked = decoded_body(content, _body)
-    if not asked.operations:
+def _unit(content: bytes, request: ApiRequest) -> TransactionBody:
+    unit = decoded_body(content, _body)
+    if not unit.operations:
         raise Invalid("a transaction without operations", hint="give at least one")
-    for operation in asked.operations:
+    for operation in unit.operations:
         _check(operation, request)
-    return asked
+    return unit
 
 
-def _add_all(transaction: Transaction, asked: TransactionBody, served: Served) -> None:
-    for operation in asked.operations:
+def _add_all(transaction: Transaction, unit: TransactionBody, served: Served) -> None:
+    for operation in unit.operations:
         _add(transaction, operation, served)
 
 

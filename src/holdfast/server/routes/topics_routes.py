@@ -142,14 +142,14 @@ def _retention(served: Served, name: str) -> RetentionAnswer | None:
 async def put_topic(request: ApiRequest, served: Served) -> Answer:
     """Create a topic, or start a new version of its schema."""
     name = request.params["topic"]
-    asked, schema = await _asked(request)
+    found, schema = await _declared(request)
 
     def create() -> bool:
         is_new = name not in served.log.topics()
-        arguments: dict[str, Any] = {"partitions": asked.partitions, "first_offset": asked.first_offset}
+        arguments: dict[str, Any] = {"partitions": found.partitions, "first_offset": found.first_offset}
         if schema is not None:
-            served.log.topic(name, schema=schema, key=asked.key, **arguments)
-        elif asked.key is not None:
+            served.log.topic(name, schema=schema, key=found.key, **arguments)
+        elif found.key is not None:
             raise Invalid("a raw topic has no key column", hint="give a schema, or leave 'key' out")
         elif is_new or not isinstance(served.topic(name), TypedTopic):
             served.log.topic(name, **arguments)
@@ -167,15 +167,15 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
     return json_answer(answer, 201 if is_new else 200)
 
 
-async def _asked(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
+async def _declared(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
     if request.media_type == ARROW:
         key, first = request.text("key"), request.whole("first_offset", 0) or 0
         return TopicBody(request.whole("partitions"), first, key), schema_of(await request.body())
-    asked = await request.json(TopicBody)
-    if asked.schema is None:
-        return asked, None
+    found = await request.json(TopicBody)
+    if found.schema is None:
+        return found, None
     try:
-        return asked, schema_of(base64.b64decode(asked.schema, validate=True))
+        return found, schema_of(base64.b64decode(found.schema, validate=True))
     except ValueError:
         raise Invalid("the schema is not base64", hint="base64 of schema.serialize()") from None
 
@@ -228,12 +228,12 @@ async def _sealed(topic: AnyKind, number: int, offset: int, timeout: float) -> N
 
 async def set_retention(request: ApiRequest, served: Served) -> Answer:
     """Give a topic a policy of its own."""
-    asked = await request.json(RetentionBody)
-    if asked.wait_limit_s is not None and asked.wait_limit_bytes is not None:
+    found = await request.json(RetentionBody)
+    if found.wait_limit_s is not None and found.wait_limit_bytes is not None:
         raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
-    limit = asked.wait_limit_bytes if asked.wait_limit_s is None else _span(asked.wait_limit_s, "wait_limit_s")
-    age = None if asked.age_max_s is None else _span(asked.age_max_s, "age_max_s")
-    wanted = TopicRetention.asked_for(asked.bytes_max, age, asked.records_max, asked.wait_for, limit)
+    limit = found.wait_limit_bytes if found.wait_limit_s is None else _span(found.wait_limit_s, "wait_limit_s")
+    age = None if found.age_max_s is None else _span(found.age_max_s, "age_max_s")
+    wanted = TopicRetention.asked_for(found.bytes_max, age, found.records_max, found.wait_for, limit)
     topic = request.params["topic"]
     retention = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
     await served.verb(request.caller, VERBS["set_retention"], retention)

@@ -1,6 +1,6 @@
 """The frontier: how far all partitions are settled, in one object, written behind the marks.
 
-    marks have moved → wait a second, or until somebody wants to know → one object for all of them → the older ones go
+    marks have moved → wait a second, or until it is wanted at once → one object for all of them → the older ones go
 
 It says only what the marks say, and those move after the store has acknowledged the manifest objects and nobody has
 taken over. So it is true whenever it arrives, and a crash between any two steps leaves the one before it, which is true

@@ -70,33 +70,33 @@ class S3Client:
         body = await self._hashed(body)
         checksum = b64encode(body.sha256).decode()
         conditions = {"if-none-match": "*", "x-amz-checksum-sha256": checksum}
-        asked = await self._request("put", "PUT", key, conditions, body)
-        if 200 <= asked.response.status < 300:
-            if asked.response.headers.get("x-amz-checksum-sha256", checksum) != checksum:
+        reply = await self._request("put", "PUT", key, conditions, body)
+        if 200 <= reply.response.status < 300:
+            if reply.response.headers.get("x-amz-checksum-sha256", checksum) != checksum:
                 raise StoreUnavailable(f"the store kept other bytes than were sent key={key}", cause="bad_digest")
             return
-        if asked.response.status == 412:
+        if reply.response.status == 412:
             raise AlreadyExists(key)
-        raise self._endpoint_state.learn(asked)
+        raise self._endpoint_state.learn(reply)
 
     async def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """A whole object's bytes; None when it is not there. Raises Corrupt where it has more than it may have."""
         most = min(object_limits.largest(key) if bytes_max is None else bytes_max, ANSWER_BYTES_MAX)
         try:
-            asked = await self._request("get", "GET", key, {"x-amz-checksum-mode": "ENABLED"}, limit=most)
+            reply = await self._request("get", "GET", key, {"x-amz-checksum-mode": "ENABLED"}, limit=most)
         except AnswerTooLarge:
             object_limits.require(key, most + 1, most)
             raise
-        if asked.response.status == 200:
-            return await self._checked(asked.response, key)
-        if is_missing(asked.response):
+        if reply.response.status == 200:
+            return await self._checked(reply.response, key)
+        if is_missing(reply.response):
             return None
-        raise self._endpoint_state.learn(asked)
+        raise self._endpoint_state.learn(reply)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes | None:
         """A part of an object, shorter where the object ends; None when it is not there."""
-        asked = await self._request("get", "GET", key, {"range": f"bytes={start}-{start + length - 1}"}, limit=length)
-        response = asked.response
+        reply = await self._request("get", "GET", key, {"range": f"bytes={start}-{start + length - 1}"}, limit=length)
+        response = reply.response
         if response.status == 206:
             return _part(response, key, start)
         if response.status == 200 and start == 0 and response.framed:  # all of it, and no more than was asked for
@@ -105,50 +105,50 @@ class S3Client:
             raise Corrupt("the object is shorter than it should be", path=key)
         if is_missing(response):
             return None
-        raise self._endpoint_state.learn(asked)
+        raise self._endpoint_state.learn(reply)
 
     async def head(self, key: str) -> ObjectInfo | None:
         """What there is under a key."""
-        asked = await self._request("head", "HEAD", key, {})
-        headers = asked.response.headers
-        if asked.response.status == 200:
+        reply = await self._request("head", "HEAD", key, {})
+        headers = reply.response.headers
+        if reply.response.status == 200:
             return ObjectInfo(key, _size(headers, key), date_us(headers.get("last-modified", "")))
-        if asked.response.status == 404 and "x-amz-request-id" in headers:
+        if reply.response.status == 404 and "x-amz-request-id" in headers:
             return None
-        if 300 <= asked.response.status < 500:
+        if 300 <= reply.response.status < 500:
             # No body says why, or where to; and a 404 that is not S3's own may come from something before the store.
-            asked = await self._request("get", "GET", key, {"range": "bytes=0-0"})
-            if is_missing(asked.response):
+            reply = await self._request("get", "GET", key, {"range": "bytes=0-0"})
+            if is_missing(reply.response):
                 return None
-        raise self._endpoint_state.learn(asked)
+        raise self._endpoint_state.learn(reply)
 
     async def page(
         self, prefix: str, after: str | None, token: str, *, folders_only: bool = False
     ) -> listing.ListingPage:
         """One page of a listing."""
         question = listing.query(self._root, prefix, after=after, token=token, folders_only=folders_only)
-        asked = await self._request("list", "GET", None, {}, query=question, limit=listing.PAGE_BYTES_MAX, named=prefix)
-        if asked.response.status != 200:
-            raise self._endpoint_state.learn(asked)
-        return listing.read_page(asked.response.body, self._root, after)
+        reply = await self._request("list", "GET", None, {}, query=question, limit=listing.PAGE_BYTES_MAX, named=prefix)
+        if reply.response.status != 200:
+            raise self._endpoint_state.learn(reply)
+        return listing.read_page(reply.response.body, self._root, after)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, at most a page of them; a key that has none is ignored."""
         if len(keys) == 1:
-            asked = await self._request("delete", "DELETE", keys[0], {})
-            if asked.response.status in (200, 204) or is_missing(asked.response):
+            reply = await self._request("delete", "DELETE", keys[0], {})
+            if reply.response.status in (200, 204) or is_missing(reply.response):
                 return
-            raise self._endpoint_state.learn(asked)
+            raise self._endpoint_state.learn(reply)
         body = Body.of(listing.removal(self._root, keys)).hashed()
         assert body.data is not None
         checksums = {
             "content-md5": b64encode(md5(body.data, usedforsecurity=False).digest()).decode(),
             "x-amz-checksum-sha256": b64encode(body.sha256).decode(),
         }
-        asked = await self._request("delete", "POST", None, checksums, body, query=[("delete", "")], named=keys[0])
-        if asked.response.status != 200:
-            raise self._endpoint_state.learn(asked)
-        for key, code in listing.not_removed(asked.response.body):
+        reply = await self._request("delete", "POST", None, checksums, body, query=[("delete", "")], named=keys[0])
+        if reply.response.status != 200:
+            raise self._endpoint_state.learn(reply)
+        for key, code in listing.not_removed(reply.response.body):
             raise judged(403 if code == "AccessDenied" else 400, code, key.removeprefix(self._root))
 
     async def ask(self, connection: AnyConnection) -> None:

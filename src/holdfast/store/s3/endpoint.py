@@ -108,30 +108,30 @@ class EndpointState:
         """A place that a redirect named, and that does not answer, is no better than the one that was configured."""
         self._route = self._home
 
-    def learn(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
+    def learn(self, reply: EndpointReply) -> StoreUnavailable | StoreRefused:
         """The error to raise for an answer; what it teaches is kept."""
         with self._lock:
-            code = error_code(asked.response)
-            if asked.response.status in REDIRECTS or code in WRONG_REGION:
-                return self._learn_place(asked)
+            code = error_code(reply.response)
+            if reply.response.status in REDIRECTS or code in WRONG_REGION:
+                return self._learn_place(reply)
             if code == SKEWED:
-                return self._learn_time(asked)
-        error = failure(asked.response, asked.key, self.now_us(asked.route))
+                return self._learn_time(reply)
+        error = failure(reply.response, reply.key, self.now_us(reply.route))
         if error.cause == "credentials":
-            self.credentials.invalidate(asked.credentials)
+            self.credentials.invalidate(reply.credentials)
         return error
 
-    def _learn_place(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
-        moved = StoreUnavailable(f"the store is elsewhere key={asked.key}", cause="redirect")
-        if asked.route != self._route:
+    def _learn_place(self, reply: EndpointReply) -> StoreUnavailable | StoreRefused:
+        moved = StoreUnavailable(f"the store is elsewhere key={reply.key}", cause="redirect")
+        if reply.route != self._route:
             return moved  # another request learned it already
-        at = asked.route
-        found = redirected(self.address, self._home.place, at.place, at.region, asked.response)
+        at = reply.route
+        found = redirected(self.address, self._home.place, at.place, at.region, reply.response)
         self._redirects += 1
         if found is None or found.refused or self._redirects > REDIRECTS_MAX:
             self._redirects = 0
             self.go_home()
-            return _in_vain(found, asked)
+            return _in_vain(found, reply)
         logger.warning(
             "the store redirects requests to %s, region %s; followed, since it belongs to what was configured",
             found.place.host_header,
@@ -141,13 +141,13 @@ class EndpointState:
         self._route = Route(found.place, found.region, at.offset_us)
         return moved
 
-    def _learn_time(self, asked: EndpointReply) -> StoreUnavailable | StoreRefused:
-        theirs = date_us(asked.response.headers.get("date", ""))
+    def _learn_time(self, reply: EndpointReply) -> StoreUnavailable | StoreRefused:
+        theirs = date_us(reply.response.headers.get("date", ""))
         offset_us = theirs - self.clock.now_us()
-        if not theirs or abs(offset_us - asked.route.offset_us) < SKEW_CORRECTED_US:
-            if asked.route.offset_us != self._route.offset_us:
+        if not theirs or abs(offset_us - reply.route.offset_us) < SKEW_CORRECTED_US:
+            if reply.route.offset_us != self._route.offset_us:
                 return _skewed(self._route.offset_us)  # another request learned it already
-            return refused(f"the store refuses the time of the request key={asked.key}", "clock_skew")
+            return refused(f"the store refuses the time of the request key={reply.key}", "clock_skew")
         self._route = self._route._replace(offset_us=offset_us)
         self._home = self._home._replace(offset_us=offset_us)
         self._tell_skew(offset_us)
@@ -172,8 +172,8 @@ def _skewed(offset_us: int) -> StoreUnavailable:
     )
 
 
-def _in_vain(found: Elsewhere | None, asked: EndpointReply) -> StoreRefused:
-    said = f"status={asked.response.status} key={asked.key}"
+def _in_vain(found: Elsewhere | None, reply: EndpointReply) -> StoreRefused:
+    said = f"status={reply.response.status} key={reply.key}"
     if found is not None and found.refused:
         return refused(
             f"the store redirects requests to another server, which is refused host={found.refused} {said}",

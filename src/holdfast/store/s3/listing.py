@@ -37,14 +37,14 @@ class ListingPage(NamedTuple):
 
 def query(root: str, prefix: str, *, after: str | None, token: str, folders_only: bool) -> list[tuple[str, str]]:
     """The question for one page; `root` is the prefix of the root itself, with its slash."""
-    asked = [("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(PAGE_KEYS)), ("prefix", root + prefix)]
+    parameters = [("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(PAGE_KEYS)), ("prefix", root + prefix)]
     if folders_only:
-        asked.append(("delimiter", "/"))
+        parameters.append(("delimiter", "/"))
     if token:
-        asked.append(("continuation-token", token))
+        parameters.append(("continuation-token", token))
     elif after is not None:
-        asked.append(("start-after", root + after))
-    return asked
+        parameters.append(("start-after", root + after))
+    return parameters
 
 
 def read_page(body: bytes, root: str, after: str | None) -> ListingPage:
