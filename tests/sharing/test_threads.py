@@ -240,7 +240,7 @@ class Members:
 
 
 @pytest.mark.parametrize("count", SIZES)
-def test_a_shared_log_keeps_its_promises_under_threads_loops_and_cuts(
+def test_a_shared_log_stands_threads_loops_and_cuts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     turns: list[LoopDriver] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
 import typing
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,15 @@ def test_every_test_module_names_its_cost():
     assert not [
         str(path.relative_to(root)) for path in root.rglob("test_*.py") if not named.search(path.read_text("utf-8"))
     ]
+
+
+def test_the_name_of_a_public_class_occurs_once():
+    """A stranger who searches for a class finds one."""
+    root = Path(holdfast.__file__).parents[1]
+    names = Counter(
+        node.name
+        for path in root.rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in names.items() if count > 1]
