@@ -17,6 +17,7 @@ import holdfast
 from holdfast import errors
 from holdfast.journal import backend
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.owner.verbs import VERBS
 
 pytestmark = pytest.mark.unit
 
@@ -134,3 +135,19 @@ def test_the_name_of_a_public_class_occurs_once():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert not [name for name, count in names.items() if count > 1]
+
+
+def test_what_counts_twice_is_asked_once():
+    """Only verbs that the table calls repeatable are asked again when the owner dies meanwhile (`Asking.ask`)."""
+    asked = {
+        node.args[0].value
+        for path in Path(holdfast.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"ask", "_ask"}
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    } & VERBS.keys()
+    assert len(asked) > 20
+    assert not {name for name in asked if not VERBS[name].repeatable}
