@@ -16,7 +16,7 @@ from holdfast.model.arrow import arrow_types as kinds
 from holdfast.model.schema import declare
 from holdfast.segments.typed.conform import conform
 from holdfast.segments.typed.declared_rows import restore
-from holdfast.segments.typed.row_message import decode_rows, encode_rows
+from holdfast.segments.typed.row_message import decode_rows, message_of
 
 UTC = dt.UTC
 text = st.text(max_size=8)
@@ -64,6 +64,11 @@ leaf_types = st.sampled_from(list(LEAVES))
 dictionaries = st.builds(
     pa.dictionary, st.sampled_from([pa.int8(), pa.uint32(), pa.int64()]), st.sampled_from(IN_DICTIONARIES)
 )
+
+
+def encode_rows(batch: pa.RecordBatch) -> bytes:
+    """A batch as rows of a typed topic are stored."""
+    return bytes(message_of(batch))
 
 
 def nested(inner):

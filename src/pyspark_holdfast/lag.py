@@ -163,11 +163,11 @@ class LagListener(StreamingQueryListener):
             raise Invalid("the lag is served already", hint="close() first")
         listener = self
 
-        class Answer(_Metrics):
+        class MetricsHandler(_Metrics):
             def text(self) -> str:
                 return listener.prometheus()
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), MetricsHandler)
         self._thread = Thread(target=self._server.serve_forever, name="holdfast-lag", daemon=True)
         self._thread.start()
         return self._server.server_port

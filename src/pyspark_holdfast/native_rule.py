@@ -145,7 +145,7 @@ class _Planner:
     def accept(self, load: Any) -> None:
         """Answer a load with Spark's own scan, or with the reason why not."""
         try:
-            scan = _scan(_session(load.session()), msgspec.json.decode(load.load(), type=LoadRequest))
+            scan = _scan(_session(load.session()), msgspec.json.decode(load.asked(), type=LoadRequest))
             load.accept(scan.relation, scan.where, scan.names)
             taken = NATIVE
         except (Unscannable, HoldfastError) as error:
@@ -233,11 +233,11 @@ def _check_place(load: LoadRequest, place: str) -> None:
         raise Unscannable(f"{prefix}… has changed in the environment since Spark was started")
 
 
-def _check_options(given: Mapping[str, str], load: ReadOptions) -> None:
+def _check_options(given: Mapping[str, str], options: ReadOptions) -> None:
     names = {name.lower() for name in given}
     tasks = [name for name in ("minPartitions", "splitBytes") if name.lower() in names]
-    reason = reason_of_rows(given, load)
-    if load.emit != "rows":
+    reason = reason_of_rows(given, options)
+    if options.emit != "rows":
         reason = "segments are requested, not rows"
     elif tasks:
         reason = f"{tasks[0]} is given, and Spark cuts tasks its own way"

@@ -139,7 +139,7 @@ def test_a_large_group_does_not_storm():
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_any_absences():
+def test_after_any_absences_everybody_has_everything():
     """Seeds: sizes, histories, losses, absences, restarts."""
     for seed in range(200):
         random = Random(seed)

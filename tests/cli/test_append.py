@@ -77,7 +77,7 @@ def test_key_kind_and_headers(run: Run, tmp_path: Path) -> None:
     assert (record.key, record.kind, record.headers) == (b"c-42", "created", {"trace": b"1=2", "empty": b""})
 
 
-def test_partitions(run: Run) -> None:
+def test_a_topic_has_the_partitions_that_are_named(run: Run) -> None:
     """A topic is created with --partitions, and --partition names one of them."""
     result = run("append", "log", "orders", "x", "--partitions", 3, "--partition", 2, "--json")
     assert objects(result.stdout)[0]["partition"] == 2

@@ -40,7 +40,7 @@ def test_verbs_options_and_directories() -> None:
 
 
 @pytest.mark.parametrize("verb", ["read", "append", "tail"])
-def test_topics(log: Path, verb: str) -> None:
+def test_topics_of_the_named_log_are_completed(log: Path, verb: str) -> None:
     """The topics of the log that was named before; none of what is no log, or is damaged, and no error."""
     assert complete(verb, str(log), "o") == ["plain,orders"]
     assert complete(verb, str(log), "''") == ["plain,idle", "plain,orders"]

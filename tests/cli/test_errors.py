@@ -80,7 +80,7 @@ def test_an_unknown_option(run: Run, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_arguments(run: Run, verb: str) -> None:
+def test_a_call_without_arguments_is_wrong_usage(run: Run, verb: str) -> None:
     """So is a call without arguments."""
     assert told(run, verb)["error"] == "Usage"
 

@@ -192,7 +192,7 @@ def test_of_several_pipelines_one_is_named(run: Run, tmp_path: Path, root: Path)
         (["stauts", "FILE"], "did you mean 'status'?"),
     ],
 )
-def test_wrong_usage(run: Run, file: Path, arguments: list[str], words: str) -> None:
+def test_wrong_usage_ends_before_spark_starts(run: Run, file: Path, arguments: list[str], words: str) -> None:
     """Exit code 2, before Spark is started."""
     done = run("spark", "pipeline", *[str(file) if word == "FILE" else word for word in arguments])
     assert done.exit_code == 2, done.stderr

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def test_version(run: Run) -> None:
+def test_version_prints_the_version_alone(run: Run) -> None:
     """--version prints the version and nothing else."""
     assert run("--version").stdout == f"holdfast {holdfast.__version__}\n"
 

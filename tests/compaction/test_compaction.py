@@ -124,7 +124,7 @@ def test_a_dry_run_tells_and_changes_nothing(log: Log, root: Root, compact: Comp
     assert root.objects() == before
 
 
-def test_measured(log: Log, compact: Compact):
+def test_a_measured_compaction_says_how_much_faster_reads_became(log: Log, compact: Compact):
     ship(log, 6)
     assert compact(measure=True).speed_up is not None
     assert compact(measure=True).speed_up is None, "there was nothing to do"
@@ -373,7 +373,7 @@ def on_disk(open_log, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_the_command(on_disk: Path):
+def test_the_command_compacts_as_the_function_does(on_disk: Path):
     def run(*arguments: object) -> str:
         done = CliRunner().invoke(program, [str(argument) for argument in arguments])
         assert done.exit_code == 0, done.output

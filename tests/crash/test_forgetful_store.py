@@ -156,5 +156,5 @@ def test_a_store_that_forgets_and_machines_that_are_lost(tmp_path: Path, seed: i
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(10))
-def test_many_of_them(tmp_path: Path, seed: int) -> None:
+def test_nothing_is_lost_with_many_stores_that_forget(tmp_path: Path, seed: int) -> None:
     drill(tmp_path, seed, 6, 4)

@@ -94,7 +94,7 @@ def run_cycles(directory: Path, cycles: int, seed: int, longest: int) -> History
     return history
 
 
-def test_forty_kills(tmp_path, seed, is_sampled):
+def test_what_was_acknowledged_survives_forty_kills(tmp_path, seed, is_sampled):
     """At random moments: every acknowledged record is there once, in order, encrypted, in its place."""
     kills = 10 if is_sampled else 40
     history = run_cycles(tmp_path / "log", kills, seed, longest=300)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.disk
 SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
-def test_a_whole_life(tmp_path):
+def test_a_log_lives_on_an_event_loop_without_blocking_it(tmp_path):
     """Open, append, read, seal, ship, flush and close: nothing warns that it blocks, and all of it is there."""
 
     async def main():

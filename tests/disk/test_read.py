@@ -69,7 +69,7 @@ def test_a_read_is_a_snapshot(topic):
     assert sum(1 for _ in records) == 99
 
 
-def test_many_pages(open_log):
+def test_reads_of_many_pages_miss_nothing_at_the_seams(open_log):
     """Reads longer than a page, in entries and in bytes, miss nothing at the seams."""
     topic = open_log().topic("t")
     for i in range(600):

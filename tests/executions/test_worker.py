@@ -330,7 +330,7 @@ def test_a_failed_execution_is_tried_again_without_its_finished_steps(open_log):
     assert [event.what for event in log.executions.show(started).events].count("retried") == 2
 
 
-def test_retries_end(open_log):
+def test_an_execution_fails_after_its_last_retry_and_not_before(open_log):
     """After the last one it has failed; in between nobody is told that it has."""
     log = open_log()
 

@@ -72,7 +72,7 @@ def test_unknown_routes_and_methods(server):
     assert server.ask("HEAD", "/v1/topics").status == 200
 
 
-def test_consumers(server):
+def test_what_is_committed_over_http_is_consumed(server):
     """What is committed is consumed, also when an answer was lost on its way; members share partitions and go."""
     server.post("/v1/topics/consumed/records", [{"payload": str(n), "key": str(n)} for n in range(20)])
     place = "/v1/topics/consumed/consumers/billing"
@@ -112,7 +112,7 @@ def test_a_member_that_nobody_uses_goes(server):
     assert server.post(f"{place}/members/{one}/poll").status == 404
 
 
-def test_executions(server):
+def test_executions_are_steered_over_http(server):
     """Started, listed, shown, signalled, canceled; payloads only where they are asked for."""
     started = server.post("/v1/executions", {"kind": "import", "args": ["secret-argument"]})
     number = started.json["id"]

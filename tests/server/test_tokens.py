@@ -99,7 +99,7 @@ def test_what_is_not_the_token_is_refused(guarded, header):
     assert token[14:] not in reply.body.decode()
 
 
-def test_patterns(guarded):
+def test_a_token_reaches_the_topics_of_its_patterns_alone(guarded):
     """A token reaches the topics that its patterns match, and does not learn of others."""
     server, tokens = guarded
     assert server.get("/v1/topics/orders.eu/records", token=tokens["some"]).status == 200

@@ -170,6 +170,24 @@ def test_a_position_is_committed_with_a_transaction_of_a_member(tmp_path: Path) 
         assert log.consumers() == []
 
 
+def test_forgetting_a_consumer_is_not_asked_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner has done it and its answer is lost: asked again, the next one would say that there is no consumer."""
+    with shared(tmp_path / "log") as (log, _):
+        log.topic("orders").consumer("billing").close()
+        link = log._journal.link
+        call = link.call
+
+        def unanswered(name, *arguments):
+            call(name, *arguments)
+            raise OutcomeUnknown("the log's owner ended before it answered")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "call", unanswered)
+            with pytest.raises(OutcomeUnknown):
+                log.forget_consumer("billing", "orders")
+        assert log.consumers() == []
+
+
 def test_what_was_given_out_before_a_takeover_is_committed_after_it(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (log, owner), join(tmp_path / "log") as other:
         fill(log, 2)

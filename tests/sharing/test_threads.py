@@ -240,7 +240,9 @@ class Members:
 
 
 @pytest.mark.parametrize("count", SIZES)
-def test_a_shared_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_a_shared_log_stands_threads_loops_and_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     turns: list[LoopDriver] = []
     begin = LoopDriver.__init__
     monkeypatch.setattr(LoopDriver, "__init__", lambda self, *given: (turns.append(self), begin(self, *given))[1])

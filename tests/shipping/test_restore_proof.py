@@ -153,7 +153,7 @@ def test_of_an_encrypted_log_all_is_proved(open_shipped, bring, keyring):
     assert bring(keyring=keyring).not_proved == ()
 
 
-def test_chain_of(open_shipped, root):
+def test_a_forged_file_in_a_whole_manifest_is_found(open_shipped, root):
     """The forger of these tests leaves a manifest that is whole: only the file gives it away."""
     log: Log = open_shipped(segments=TEN)
     fill(log, "orders", 1)

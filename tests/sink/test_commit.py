@@ -110,7 +110,7 @@ def test_killed_between_any_two_requests(place: Place, some: Some[int], first: i
 
 
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_lost_replies(place: Place, some: Some[int], is_marked: bool) -> None:
+def test_each_row_is_there_once_when_replies_are_lost(place: Place, some: Some[int], is_marked: bool) -> None:
     """Every create in turn is done and its reply lost: each row is there once, with a mark or without."""
     counting = Watched(place.store)
     place.use(counting)

@@ -63,7 +63,7 @@ def removed(root: Path) -> None:
     assert holdfast.compact(str(root), delete_after_ms=0).removed_files
 
 
-def test_the_job(spark: SparkSession, log: Log, root: Path):
+def test_the_job_compacts_and_changes_no_row(spark: SparkSession, log: Log, root: Path):
     before = collected(spark.read.format("holdfast").option("topic", "orders").load(str(root)))
     report = compact(spark, str(root), "orders")
     assert (report.files_before, report.files_after, report.rewritten_rows) == (6, 2, 120)

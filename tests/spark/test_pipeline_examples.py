@@ -25,7 +25,7 @@ def rows(spark: SparkSession, directory: Path, table: str) -> list[Row]:
     return found
 
 
-def test_orders(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_orders_example_gives_states_revenue_and_a_summary(spark: SparkSession, tmp_path: Path) -> None:
     """The state of each order, revenue that late payments corrected, and the summary of what is there now."""
     assert pipeline_orders.run(tmp_path, spark)
     changes = [change for day in (0, 1) for change in pipeline_orders.changes(day)]
@@ -43,7 +43,7 @@ def test_orders(spark: SparkSession, tmp_path: Path) -> None:
     assert {(row["day"], row["status"]): row["orders"] for row in rows(spark, tmp_path, "summary")} == by_day
 
 
-def test_inferences(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_inference_example_prices_each_call_at_its_time(spark: SparkSession, tmp_path: Path) -> None:
     """Each call at the price of its time; what teams spent by hour; all calls in the percentiles."""
     assert pipeline_inferences.run(tmp_path, spark)
     calls = [call for part in (0, 1) for call in pipeline_inferences.calls(part)]
@@ -68,7 +68,7 @@ def test_inferences(spark: SparkSession, tmp_path: Path) -> None:
     assert counts == Counter(call["model"] for call in calls)
 
 
-def test_audit(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_audit_example_has_every_event_once(spark: SparkSession, tmp_path: Path) -> None:
     """On an encrypted log: every event once, denied ones with their places, and the one hole that stays."""
     assert pipeline_audit.run(tmp_path, spark)
     events = [event for part in (0, 1) for event in pipeline_audit.events(part)]

@@ -146,7 +146,7 @@ def got_stream(spark: SparkSession, root: Path, topic: str = "t", **options: obj
     return spark.readStream.format("holdfast").option("topic", topic).options(**options).load(str(root))
 
 
-def test_refusals(spark, root, tmp_path):
+def test_what_a_sink_refuses_has_a_remedy_and_writes_nothing(spark, root, tmp_path):
     """Each with a remedy, and nothing is written."""
     frame = spark.range(3)
     writer = frame.write.format("holdfast").option("topic", "t")
@@ -183,7 +183,7 @@ def test_without_rows(spark, root):
     assert got(spark, root).count() == 0
 
 
-def test_with_keys(spark, root, tmp_path):
+def test_a_sink_with_keys_writes_what_only_the_keyring_reads(spark, root, tmp_path):
     """Encrypted and signed; readers need the keyring, and so does the sink."""
     keys = tmp_path / "keys"
     Keyring.generate("k").save(keys)

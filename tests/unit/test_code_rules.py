@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
 import typing
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import holdfast
 from holdfast import errors
 from holdfast.journal import backend
 from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
+from holdfast.owner.verbs import VERBS
 
 pytestmark = pytest.mark.unit
 
@@ -120,3 +123,31 @@ def test_every_test_module_names_its_cost():
     assert not [
         str(path.relative_to(root)) for path in root.rglob("test_*.py") if not named.search(path.read_text("utf-8"))
     ]
+
+
+def test_the_name_of_a_public_class_occurs_once():
+    """A stranger who searches for a class finds one."""
+    root = Path(holdfast.__file__).parents[1]
+    names = Counter(
+        node.name
+        for path in root.rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_what_counts_twice_is_asked_once():
+    """Only verbs that the table calls repeatable are asked again when the owner dies meanwhile (`Asking.ask`)."""
+    asked = {
+        node.args[0].value
+        for path in Path(holdfast.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"ask", "_ask"}
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    } & VERBS.keys()
+    assert len(asked) > 20
+    assert not {name for name in asked if not VERBS[name].repeatable}

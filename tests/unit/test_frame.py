@@ -21,7 +21,7 @@ def columns_of(rows):
 
 
 @given(st.lists(row, min_size=1, max_size=30))
-def test_round_trip(rows):
+def test_a_frame_gives_back_what_was_packed(rows):
     """Decoding gives back exactly what was encoded, absent and empty values kept apart."""
     columns = columns_of(rows)
     decoded = frame.decode(frame.encode(columns))

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from tests.schema_data import TWO, back, batches_of, filled, one, refused, topic_of
+from tests.schema_data import TWO, back, batches_of, encode_rows, filled, one, refused, topic_of
 
 from holdfast.errors import Corrupt, Invalid
 from holdfast.model.arrow import arrow_types as kinds
@@ -20,7 +20,7 @@ from holdfast.model.schema import declare
 from holdfast.segments.typed.array_encoding import labelled
 from holdfast.segments.typed.conform import conform
 from holdfast.segments.typed.declared_rows import restore
-from holdfast.segments.typed.row_message import decode_rows, encode_rows
+from holdfast.segments.typed.row_message import decode_rows
 
 pytestmark = pytest.mark.unit
 

@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.schema_data import TWO, back, filled, one, topic_of
+from tests.schema_data import TWO, back, encode_rows, filled, one, topic_of
 
 from holdfast.errors import Corrupt
 from holdfast.model.schema import declare
 from holdfast.segments.typed.array_encoding import labelled
 from holdfast.segments.typed.declared_rows import restore
-from holdfast.segments.typed.row_message import BadRows, decode_rows, encode_rows
+from holdfast.segments.typed.row_message import BadRows, decode_rows
 
 pytestmark = pytest.mark.unit
 

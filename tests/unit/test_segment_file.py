@@ -114,7 +114,7 @@ def test_a_file_describes_itself(segment, shape, tmp_path):
         assert joined(alone.batches(0, 2**63)).equals(joined(reader.batches(0, 2**63)))
 
 
-def test_footer_pairs(segment, shape):
+def test_the_footer_holds_the_documented_pairs(segment, shape):
     """The footer holds the documented pairs as text, and the hashes of all blocks before it."""
     reader, _ = segment
     content = reader.path.read_bytes()

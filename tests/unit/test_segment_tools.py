@@ -53,13 +53,13 @@ def _pairs(cell):
     return [(item["key"], item["value"]) if isinstance(item, dict) else item for item in cell]
 
 
-def test_pyarrow(segment):
+def test_pyarrow_reads_every_column(segment):
     """pyarrow reads every column with its type."""
     path, expected = segment
     assert pq.read_table(path).equals(expected)
 
 
-def test_duckdb(segment):
+def test_duckdb_reads_every_value(segment):
     """DuckDB reads every value, and counts by offset and time."""
     path, expected = segment
     with duckdb.connect() as db:
@@ -74,7 +74,7 @@ def test_duckdb(segment):
     assert earliest == min(expected[time].to_pylist()[100:])
 
 
-def test_polars(segment):
+def test_polars_reads_every_value(segment):
     """Polars reads every value, eagerly and through a filter."""
     path, expected = segment
     found = pl.read_parquet(path)
@@ -83,7 +83,7 @@ def test_polars(segment):
     assert pl.scan_parquet(path).filter(pl.col(offset) == 2**40 + 7).collect().height == 1
 
 
-def test_pandas(segment):
+def test_pandas_reads_every_value(segment):
     """pandas reads offsets, times in UTC and values."""
     path, expected = segment
     found = pd.read_parquet(path)

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from tests.schema_data import LEAVES, filled, one, topic_of
+from tests.schema_data import LEAVES, encode_rows, filled, one, topic_of
 
 from holdfast.errors import Invalid
 from holdfast.model import frame
 from holdfast.model.schema import declare
-from holdfast.segments.typed.row_message import decode_rows, encode_rows
+from holdfast.segments.typed.row_message import decode_rows
 from holdfast.segments.typed.row_times import content_of
 from holdfast.segments.typed.single_rows import SingleRows
 

@@ -7,8 +7,9 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.schema_data import encode_rows
 
-from holdfast.segments.typed.row_message import BadRows, encode_rows, sent_rows, stream_batches
+from holdfast.segments.typed.row_message import BadRows, sent_rows, stream_batches
 from holdfast.segments.typed.stated_size import repeats, stated_size
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from holdfast.crypto.signatures import Signer
 from holdfast.errors import Closed, HoldfastError, Invalid, Unavailable
 from holdfast.journal.backend import Backend
 from holdfast.journal.commit import owner_calls
-from holdfast.journal.commit.forwarder import Forwarder, Link
+from holdfast.journal.commit.forwarder import Forwarder, GroupLink
 from holdfast.journal.commit.writer import Writer
 from holdfast.journal.entry_reader import EntryReader, entries_after
 from holdfast.journal.journal_context import JournalContext, News
@@ -63,7 +63,7 @@ class Journal:
         context: JournalContext,
         *,
         owned: bool,
-        link: Link | None = None,
+        link: GroupLink | None = None,
     ) -> None:
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
@@ -118,7 +118,7 @@ class Journal:
     # -- what it is ---------------------------------------------------------------------------------------
 
     @property
-    def link(self) -> Link:
+    def link(self) -> GroupLink:
         """The way to the owner of a shared log; only where there is one."""
         assert self._link is not None
         return self._link

@@ -14,7 +14,7 @@ from holdfast import disk
 from holdfast.errors import Unavailable
 from holdfast.journal import time_keeper
 from holdfast.journal.backend import Backend, open_backend
-from holdfast.journal.commit.forwarder import Link
+from holdfast.journal.commit.forwarder import GroupLink
 from holdfast.journal.journal import Journal
 from holdfast.journal.journal_context import JournalContext
 from holdfast.journal.proving import recovery
@@ -58,7 +58,7 @@ def open_read_only(path: Path, log_id: bytes, context: JournalContext) -> Journa
     return journal
 
 
-def open_shared(path: Path, log_id: bytes, context: JournalContext, link: Link) -> Journal:
+def open_shared(path: Path, log_id: bytes, context: JournalContext, link: GroupLink) -> Journal:
     """Read the journal in this file, and have its owner, at the other end of the link, write to it.
 
     All verbs are there. What is appended goes through a queue of this process to the owner, in groups; what is read is
@@ -71,7 +71,7 @@ def open_shared(path: Path, log_id: bytes, context: JournalContext, link: Link) 
 
 
 def _read(
-    path: Path, log_id: bytes, context: JournalContext, link: Link | None = None
+    path: Path, log_id: bytes, context: JournalContext, link: GroupLink | None = None
 ) -> tuple[Backend, recovery.RecoveredState]:
     def recover(backend: Backend) -> recovery.RecoveredState:
         if link is not None:

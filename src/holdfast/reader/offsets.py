@@ -141,15 +141,6 @@ def nested(offsets: Offsets) -> dict[str, dict[str, int]]:
     return topics
 
 
-def format_offsets(offsets: Offsets) -> str:
-    """Offsets as text; equal offsets are equal text.
-
-    >>> format_offsets({("orders", 10): 5, ("orders", 2): 7})
-    '{"orders":{"2":7,"10":5}}'
-    """
-    return msgspec.json.encode(nested(offsets)).decode()
-
-
 def format_marks(marks: ReadMarks) -> str:
     """Marks as text; equal marks are equal text.
 

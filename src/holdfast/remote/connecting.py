@@ -17,7 +17,7 @@ from holdfast.remote.client_parts import ClientLifetime, ServerExecutions, Serve
 from holdfast.remote.consuming.opening_consumers import ConsumerOpening
 from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_address import ServerAddress
-from holdfast.remote.http.server_connections import ConnectionPool, tls_context
+from holdfast.remote.http.server_connections import ServerConnections, tls_context
 from holdfast.remote.http.token_reference import Reference, token_of
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import RefusedVerbs
@@ -61,7 +61,7 @@ def connect(
     if ca is not None and not address.is_tls:
         raise Invalid("ca names authorities for TLS, and this address has none", hint="use https://…")
     context = tls_context(ca) if address.is_tls else None
-    exchange = Exchange(address, ConnectionPool(address, context), found)
+    exchange = Exchange(address, ServerConnections(address, context), found)
     try:
         info = ServerInfo.ask(exchange, seconds(timeout))
         exchange.log = info.log

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.sharing.shared_keys import SharedKeys
 
 TAKE_KEYS, ROTATED = "keys", "rotated"
+_GRACE_S = 2.0
+"""How much longer than the owner itself one waits for its answer."""
 _TAKE_S = 10.0
 """How long members have to take keys."""
 _LOOK_AGAIN_S = 0.05
@@ -129,7 +131,7 @@ class KeyNews:
         keyring.check_follows(self._keys.keyring)
         body = encrypted(self._journal.message_keys, ROTATE, self._link.session, keyring.encode())
         timeout = _TAKE_S + self._journal.settings.ack_timeout_ms / 1000
-        self._asking.ask("rotate_key", EncryptedKeys(body), Nothing, timeout)
+        self._link.call("rotate_key", EncryptedKeys(body), Nothing, timeout + _GRACE_S)
         self._keys.use(keyring.current)
 
     def _take(self, body: bytes) -> None:

@@ -84,7 +84,7 @@ def test_all_fields_are_written_in_the_order_of_nim_sds():
 
 @modest
 @given(messages())
-def test_round_trip(message):
+def test_a_message_survives_the_nim_wire(message):
     """What is encoded is decoded, with every byte of every id."""
     assert NIM.decode(NIM.encode(message)) == message
 

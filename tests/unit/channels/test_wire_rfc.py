@@ -106,7 +106,7 @@ def test_a_recorded_conversation_is_read_and_written_again():
 
 @modest
 @given(messages(uint64))
-def test_round_trip(message):
+def test_a_message_survives_the_rfc_wire(message):
     """What is encoded is decoded: all kinds, all ids, times of 64 bits."""
     assert RFC.decode(RFC.encode(message)) == message
 

@@ -116,7 +116,11 @@ RFC_FLAVOUR = Flavour(_rfc_pair, 7, False, _rfc_envelope)
 
 
 class RollingBloom:
-    """A `RollingFilter` of either dialect."""
+    """The ids that this participant has lately seen or sent, as a filter of bounded size, of either dialect.
+
+    It remembers the ids themselves, oldest first: when there are more than a fifth too many, it forgets all but the
+    newest four fifths of its capacity and is filled anew.
+    """
 
     __slots__ = (
         "_bits",

@@ -6,10 +6,10 @@ no unit of time; the rules of the protocol are the same for both (`channels.prot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from holdfast.channels.keeping.stored_message import StoredMessage
+from holdfast.channels.wire.bloom_filters import RollingBloom
 from holdfast.channels.wire.message import SdsMessage
 
 DialectName = Literal["nim", "rfc"]
@@ -19,42 +19,6 @@ class Filter(Protocol):
     """A bloom filter that a participant sent."""
 
     def __contains__(self, message_id: str) -> bool: ...
-
-
-class RollingFilter(Protocol):
-    """The ids that this participant has lately seen or sent, as a filter of bounded size.
-
-    It remembers the ids themselves, oldest first: when there are more than a fifth too many, it forgets all but the
-    newest four fifths of its capacity and is filled anew.
-    """
-
-    @property
-    def ids(self) -> list[str]:
-        """What it remembers, oldest first; an id that was added twice is there twice."""
-
-    def add(self, message_id: str) -> None:
-        """Remember an id."""
-
-    @property
-    def rolled(self) -> bool:
-        """Whether it has forgotten some."""
-
-    def __len__(self) -> int:
-        """How many ids it remembers."""
-
-    def restore(self, ids: Sequence[str], *, rolled: bool) -> None:
-        """Remember these and no others, as if they had been added one by one, and others had gone before."""
-
-    def clean(self) -> None:
-        """Forget the oldest ids, if there are too many."""
-
-    def __contains__(self, message_id: str) -> bool: ...
-
-    def knows(self, message_id: str) -> bool:
-        """Whether the id itself is remembered: exact, where `in` may err."""
-
-    def to_bytes(self) -> bytes:
-        """As it is sent."""
 
 
 class Dialect(Protocol):
@@ -100,7 +64,7 @@ class Dialect(Protocol):
     def read(self, data: bytes) -> tuple[SdsMessage, StoredMessage | None]:
         """The same, and what it is kept by, if that can be cut out of them."""
 
-    def new_filter(self, capacity: int, error_rate: float) -> RollingFilter:
+    def new_filter(self, capacity: int, error_rate: float) -> RollingBloom:
         """An empty filter for so many ids."""
 
     def read_filter(self, data: bytes, capacity: int, error_rate: float) -> Filter | None:

@@ -1,9 +1,9 @@
 """The forwarder: in a process that does not own the log, what has groups committed by the one that does.
 
-It takes groups off the same queue as a writer does, and hands each to a `Link`, which brings it to the owner, as often
-as it takes, and says what became of it: once. Then the group learns its offsets, failures and repeats and is finished;
-so tickets, back-pressure, flush and close are the same here and there. While some groups are on their way, what callers
-bring gathers in the next one: that is what makes groups large when many append.
+It takes groups off the same queue as a writer does, and hands each to a `GroupLink`, which brings it to the owner, as
+often as it takes, and says what became of it: once. Then the group learns its offsets, failures and repeats and is
+finished; so tickets, back-pressure, flush and close are the same here and there. While some groups are on their way,
+what callers bring gathers in the next one: that is what makes groups large when many append.
 
 All of it is done in *turns*, one at a time and never waiting: take what came from the owner, forward what is due. A
 thread takes them, and sleeps in between; where coroutines append, the link lets their event loop take turns, because
@@ -66,7 +66,7 @@ class Waiting(Protocol):
         """This is what became of it."""
 
 
-class Link(Protocol):
+class GroupLink(Protocol):
     """The way from a process that shares a log to the one that owns it; used in turns."""
 
     @property
@@ -143,7 +143,12 @@ class Forwarder:
     """
 
     def __init__(
-        self, queue: Queue, link: Link, partitions: Mapping[int, Partition], settings: JournalSettings, clock: Clock
+        self,
+        queue: Queue,
+        link: GroupLink,
+        partitions: Mapping[int, Partition],
+        settings: JournalSettings,
+        clock: Clock,
     ) -> None:
         self._queue = queue
         self._linger_s = settings.flush_interval_ms / 1000

@@ -10,7 +10,7 @@ from holdfast.clock import Clock
 from holdfast.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.journal.commit.forwarder import Link
+    from holdfast.journal.commit.forwarder import GroupLink
 
 
 class CreateTopicCall(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +57,7 @@ class DoneAnswer(msgspec.Struct, frozen=True, array_like=True):
     """It was done, durably; there is nothing else to say."""
 
 
-def ask(link: Link, call: str, request: msgspec.Struct, timeout: float, clock: Clock) -> None:
+def ask(link: GroupLink, call: str, request: msgspec.Struct, timeout: float, clock: Clock) -> None:
     """Have the owner do what is the same done once or twice: if it ends before it answers, the next one is asked."""
     deadline = clock.monotonic() + timeout
     while True:

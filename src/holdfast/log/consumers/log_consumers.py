@@ -198,7 +198,7 @@ class LogConsumers:
         if self._journal.read_only:
             raise Invalid("this log is open for reading only", hint="its owner can let go of consumers")
         if self._journal.shared:
-            self._ask("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
+            self._journal.link.call("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
             return
         with once(self._lock):
             members = self._members.get(place)

@@ -40,7 +40,7 @@ from holdfast.log.consumers.stored_positions import (
     wait_record,
 )
 from holdfast.log.log_context import LogContext
-from holdfast.log.topics.partition_stream import PartitionStream
+from holdfast.log.topics.partition_stream import LocalStream
 from holdfast.model.record_columns import Columns
 
 _SAY_AGAIN_COMMITS = 10_000
@@ -217,7 +217,7 @@ class PositionStore:
         """What the topic says, of a log that was restored or rebuilt."""
         known = ConsumerPositions({}, {})
         partition = self.partition()
-        stream = PartitionStream(self._journal, self._context.manifest, partition)
+        stream = LocalStream(self._journal, self._context.manifest, partition)
         start = partition.sealed.first_offset
         while True:
             try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
-from holdfast.log.topics.partition_stream import PartitionStream
+from holdfast.log.topics.partition_stream import LocalStream
 from holdfast.model.record import Marks
 from holdfast.segments.manifest.local_manifest import Manifest
 
@@ -30,9 +30,9 @@ class LocalSource:
         self._journal = journal
         self._manifest = manifest
 
-    def stream(self, part: Partition) -> PartitionStream:
+    def stream(self, part: Partition) -> LocalStream:
         """One partition as an ordered stream."""
-        return PartitionStream(self._journal, self._manifest, part)
+        return LocalStream(self._journal, self._manifest, part)
 
     def marks(self) -> tuple[Marks, ...]:
         """How far each partition is now."""

@@ -49,7 +49,7 @@ class TailPiece(NamedTuple):
     end: int
 
 
-class PartitionStream:
+class LocalStream:
     """Reads one partition."""
 
     def __init__(self, journal: Journal, manifest: Manifest, partition: Partition) -> None:

@@ -24,7 +24,7 @@ from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, overload
 
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine, refuse_second
@@ -38,12 +38,14 @@ from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_arguments import TopicArguments
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
-from holdfast.log.transactions.committing import Committing, Consuming
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space, item_body, item_key, stored_name
 from holdfast.log.transactions.transaction_changes import TransactionChanges
 from holdfast.model.record import Durability, Receipt, Record
 from holdfast.process_lifetime import let_go
+
+if TYPE_CHECKING:
+    from holdfast.log.consumers.members import PositionCommit
 
 Content: TypeAlias = tuple[list[Operation], int, int]
 """Operations, how many records are among them, and their bytes."""
@@ -52,6 +54,13 @@ Put: TypeAlias = Callable[[list[Operation], int, int, float], UnitTicket]
 """Hands operations over, with their records and bytes; waits for room so many seconds."""
 
 _NEW, _OPEN, _OVER = range(3)
+
+
+class Consuming(Protocol):
+    """A consumer, as far as transactions know it."""
+
+    def commit_operations(self) -> PositionCommit | None:
+        """The position of what was given out so far; None where it is committed, or about to be."""
 
 
 class Transaction:
@@ -83,7 +92,7 @@ class Transaction:
         self._changes = TransactionChanges(journal.settings)
         self._puts_items = False
         self._given: list[Pending | PendingBatch] = []
-        self._consumed: dict[int, tuple[Consuming, Committing]] = {}
+        self._consumed: dict[int, tuple[Consuming, PositionCommit]] = {}
         """By the consumer's identity: of a consumer only the last position counts."""
         self._ticket: UnitTicket | None = None
         self._failure: HoldfastError | None = None
@@ -181,7 +190,7 @@ class Transaction:
                 committing.failed()
                 raise
 
-    def _take_position(self, consumer: Consuming, committing: Committing) -> None:
+    def _take_position(self, consumer: Consuming, committing: PositionCommit) -> None:
         if not committing.is_of(self._journal):
             raise Invalid("the consumer belongs to another log", hint="a transaction is of one log")
         refuse_second(self._lock)

@@ -28,7 +28,7 @@ from holdfast.errors import Closed, HoldfastError, Invalid, OutcomeUnknown, Unav
 from holdfast.model.typed_decoding import from_json
 from holdfast.remote.http.error_message import error_of
 from holdfast.remote.http.server_address import ServerAddress
-from holdfast.remote.http.server_connections import AnswerLost, ConnectionPool, NotSent, NotTrusted
+from holdfast.remote.http.server_connections import AnswerLost, NotSent, NotTrusted, ServerConnections
 from holdfast.remote.http.token_reference import Token
 from holdfast.signals import Flag
 
@@ -101,7 +101,7 @@ class Attempt(NamedTuple):
 class Exchange:
     """The way to one server, for any thread: the token that is known is replaced as a whole, `log` is set once."""
 
-    def __init__(self, address: ServerAddress, connections: ConnectionPool, token: Token | None) -> None:
+    def __init__(self, address: ServerAddress, connections: ServerConnections, token: Token | None) -> None:
         self.address = address
         self._connections = connections
         self._token = token

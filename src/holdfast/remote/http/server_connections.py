@@ -148,7 +148,7 @@ class ServerConnection:
         self._http = self._socket = None
 
 
-class ConnectionPool:
+class ServerConnections:
     """All connections of one client, for any thread.
 
     Hazard: no lock. A signal handler may interrupt any step here, and wait for a record that another thread brings,

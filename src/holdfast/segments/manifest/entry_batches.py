@@ -7,10 +7,10 @@ it says is `Corrupt`, with its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import pyarrow as pa
 
+from holdfast.journal.entry_reader import EntryReader
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.model.entry import Entry
@@ -20,18 +20,8 @@ from holdfast.segments.manifest.schema_versions import version
 from holdfast.segments.typed.tail_batches import BATCH_BYTES, BadEntryRows, RawGathering, TypedBatchBuffer
 
 
-class Opener(Protocol):
-    """Who proves and opens entries: a reader of the journal, or a process that was handed some."""
-
-    def body(self, entry: Entry) -> bytes:
-        """The body of an entry, proved and opened; raises if it is not what was written."""
-
-    def malformed(self, entry: Entry, reason: object) -> Exception:
-        """What to raise if a body is not what its header says."""
-
-
 def batches_of(
-    journal: Journal, partition: Partition, reader: Opener, entries: Iterator[Entry], fingerprint: bytes
+    journal: Journal, partition: Partition, reader: EntryReader, entries: Iterator[Entry], fingerprint: bytes
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Entries of one schema as record batches, and that schema."""
     return stored_batches(stored_columns(journal, partition, fingerprint), reader, entries)
@@ -43,7 +33,7 @@ def stored_columns(journal: Journal, partition: Partition, fingerprint: bytes) -
 
 
 def stored_batches(
-    stored: pa.Schema | None, reader: Opener, entries: Iterator[Entry]
+    stored: pa.Schema | None, reader: EntryReader, entries: Iterator[Entry]
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Entries as record batches, and their schema; `stored` as above."""
     if stored is None:
@@ -52,7 +42,7 @@ def stored_batches(
     return target, _typed(reader, entries, stored, target)
 
 
-def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
+def _raw(reader: EntryReader, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
     gathering: RawGathering | None = None
     for entry in entries:
         gathering = gathering or RawGathering(entry.first)
@@ -68,7 +58,9 @@ def _raw(reader: Opener, entries: Iterator[Entry]) -> Iterator[pa.RecordBatch]:
         yield gathering.take()
 
 
-def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _typed(
+    reader: EntryReader, entries: Iterator[Entry], stored: pa.Schema, target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     gathering = TypedBatchBuffer(stored, target)
     gathered: list[Entry] = []
     for entry in entries:
@@ -82,7 +74,7 @@ def _typed(reader: Opener, entries: Iterator[Entry], stored: pa.Schema, target: 
         yield _taken(reader, gathering, gathered)
 
 
-def _taken(reader: Opener, gathering: TypedBatchBuffer, gathered: list[Entry]) -> pa.RecordBatch:
+def _taken(reader: EntryReader, gathering: TypedBatchBuffer, gathered: list[Entry]) -> pa.RecordBatch:
     try:
         return gathering.take()
     except BadEntryRows as error:

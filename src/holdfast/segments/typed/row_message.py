@@ -24,13 +24,11 @@ class BadRows(Exception):
     """Bytes are not the rows that they should be. Callers say where."""
 
 
-def encode_rows(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC message without its schema; of a slice, only its own rows."""
-    return bytes(message_of(batch))
-
-
 def message_of(batch: pa.RecordBatch) -> pa.Buffer:
-    """The same, in Arrow's own memory: a fresh `bytes` of that size costs more than writing the message."""
+    """A batch as an Arrow IPC message without its schema; of a slice, only its own rows.
+
+    In Arrow's own memory: a fresh `bytes` of that size costs more than writing the message.
+    """
     # Hazard: of an empty array that was cut out of another and came through the C interface, Arrow writes a buffer of
     # negative length, which nobody can read (pyarrow 26). So nothing is given out that was not read back; a copy of
     # the rows has no such array.
@@ -53,7 +51,7 @@ def _encoded(batch: pa.RecordBatch) -> pa.Buffer | None:
 
 
 def decode_rows(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """What `encode_rows` wrote, in the memory of `data`; raises BadRows unless all of it is valid."""
+    """What `message_of` wrote, in the memory of `data`; raises BadRows unless all of it is valid."""
     try:
         return _decoded(ipc_message.read_alone(data, "record batch"), schema)
     except BadRows:
@@ -134,7 +132,7 @@ def _decoded(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
 
 def _unpacked(message: pa.Message, listed: pa.Schema) -> pa.RecordBatch:
     """The rows of a message, not validated yet."""
-    # A few forged bytes could expand to all of the memory, and encode_rows compresses nothing.
+    # A few forged bytes could expand to all of the memory, and message_of compresses nothing.
     if ipc_message.is_compressed(message):
         raise BadRows("the rows are compressed")
     return pa.ipc.read_record_batch(message, listed)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TopicRow(msgspec.Struct, frozen=True):
+class TopicEntry(msgspec.Struct, frozen=True):
     """A topic in the list."""
 
     name: str
@@ -41,7 +41,7 @@ class TopicRow(msgspec.Struct, frozen=True):
 class TopicList(msgspec.Struct, frozen=True):
     """Topics that a token may know of."""
 
-    topics: list[TopicRow]
+    topics: list[TopicEntry]
 
 
 class ColumnAnswer(msgspec.Struct, frozen=True):
@@ -108,10 +108,10 @@ async def list_topics(request: ApiRequest, served: Served) -> Answer:
     return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name), marks) for name in names])))
 
 
-def _line(topic: AnyKind, marks: bool) -> TopicRow:
+def _line(topic: AnyKind, marks: bool) -> TopicEntry:
     is_typed = isinstance(topic, TypedTopic)
     key = topic.key if isinstance(topic, TypedTopic) else None
-    return TopicRow(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
+    return TopicEntry(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
 
 
 async def show_topic(request: ApiRequest, served: Served) -> Answer:

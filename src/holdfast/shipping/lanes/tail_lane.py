@@ -21,13 +21,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from holdfast.journal.state.commit_counts import CommitCounts
 from holdfast.journal.state.partition import Partition
 from holdfast.root.objects import commit_batch
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.shipping.events import Event
-from holdfast.shipping.lanes.batch_source import SourceBatch
+from holdfast.shipping.lanes.batch_source import JournalSource, SourceBatch
 from holdfast.shipping.lanes.batching import NEVER_SENT, BatchRule, SendBatch, WaitForCommits
 from holdfast.shipping.lanes.ordering import BatchOrder, Stage
 from holdfast.shipping.ownership.fence import Fence
@@ -47,25 +46,6 @@ hours must not gather them without end.
 _NO_ROOM = 2**62
 _GATHER_S = 0.005
 """How long completed batches gather for one question to the fence where many are under way: it costs like a PUT."""
-
-
-class BatchSupply(Protocol):
-    """Where batches come from."""
-
-    commits: CommitCounts
-
-    @property
-    def taken_upto(self) -> int:
-        """Entries up to this one were taken, or are not needed."""
-
-    def pending(self) -> tuple[int, int]:
-        """Commits and bytes that wait."""
-
-    def wake_at(self, commits: int, size: int) -> tuple[int, int]:
-        """What the writer's counters will say when so much is pending."""
-
-    def take(self) -> SourceBatch | None:
-        """The next batch."""
 
 
 class MarkPublisher(Protocol):
@@ -115,7 +95,7 @@ class TailLane:
     def __init__(
         self,
         context: ShippingContext,
-        source: BatchSupply,
+        source: JournalSource,
         put: Callable[[str, Body], Awaitable[None]],
         describe: Callable[[str], Awaitable[None]],
         fence: Fence,
