@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.testing import ManualClock
 from holdfast.errors import Invalid
+from holdfast.testing import ManualClock
 from pyspark_holdfast.pipeline.topic_input import RootTopics, check_options
 
 pytestmark = pytest.mark.disk

@@ -400,6 +400,13 @@ class _Restore:
             raise missing(seen.behind[0], self._store, _LOST_HINT)
         if seen.frontier is None and seen.topics:  # it was there before the first topic
             raise absent(_LOST_HINT)
+        if seen.lost_keys is not None:
+            first, last = seen.lost_keys
+            raise Corrupt(
+                f"objects of idempotency keys are missing: repeats would not be recognised first={first} last={last}",
+                path=layout.TAIL,
+                hint=_LOST_HINT.replace("manifest objects", "what is missing"),
+            )
 
     def _require_acknowledged(self, seen: RootContents) -> None:
         """Everything acknowledged is there; or the caller accepts the loss."""
@@ -445,7 +452,8 @@ class _Restore:
             seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
             self._bring_segments(seen, more=True)
         ends = {where: manifest.settled for where, manifest in seen.manifests.items()}
-        takeover.say_settled(claim, {where: end for where, end in ends.items() if end is not None}, seq)
+        settled = {where: end for where, end in ends.items() if end is not None}
+        takeover.say_settled(claim, settled, seq, seen.inherited.key_runs)
         return seen
 
     def _settle(self, takeover: Takeover, claim: EpochDocument, seen: RootContents) -> RootContents:

@@ -83,6 +83,14 @@ class RootContents(NamedTuple):
         return behind(self.frontier, {**self.settled, **self.walked.ends})
 
     @property
+    def lost_keys(self) -> tuple[int, int] | None:
+        """The commits whose idempotency keys were in objects, where some of those are gone."""
+        span = None if self.frontier is None else self.frontier.key_span
+        if span is None or any(first <= span[0] and span[1] <= last for first, last in self.inherited.key_runs):
+            return None
+        return span
+
+    @property
     def settled(self) -> dict[Where, int]:
         """Everything below lies in segments, by partition."""
         return settled_in(self.topics, self.manifests)
