@@ -144,6 +144,25 @@ def test_an_encrypted_store(run: Run, secret_log: Path, tmp_path: Path, keyring:
     assert (other.exit_code, "belongs to another log" in other.stderr) == (1, True)
 
 
+@pytest.mark.parametrize(("damage", "said"), [("gone", "missing"), ("cut", "size mismatch")])
+def test_nothing_is_verified_over_a_file_that_is_missing_or_cut(
+    run: Run, secret_log: Path, tmp_path: Path, keyring: Keyring, damage: str, said: str
+) -> None:
+    store = tmp_path / "root"
+    keyring.save(file := tmp_path / "keys")
+    with holdfast.open(secret_log, store=store, keyring=keyring) as log:
+        log.seal()
+        log.ship(30)
+    lost = next(store.rglob("segments/*.parquet"))
+    lost.write_bytes(lost.read_bytes()[:100])
+    if damage == "gone":
+        lost.unlink()
+    result = run("status", store, "--keyring", f"file:{file}", "--json")
+    (found,) = objects(result.stdout)
+    assert (result.exit_code, found["verified"]) == (3, False)
+    assert [said in one["message"] and lost.name in one["message"] for one in found["problems"]] == [True]
+
+
 def test_what_a_store_cannot_do_is_wrong_usage(run: Run, root: Path, log: Path) -> None:
     """Options that need the log are refused, and so is a log's id where there is no choice."""
     for option in (["--follow"], ["--reverse"], ["--position", "-"], ["--bytes", "1"]):

@@ -68,6 +68,18 @@ def test_nothing_is_acknowledged_after_the_directory_was_removed(tmp_path: Path,
         log.close()
 
 
+def test_nothing_is_acknowledged_after_the_write_ahead_log_was_removed(tmp_path: Path) -> None:
+    """What is committed to a file without a name is gone with the process; a close puts it into the database."""
+    log = holdfast.open(tmp_path / "log", settings={"journal": {"group_file_bytes": 0}})
+    log.topic("t").append(b"before")
+    (tmp_path / "log" / "durable.db-wal").unlink()
+    with pytest.raises(holdfast.Closed, match="write-ahead log was removed"):
+        log.topic("t").append(b"after")
+    with pytest.raises(holdfast.Closed, match="write-ahead log was removed"):
+        log.close()
+    assert payloads(tmp_path / "log") == [b"before"]
+
+
 def test_two_logs_that_had_one_path_do_not_mix(tmp_path: Path) -> None:
     """Neither segments nor files of groups of the old log come into the new one, however much both append."""
     old, new = tmp_path / "old", tmp_path / "new"

@@ -73,6 +73,17 @@ def test_a_log_that_is_opened_with_a_wrong_clock_removes_nothing(tmp_path):
             assert left(log, charged) == (1, True, 2)
 
 
+def test_a_log_that_is_rebuilt_with_a_wrong_clock_removes_nothing(tmp_path):
+    """It was not created when its database was made anew."""
+    clock, charged = ManualClock(seed=1), []
+    with open_at(tmp_path, clock) as log:
+        filled(log, charged)
+    clock.jump(400 * DAY)
+    holdfast.rebuild(tmp_path / "log", clock=clock)
+    with open_at(tmp_path, clock) as log:
+        assert left(log, charged)[:2] == (1, True)
+
+
 def test_a_log_that_is_opened_with_a_clock_of_long_ago_removes_nothing_later(tmp_path):
     """What ended, was sealed or was used meanwhile is not old when the clock is right again."""
     clock, charged = ManualClock(seed=1), []

@@ -643,6 +643,9 @@ def store_documents() -> dict[str, AnyDocument]:
         layout.frontier_key(2, 7): documents.FrontierDocument(
             log=log, epoch=2, number=7, seq=9, settled={"orders": {"3": 51}}
         ),
+        layout.frontier_key(2, 8): documents.FrontierDocument(
+            log=log, epoch=2, number=8, seq=9, settled={"orders": {"3": 51}}, keys=(1, 9)
+        ),
         layout.adopted_key(2, 8): documents.AdoptedDocument(log=log, epoch=2, seq=8),
         layout.expired_key("orders", 3, 1): documents.ExpiredDocument(upto=1, first=17, expired_us=_NOW, **place),
         layout.lease_key("a-reader", 1): documents.LeaseDocument(

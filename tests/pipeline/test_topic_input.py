@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
+from holdfast.testing import ManualClock
 from pyspark_holdfast.pipeline.topic_input import RootTopics, check_options
 
 pytestmark = pytest.mark.disk
@@ -78,6 +79,16 @@ def test_a_lease_is_there_while_rows_are_read_and_dead_ones_go(root: Path) -> No
         assert leases() == ["other." + RUN, RUN + "3", "shop.service"]
     with found.leased(RUN + "4", {"orders": {}}):
         assert RUN + "4" not in leases(), "nothing is read"
+
+
+def test_a_clock_that_is_ahead_ends_no_lease_of_another_run(root: Path) -> None:
+    needs = {"orders": {0: (0, 5)}}
+    ahead = RootTopics(str(root), {}, ManualClock(SystemClock().now_us() + 400 * 86_400_000_000))
+    with topics(root).leased(RUN + "1", needs), ahead.leased(RUN + "2", needs):
+        assert sorted(path.name for path in (root / "leases").iterdir() if any(path.iterdir())) == [
+            RUN + "1",
+            RUN + "2",
+        ]
 
 
 def test_options_that_say_what_is_read_are_refused() -> None:

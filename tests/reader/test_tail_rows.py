@@ -299,6 +299,16 @@ def test_a_log_of_ones_own_has_no_tail(open_log):
     assert "includeTail" in refused.value.hint
 
 
+def test_the_tail_is_read_where_all_claims_are_lost(open_shipped, root):
+    """It is there: that nobody claims the root any more hides no record that was acknowledged as shipped."""
+    log = open_shipped()
+    log.topic("orders").append(b"x", durability="shipped")
+    log.close()
+    for claim in (root / "epochs").iterdir():
+        claim.unlink()
+    assert read(root).to_arrow().num_rows == 1
+
+
 def test_a_store_without_commit_batches_is_read_up_to_its_marks(open_shipped, root):
     log = open_shipped(shipping={"commit_batches": False})
     log.topic("orders").append_batch([b"a", b"b"])

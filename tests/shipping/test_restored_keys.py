@@ -271,6 +271,32 @@ def test_a_damaged_object_of_keys_is_refused_unless_the_loss_is_accepted(bring, 
     assert lines("restore_left_out")
 
 
+@pytest.mark.parametrize("gone", ["first", "middle", "last"])
+def test_a_lost_object_of_keys_is_noticed_and_written_anew(open_shipped, bring, root, sweep, gone):
+    """A restore would take a repeat for new; the log that has the keys puts them back when it opens."""
+    log = open_shipped(segments=TEN)
+    first = []
+    for begin in (0, 4, 8):
+        first += once(log, range(begin, begin + 4))
+        settled(log, sweep)
+    log.close()
+    kept = objects(root)
+    root.store.delete([kept[{"first": 0, "middle": 1, "last": 2}[gone]]])
+    with pytest.raises(Corrupt, match="objects of idempotency keys are missing"):
+        bring("refused")
+    report = bring("copy", copy=True, accept_loss=True)
+    assert report.keys == 8
+    assert any("idempotency keys are missing" in line for line in report.not_proved)
+    if gone == "first":  # what the window of keys has passed looks the same here
+        return
+    log = open_shipped(segments=TEN)
+    once(log, range(20, 21))
+    settled(log, sweep)
+    log.close()
+    assert bring().keys == 13
+    assert once(open_shipped("back"), range(12)) == first
+
+
 def test_rows_of_records_that_are_not_there_say_nothing(open_shipped, bring, root, held):
     """A hash cannot be led to an offset that somebody else will be given."""
     made = key_object.decode(root.store.get(held), held)

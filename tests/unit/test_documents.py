@@ -45,6 +45,8 @@ def values_of(kind: object) -> st.SearchStrategy[object]:
         return st.lists(values_of(inner[0]), max_size=3).map(tuple)
     if origin is dict:
         return st.dictionaries(values_of(inner[0]), values_of(inner[1]), max_size=3)
+    if msgspec.UnsetType in inner:
+        return st.just(msgspec.UNSET) | values_of(inner[0])
     if type(None) in inner:
         return st.none() | values_of(next(k for k in inner if k is not type(None)))
     return structs_of(kind)
@@ -72,6 +74,7 @@ def small(kind: type[AnyDocument]) -> AnyDocument:
     simple[tuple[documents.RewrittenFile, ...]] = simple[tuple[documents.RewrittenFile, ...] | None] = ()
     simple[tuple[tuple[int, int], ...]] = ((1, 2),)
     simple[tuple[documents.SegmentDocument, ...]] = ()
+    simple[tuple[int, int] | msgspec.UnsetType] = (1, 2)
     simple[dict[str, documents.PartitionEnd]] = {"0": documents.PartitionEnd(1, 1, 3, "chain")}
     simple[dict[str, int]] = {"writer": 3}
     fields = [f for f in msgspec.structs.fields(kind) if f.name not in ("format", "check")]

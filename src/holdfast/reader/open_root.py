@@ -98,7 +98,7 @@ class SettledRoot:
 
     def is_shipped_to(self) -> bool:
         """Whether a log ships here, so that there are claims, commit batches and leases; or it is a log's own."""
-        return next(iter(self.store.list(layout.EPOCHS)), None) is not None
+        return any(next(iter(self.store.list(folder)), None) is not None for folder in (layout.EPOCHS, layout.TAIL))
 
     def is_store(self) -> bool:
         """Whether this is a root on a store, which a log ships to or a sink writes to; or it is a log's own."""

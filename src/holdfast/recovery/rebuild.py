@@ -152,6 +152,7 @@ class _Rebuild:
             salvaged = 0 if old is None else self._salvage(old)
             topics = self._topics(old)
             found = self._found(log_id)
+            created_us = self._created_us(old, found)
         finally:
             if old is not None:
                 old.close(0)
@@ -163,7 +164,7 @@ class _Rebuild:
             KnownTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete
         ]
         vault = Vault(log_id, self._keyring, self._cipher, self._clock.random_bytes)
-        create_database(directory.rebuilt, vault, known_topics, self._clock)
+        create_database(directory.rebuilt, vault, known_topics, self._clock, created_us=created_us)
         set_aside = directory.set_aside_database()
         directory.adopt_rebuilt()
         if directory.log_id() is None:
@@ -247,6 +248,11 @@ class _Rebuild:
             found[key] = held + [file for file in found.get(key, []) if file.head.number not in numbers]
         self._require_known(found)
         return found
+
+    def _created_us(self, old: Journal | None, found: dict[tuple[str, int], list[SegmentFound]]) -> int:
+        """When the log was created, as far as that is known: all that is trusted of the time when it is opened next."""
+        sealed = [file.sealed_us for files in found.values() for file in files]
+        return min([self._clock.now_us(), *([] if old is None else [old.created_us]), *sealed])
 
     def _require_known(self, found: dict[tuple[str, int], list[SegmentFound]]) -> None:
         """A long file that no rewrite speaks of was never in use, if what it begins with is there without it."""

@@ -64,7 +64,7 @@ from holdfast.root.objects.documents import (
     SinkTopicDocument,
     TopicDocument,
 )
-from holdfast.root.objects.frontiers import absent, missing, newest_frontier
+from holdfast.root.objects.frontiers import newest_frontier
 from holdfast.root.rewrites import in_effect
 from holdfast.root.root_contents import RootReader, Where, check_schemas
 from holdfast.root.root_store import RootStore
@@ -80,12 +80,6 @@ from holdfast.telemetry import spans
 
 _AT_ONCE = 6
 _ATTEMPTS = 5
-
-_LOST_HINT = (
-    "nothing was taken over. If the old machine still has the log, open it there: it writes manifest objects again."
-    " Else look for older versions of these objects in the bucket; or bring back what is there with --accept-loss"
-    " (accept_loss=True)"
-)
 
 logger = logging.getLogger("holdfast")
 
@@ -342,8 +336,8 @@ class _Restore:
             frontier,
             self._files_beyond(manifests, walked),
         )
-        self._require_settled(seen)
-        self._require_acknowledged(seen)
+        if not self._options.accept_loss:
+            seen.require_whole(self._store)
         return seen
 
     def _files_beyond(self, manifests: Mapping[Where, StoreManifest], walked: TailContents) -> dict[Where, int]:
@@ -392,28 +386,6 @@ class _Restore:
                 records += sum(e.count for e in batch.entries if e.first >= settled.get((e.topic, e.partition), 0))
         return acks, records
 
-    def _require_settled(self, seen: RootContents) -> None:
-        """Likewise of what was settled: where the newest manifest objects are lost, only the frontier knows."""
-        if self._options.accept_loss:
-            return
-        if seen.behind:
-            raise missing(seen.behind[0], self._store, _LOST_HINT)
-        if seen.frontier is None and seen.topics:  # it was there before the first topic
-            raise absent(_LOST_HINT)
-
-    def _require_acknowledged(self, seen: RootContents) -> None:
-        """Everything acknowledged is there; or the caller accepts the loss."""
-        if seen.lost and not self._options.accept_loss:
-            raise Corrupt(
-                f"commits that were acknowledged as shipped are missing from={seen.walked.reach + 1}"
-                f" acknowledged={seen.acknowledged} batches_behind={len(seen.inherited.beyond)}"
-                f" records_behind={seen.walked.cut_records + seen.beyond_records}",
-                path=layout.TAIL,
-                hint="nothing was taken over. If the old machine still has the log, open it there: it sends again what"
-                " is missing. Else look for older versions of these objects in the bucket; or bring back what comes"
-                " before the hole with --accept-loss (accept_loss=True)",
-            )
-
     def _walk(self, batches: Iterable[Counting], settled: Mapping[Where, int], floor: int, limit: int) -> TailContents:
         proof = EntryProof(self._log_id, self._keyring, self._cipher, self._keys)
         return tail_walk.walk(self._log_id, counting(self._spool, batches), settled, floor, limit, proof)
@@ -445,7 +417,8 @@ class _Restore:
             seen = seen._replace(walked=self._walk(seen.batches, seen.settled, seen.inherited.floor, seq))
             self._bring_segments(seen, more=True)
         ends = {where: manifest.settled for where, manifest in seen.manifests.items()}
-        takeover.say_settled(claim, {where: end for where, end in ends.items() if end is not None}, seq)
+        settled = {where: end for where, end in ends.items() if end is not None}
+        takeover.say_settled(claim, settled, seq, seen.inherited.key_runs)
         return seen
 
     def _settle(self, takeover: Takeover, claim: EpochDocument, seen: RootContents) -> RootContents:

@@ -129,6 +129,8 @@ def _beyond(seen: RootContents) -> Iterable[str]:
     yield from (f"records that were settled are missing {one}: the loss was accepted" for one in seen.behind)
     if seen.frontier is None and seen.topics:
         yield "there is no frontier: newest manifest objects that are missing cannot be noticed"
+    if seen.lost_keys is not None:
+        yield "idempotency keys are missing: repeats of what was appended under them will not be recognised"
     for (topic, partition), files in sorted(seen.files_beyond.items()):
         yield (
             f"{files} segment files are after the newest manifest object topic={topic} partition={partition}:"

@@ -15,6 +15,7 @@ from holdfast.clock import Clock
 from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.crypto.vault import KeyEpoch, Vault
+from holdfast.errors import Corrupt
 from holdfast.journal.create import (
     KnownKey,
     KnownPartition,
@@ -34,11 +35,13 @@ from holdfast.recovery.spooling import Spool
 from holdfast.root import tail_walk
 from holdfast.root.objects.commit_batch import CommitBatch
 from holdfast.root.objects.documents import FrontierDocument, LogDocument, SegmentDocument, TopicDocument
-from holdfast.root.objects.frontiers import Behind, behind
+from holdfast.root.objects.frontiers import Behind, absent, behind, missing
 from holdfast.root.root_contents import Where
 from holdfast.root.store_manifest import StoreManifest
 from holdfast.root.tail_listing import TailListing
 from holdfast.root.tail_walk import TailContents
+from holdfast.store import layout
+from holdfast.store.port import Store
 
 Counting = tuple[str, int]
 """A commit batch's key, and up to which sequence number it counts."""
@@ -52,6 +55,13 @@ class RestoreOptions(NamedTuple):
     keys_max: int
     """The window of idempotency keys."""
     progress: Progress
+
+
+_LOST_HINT = (
+    "nothing was taken over. If the old machine still has the log, open it there: it writes manifest objects again."
+    " Else look for older versions of these objects in the bucket; or bring back what is there with --accept-loss"
+    " (accept_loss=True)"
+)
 
 
 class RootContents(NamedTuple):
@@ -81,6 +91,38 @@ class RootContents(NamedTuple):
     def behind(self) -> tuple[Behind, ...]:
         """Partitions that lack records which were settled, and which no commit batch brings back."""
         return behind(self.frontier, {**self.settled, **self.walked.ends})
+
+    @property
+    def lost_keys(self) -> tuple[int, int] | None:
+        """The commits whose idempotency keys were in objects, where some of those are gone."""
+        span = None if self.frontier is None else self.frontier.key_span
+        if span is None or any(first <= span[0] and span[1] <= last for first, last in self.inherited.key_runs):
+            return None
+        return span
+
+    def require_whole(self, store: Store) -> None:
+        """Raise Corrupt where something is missing that was settled, or acknowledged as shipped."""
+        if self.behind:  # where the newest manifest objects are lost, only the frontier knows
+            raise missing(self.behind[0], store, _LOST_HINT)
+        if self.frontier is None and self.topics:  # it was there before the first topic
+            raise absent(_LOST_HINT)
+        if self.lost_keys is not None:
+            first, last = self.lost_keys
+            raise Corrupt(
+                f"objects of idempotency keys are missing: repeats would not be recognised first={first} last={last}",
+                path=layout.TAIL,
+                hint=_LOST_HINT.replace("manifest objects", "what is missing"),
+            )
+        if self.lost:
+            raise Corrupt(
+                f"commits that were acknowledged as shipped are missing from={self.walked.reach + 1}"
+                f" acknowledged={self.acknowledged} batches_behind={len(self.inherited.beyond)}"
+                f" records_behind={self.walked.cut_records + self.beyond_records}",
+                path=layout.TAIL,
+                hint="nothing was taken over. If the old machine still has the log, open it there: it sends again what"
+                " is missing. Else look for older versions of these objects in the bucket; or bring back what comes"
+                " before the hole with --accept-loss (accept_loss=True)",
+            )
 
     @property
     def settled(self) -> dict[Where, int]:

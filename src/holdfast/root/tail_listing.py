@@ -41,6 +41,17 @@ class TailListing(NamedTuple):
     keys: tuple[tuple[ObjectInfo, BatchName], ...] = ()
     """Objects of idempotency keys, by their last sequence number, and whose commits they are for as far as adopted."""
 
+    @property
+    def key_runs(self) -> list[tuple[int, int]]:
+        """The first and last commit of each stretch that objects of keys cover without a hole, in order."""
+        runs: list[tuple[int, int]] = []
+        for first, last in sorted((max(1, name.first_seq), max(1, name.last_seq)) for _, name in self.keys):
+            if runs and first <= runs[-1][1] + 1:
+                runs[-1] = runs[-1][0], max(runs[-1][1], last)
+            else:
+                runs.append((first, last))
+        return runs
+
 
 def inherit(listing: Iterable[ObjectInfo]) -> TailListing:
     """Walk a listing of `tail/`."""

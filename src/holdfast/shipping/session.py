@@ -201,7 +201,9 @@ class ShippingSession:
         tail = self.lane = TailLane(context, source, put, topics.describe, fence, marks)
         segments = SegmentLane(context, put, topics.describe, fence, marks, self._requests, self._remote.head)
         janitor = Janitor(context, put, self._requests, fence, tail.sent, keys)
-        frontier = self.frontier = FrontierLane(journal, self._store, self._requests, put, fence, marks, self._counters)
+        frontier = self.frontier = FrontierLane(
+            journal, self._store, self._requests, put, fence, marks, self._counters, keys
+        )
         await self._refill.refill(gaps)
         # Where the claims are lost, another writer may have written what exists: all of the tail is sent again.
         inherited = _NOTHING if fence.is_forgotten else await self._earlier.inherited(fence)
@@ -252,7 +254,7 @@ class ShippingSession:
                 for chore in running:
                     chore.cancel()
                 await frontier.write()
-            await _tidy(janitor)
+            await _tidy(janitor, frontier)
         finally:
             marks.note_now()
 
@@ -330,9 +332,10 @@ async def _note(marks: ShippedMarks) -> None:
         await asyncio.sleep(_NOTE_INTERVAL_S)
 
 
-async def _tidy(janitor: Janitor) -> None:
-    """One last sweep, if it does not take long."""
+async def _tidy(janitor: Janitor, frontier: FrontierLane) -> None:
+    """One last sweep, if it does not take long, and which keys are in objects then."""
     try:
         await asyncio.wait_for(janitor.sweep(), _SWEEP_AT_END_S)
+        await asyncio.wait_for(frontier.write(), _SWEEP_AT_END_S)
     except (TimeoutError, HoldfastError):
         pass  # the next owner tidies up

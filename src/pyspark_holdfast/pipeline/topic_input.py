@@ -223,9 +223,13 @@ class RootTopics:
             _quietly(lease.end)
 
     def _remove_ended(self, pipeline: str) -> None:
-        """Leases of runs that were killed are of no use, and would stay for ever."""
-        limit, store = self._clock.now_us() - _ENDED_SECONDS * 1_000_000, self.root.store
-        found = [info.key for info in store.list(layout.LEASES) if info.modified_us < limit]
+        """Leases of runs that were killed are of no use, and would stay for ever.
+
+        They are old by the newest lease, which is there now: a clock may be wrong.
+        """
+        store, leases = self.root.store, list(self.root.store.list(layout.LEASES))
+        limit = max((info.modified_us for info in leases), default=0) - _ENDED_SECONDS * 1_000_000
+        found = [info.key for info in leases if info.modified_us < limit]
         readers = {key: (layout.parse_lease_key(key) or ("", 0))[0].rpartition(".") for key in found}
         store.delete([key for key, (name, _, id_) in readers.items() if name == pipeline and len(id_) == _ID_CHARS])
 

@@ -1,19 +1,21 @@
 """`holdfast topics URL` and `holdfast status URL`: what the root of a log on a store holds, without the log.
 
-Manifests are read and proved; no segment is opened. Without the keys of an encrypted log the same is shown, and the
-report says that nothing was proved by a key. Damage ends the report: what a manifest says after it means nothing.
+Manifests are read and proved; no segment is opened, `status` looks whether their files are there, and how large they
+are. Without the keys of an encrypted log the same is shown, and the report says that nothing was proved by a key.
+Damage of a manifest ends the report: what it says after it means nothing.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.cli.exit_codes import FINE
+from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection.at_root import Root
 from holdfast.cli.inspection.summary import RAW, TYPED
 from holdfast.cli.options import NEEDS_KEY
-from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
+from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
 from holdfast.clock import SystemClock
+from holdfast.errors import Corrupt
 from holdfast.model.record_json import iso
 from holdfast.publish.publication import Publisher
 from holdfast.reader.open_root import SettledRoot
@@ -105,6 +107,7 @@ class RootStatus(msgspec.Struct, frozen=True):
     segments: int
     segment_bytes: int
     topics: list[RootTopic]
+    problems: list[Problem]
 
 
 def tell_topics(root: Root, options: ReadOptions, *, as_json: bool) -> int:
@@ -128,6 +131,7 @@ def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
     opened = SettledRoot.open(root.url, options)
     document = opened.store.log()
     found, keys = _topics(opened, options)
+    problems = [lost for topic in found for part in topic.partitions for lost in _lost(opened, topic.topic, part)]
     status = RootStatus(
         store=opened.store.url,
         log_id=opened.log,
@@ -135,21 +139,40 @@ def tell_status(root: Root, options: ReadOptions, *, as_json: bool) -> int:
         format=document.format,
         encrypted=bool(keys) or opened.store.trust.is_signed,
         keys=sorted(keys),
-        verified=opened.store.trust.is_authentic,
+        verified=opened.store.trust.is_authentic and not problems,
         claim=_claim(opened),
         records=sum(topic.records for topic in found),
         tail_records=sum(topic.tail_records for topic in found),
         segments=sum(topic.segments for topic in found),
         segment_bytes=sum(topic.segment_bytes for topic in found),
         topics=found,
+        problems=[problem(one) for one in problems],
     )
     if as_json:
         emit_json(status)
     else:
         _show(status)
+        emit_problems(problems)
     _note(opened, options)
     flush()
-    return FINE
+    return DAMAGED if problems else FINE
+
+
+def _lost(root: SettledRoot, topic: str, partition: RootPartition) -> list[Corrupt]:
+    """The files of a partition that are missing, or not as large as the manifest says."""
+    where = (topic, partition.partition)
+    sizes = {info.key: info.size for info in root.store.list(layout.segments_folder(*where) + "/")}
+    return [
+        Corrupt(
+            f"a segment's file: {'size mismatch' if one.key in sizes else 'missing'}",
+            path=one.key,
+            topic=topic,
+            partition=where[1],
+            offset=one.first,
+        )
+        for one in root.files(where)
+        if not one.is_filler and one.end > partition.first and sizes.get(one.key) != one.size
+    ]
 
 
 def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], set[str]]:
@@ -248,7 +271,7 @@ def _show(status: RootStatus) -> None:
             ("format", status.format),
             ("created", status.created),
             ("encrypted", f"yes, keys: {', '.join(status.keys) or 'none used yet'}" if status.encrypted else "no"),
-            ("verified", "yes" if status.verified else "no: nothing was proved by a key"),
+            ("verified", _verified(status)),
             ("claimed", _words(claim)),
             ("records", f"{status.records}, of them {status.tail_records} in commit batches"),
             ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
@@ -261,6 +284,12 @@ def _show(status: RootStatus) -> None:
     if tables:
         emit("")
         show_tables(tables)
+
+
+def _verified(status: RootStatus) -> str:
+    if status.verified:
+        return "yes"
+    return "no: files are not as the manifests say" if status.problems else "no: nothing was proved by a key"
 
 
 def show_tables(tables: list[tuple[str, RootTable]]) -> None:

@@ -70,6 +70,10 @@ class SqliteBackend:
         self._connections = ReaderConnections(path, read_only=read_only, beside=beside)
         self.connection.set_wal_hook(self._count_wal_pages)
         self._identity = disk.identity(path)
+        self._ahead: tuple[int, int] | None = None
+        """The write-ahead log of an owner, once it is there."""
+        self._folds_at_end = False
+        """The write-ahead log has lost its name: what it has must get into the database, or it is gone."""
         self.filed = GroupFileStore(self)
         """What is durable in files and not in the database yet."""
         self._rows = StoredRows(self.connection, path, self.filed.files, self.filed.late)
@@ -90,6 +94,17 @@ class SqliteBackend:
         """
         if disk.identity(self.path) != self._identity:
             raise moved_away(self.path.parent)
+        if self._read_only:
+            return
+        ahead = disk.identity(place := self.path.with_name(f"{self.path.name}-wal"))
+        self._ahead = self._ahead or ahead
+        if ahead != self._ahead:
+            self._folds_at_end = ahead is None  # else another process has begun one
+            raise Closed(
+                f"the database's write-ahead log was removed path={place}",
+                reason="fenced",
+                hint="close the log, which puts what it has into the database, and open it again",
+            )
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -155,11 +170,12 @@ class SqliteBackend:
         self._connections.check_open()
 
     def abandon(self) -> None:
-        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery.
+        """Stop writing for good: closing will leave the write-ahead log to the next open's recovery, if it can find it.
 
         An open transaction ends: undoing one in a write-ahead log writes nothing, and lets go of the write lock.
         """
-        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if not self._folds_at_end:
+            self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         try:
             if not self.connection.get_autocommit():
                 self.connection.execute("ROLLBACK")

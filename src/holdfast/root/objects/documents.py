@@ -226,7 +226,14 @@ class FrontierDocument(Document, frozen=True, kw_only=True, tag="frontier"):
     """Commits up to this one had been acknowledged as shipped."""
     settled: dict[str, dict[str, int]]
     """Topic → partition → everything below is in segments; only partitions that have segments."""
+    keys: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """The first and the last commit whose idempotency keys are in objects of keys; left out where there are none."""
     check: str = ""
+
+    @property
+    def key_span(self) -> tuple[int, int] | None:
+        """The same, None where there are none."""
+        return None if isinstance(self.keys, msgspec.UnsetType) else self.keys
 
 
 class AdoptedDocument(Document, frozen=True, kw_only=True, tag="adopted"):

@@ -118,6 +118,9 @@ def _proved(data: bytes, key: str, log: str) -> FrontierDocument:
     for ends in frontier.settled.values():
         if not all(_is_number(number) and 0 < end < 2**62 for number, end in ends.items()):
             raise Corrupt("a frontier says what cannot be", path=key)
+    first, last = frontier.key_span or (1, 1)
+    if not 0 < first <= last < 2**62:
+        raise Corrupt("a frontier says what cannot be", path=key)
     return frontier
 
 

@@ -16,6 +16,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
+
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
@@ -23,6 +25,7 @@ from holdfast.journal.state.shipping_state import ShippingState
 from holdfast.root.objects import documents, frontiers
 from holdfast.root.objects.documents import FrontierDocument
 from holdfast.root.root_store import RootStore
+from holdfast.shipping.lanes.key_cover import KeyCover
 from holdfast.shipping.ownership.fence import Fence, RepeatedRequests
 from holdfast.shipping.shipping_marks import ShippedMarks, shipment_of, shipped_partitions
 from holdfast.shipping.shipping_stats import ShippingCounters
@@ -63,6 +66,7 @@ class FrontierLane:
         fence: Fence,
         marks: ShippedMarks,
         counters: ShippingCounters,
+        keys: KeyCover,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -71,6 +75,7 @@ class FrontierLane:
         self._fence = fence
         self._marks = marks
         self._counters = counters
+        self._keys = keys
         self._number = 0
         """Of the next one; each attempt takes a new one."""
         self._older: list[str] = []
@@ -116,7 +121,7 @@ class FrontierLane:
 
     async def _write(self) -> None:
         frontier, newest = self._current(), self._newest
-        if newest is not None and (frontier.settled, frontier.seq) == (newest.settled, newest.seq):
+        if newest is not None and _said(frontier) == _said(newest):
             return
         if frontiers.behind(newest, frontiers.settled_of(frontier)):
             return
@@ -124,6 +129,8 @@ class FrontierLane:
         key = frontiers.key_of(frontier)
         await self._put(key, Body.of(documents.encode(frontier)))
         self._newest, older = frontier, self._older
+        if frontier.key_span is not None:
+            self._keys.said_from = frontier.key_span[0]
         self._older = [*older, key]
         if older:  # they are of this epoch or before: also a successor has no need of them
             await self._delete(older)
@@ -141,6 +148,7 @@ class FrontierLane:
             number=self._number,
             seq=self._marks.shipped_seq,
             settled=frontiers.said_by(settled),
+            keys=self._keys.span or msgspec.UNSET,
         )
 
     def _read(self) -> tuple[list[str], FrontierDocument | None]:
@@ -158,3 +166,7 @@ class FrontierLane:
         await self._asking.until_answered(
             "remove older frontiers", lambda: loop.run_in_executor(None, self._store.delete, keys)
         )
+
+
+def _said(frontier: FrontierDocument) -> tuple[object, ...]:
+    return frontier.settled, frontier.seq, frontier.keys

@@ -3,7 +3,9 @@
 A commit batch brings the keys of its own entries. A segment does not: so before its manifest object is written, keys of
 its records that no batch has brought are put there as an object of keys; and before a floor lets batches go, the keys
 that only they hold. Each such object covers the commits behind the last one. Small ones are merged now and then, and
-those that the window of keys has passed are removed: the stored keys stay within the window, in few objects.
+those that the window of keys has passed are removed: the stored keys stay within the window, in few objects. The
+frontier says from where to where they go; what is passed is removed when it says so. What the store has lost of them is
+written anew.
 
 An object that was begun is finished with the same bytes, however often it takes. Belongs to the shipper's loop.
 """
@@ -66,6 +68,12 @@ class KeyCover:
         self._covered = 0
         """Commits up to here have their keys in objects."""
         self._superseded: list[str] = []
+        self._passed: list[_Object] = []
+        """What the window of keys has passed, and the frontier may still speak of."""
+        self.said_from = 0
+        """Where the objects begin that the frontier speaks of."""
+        self._inherited_upto = 0
+        """Commits up to here, as others left them, have no batch any more."""
         self._covered_id = 0
         """Keys up to this id are in objects."""
         self._begun: tuple[_Object, Body] | None = None
@@ -79,10 +87,22 @@ class KeyCover:
             _Object(info.key, max(1, name.first_seq), max(1, name.last_seq), info.size // _ROW_BYTES)
             for info, name in inherited.keys
         ]
-        self._objects = [one for one in found if not any(_is_in(one, other) for other in found)]
-        self._superseded = [one.key for one in found if one not in self._objects]
-        self._covered = max((name.last_seq for _, name in inherited.keys), default=0)
+        runs = inherited.key_runs
+        # What comes behind a hole is written again, with what is missing.
+        ends = [name.last_seq for _, name in inherited.keys]
+        self._covered = max((end for end in ends if end <= runs[0][1]), default=0)
+        self._inherited_upto = max([inherited.floor, *ends])
+        needed = [one for one in found if not any(_is_in(one, other) for other in found)]
+        self._superseded = [one.key for one in found if one not in needed]
+        self._objects = [one for one in needed if one.last_seq <= self._covered]
         self._covered_id = self._remembered.last_id_upto(self._covered)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """From where to where objects of keys go; None where there are none."""
+        if not self._objects:
+            return None
+        return min(one.first_seq for one in self._objects), self._objects[-1].last_seq
 
     async def before_segment(self, partition: Partition, end: int) -> None:
         """Bring the keys of a partition's records below an offset to the store, unless they are there."""
@@ -99,24 +119,24 @@ class KeyCover:
     async def merged(self) -> list[str]:
         """Merge small objects, if there are many; returns the keys of those that are not needed any more."""
         async with self._lock:
-            await self._finish()
+            await self._cover(self._inherited_upto)
             oldest = self._remembered.first_seq()
-            self._retire([one for one in self._objects[:-1] if oldest is None or one.last_seq < oldest])
+            passed = [one for one in self._objects[:-1] if oldest is None or one.last_seq < oldest]
+            self._objects = [one for one in self._objects if one not in passed]
+            self._passed += passed
             chosen = _mergeable(self._objects)
             if len(chosen) >= _MERGED_MIN:
                 rows = self._remembered.rows(0, chosen[0].first_seq, chosen[-1].last_seq)
                 await self._write(chosen[0].first_seq, chosen[-1].last_seq, rows)
-                self._retire(chosen)
-            return list(self._superseded)
+                self._superseded += [one.key for one in chosen]
+                self._objects = [one for one in self._objects if one not in chosen]
+            return [*self._superseded, *(one.key for one in self._passed if one.last_seq < self.said_from)]
 
     def forget(self, keys: list[str]) -> None:
         """These are removed."""
         gone = set(keys)
         self._superseded = [key for key in self._superseded if key not in gone]
-
-    def _retire(self, objects: list[_Object]) -> None:
-        self._superseded += [one.key for one in objects]
-        self._objects = [one for one in self._objects if one not in objects]
+        self._passed = [one for one in self._passed if one.key not in gone]
 
     # -- objects ------------------------------------------------------------------------------------------
 
@@ -133,7 +153,8 @@ class KeyCover:
             elif len(rows) == _ROWS_MAX:
                 last = first = rows[-1].seq
                 rows = self._remembered.rows(self._covered_id, first, last)
-            await self._write(first, last, rows)
+            # Of what is before it nothing is missing: keys of damaged partitions are left out.
+            await self._write(self._objects[-1].last_seq + 1 if self._objects else first, last, rows)
             self._covered, self._covered_id = last, rows[-1].id
 
     async def _write(self, first_seq: int, last_seq: int, rows: list[KeyRow]) -> None:

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TypeVar
 
+import msgspec
+
 from holdfast.clock import Clock
 from holdfast.errors import Closed, Corrupt, NotFound, Unavailable
 from holdfast.root.objects import documents, frontiers
@@ -137,11 +139,20 @@ class Takeover:
             found = read_manifest(self._store, claim.log, *place, known=manifest.documents)
             manifest = found._replace(rewrites=manifest.rewrites)
 
-    def say_settled(self, claim: EpochDocument, ends: Mapping[Where, int], seq: int) -> None:
+    def say_settled(
+        self, claim: EpochDocument, ends: Mapping[Where, int], seq: int, keys: Sequence[tuple[int, int]]
+    ) -> None:
         """Write the frontier of this ownership: what counts from now on, also where a loss was accepted."""
         settled = frontiers.said_by((*where, end) for where, end in ends.items())
         for number in count():  # an interrupted attempt may have said less
-            document = FrontierDocument(log=claim.log, epoch=claim.epoch, number=number, seq=seq, settled=settled)
+            document = FrontierDocument(
+                log=claim.log,
+                epoch=claim.epoch,
+                number=number,
+                seq=seq,
+                settled=settled,
+                keys=keys[-1] if keys else msgspec.UNSET,
+            )
             if self._create(frontiers.key_of(document), documents.encode(document)):
                 return
 
