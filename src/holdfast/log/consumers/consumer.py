@@ -214,6 +214,7 @@ class Consumer(AnyConsumer, Generic[Item]):
 
     def _refuse_second(self) -> None:
         """Refuse a call of a thread that was interrupted in the middle of another one, perhaps of another member."""
+        self._journal.refuse_second()
         refuse_second(self._lock)
         refuse_second(self._members.lock)
 
