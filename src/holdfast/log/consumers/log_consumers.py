@@ -160,6 +160,7 @@ class LogConsumers:
 
     def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
         self._journal.refuse_second()
+        self._kept.refuse_second()
         with once(self._lock):
             if self._journal.shared:
                 return self._shared_members(place, reader, begin)
@@ -222,6 +223,7 @@ class LogConsumers:
 
     def _settle(self) -> None:
         self._journal.refuse_second()
+        self._kept.refuse_second()
         for members in list(self._members.values()):
             refuse_second(members.lock)
             members.settle()

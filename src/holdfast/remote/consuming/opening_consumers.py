@@ -67,6 +67,9 @@ class ClientPositions:
     def partition(self) -> None:
         """Records of positions are made at the server."""
 
+    def refuse_second(self) -> None:
+        """Nobody waits here."""
+
 
 class ConsumerOpening:
     """The consumers of one client; `_lock` guards which there are, and the thread that takes up what is told."""
