@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_OPTIMIZED
 from types import FrameType
 from typing import Protocol, TypeVar
+from weakref import ReferenceType, ref
 
 from holdfast.errors import Unavailable
 
@@ -53,13 +54,34 @@ def interrupted() -> Unavailable:
     )
 
 
+_innermost: dict[int, ReferenceType[RLock]] = {}
+"""Locks of queues, by their ids: others wait for them with locks of their own held, and their holders wait for none."""
+
+
+def innermost(lock: RLock) -> RLock:
+    """A lock whose holder must not wait for another one: whoever has that may be waiting for this."""
+    number = id(lock)
+    _innermost[number] = ref(lock, lambda _: _innermost.pop(number, None))
+    return lock
+
+
+def refuse_inside() -> None:
+    """Raise Unavailable where this thread was interrupted with an innermost lock."""
+    for reference in _innermost.copy().values():
+        lock = reference()
+        if lock is not None and lock._is_owned():  # type: ignore[attr-defined]
+            raise interrupted()
+
+
 def refuse_second(lock: RLock) -> None:
     """Raise Unavailable where this thread has the lock: a signal handler, or the collector, interrupted it with it.
 
-    Such a lock knows its thread in one step with being taken, so there is no moment in which nobody could tell.
+    Such a lock knows its thread in one step with being taken, so there is no moment in which nobody could tell. So it
+    is where the thread has an innermost one: another thread may have this lock, and wait for that.
     """
     if lock._is_owned():  # type: ignore[attr-defined]
         raise interrupted()
+    refuse_inside()
 
 
 def once(lock: RLock) -> RLock:

@@ -237,6 +237,50 @@ def test_a_handler_does_not_wait_for_what_only_the_interrupted_call_lets_go_of(
         assert topic.append(b"and on").offset > 1
 
 
+OTHERS_MAY_HAVE: dict[str, Callable[[Log, Consumer[Any]], object]] = {
+    "topic": lambda log, consumer: log.topic("new"),
+    "consumers": lambda log, consumer: log.topic("t").consumer("f", start="next"),
+    "members": lambda log, consumer: consumer.poll(timeout=0),
+    "commits": lambda log, consumer: consumer.commit(),
+}
+
+
+@pytest.mark.parametrize("kind", ["owner", "member"])
+def test_a_handler_does_not_wait_for_a_thread_that_waits_for_the_interrupted_call(tmp_path: Path, kind: str) -> None:
+    """Whoever has what it asks for may wait for the queue, or to take up news, which the interrupted one keeps."""
+    with opened(kind, tmp_path) as log, log.topic("t").consumer("e") as consumer:
+        run_execution(log)
+        journal = log._journal
+        asks = dict(OTHERS_MAY_HAVE)
+        if kind == "owner":
+            asks |= {
+                "statuses": lambda log, consumer: log.consumers(),
+                "executions": lambda log, consumer: log.executions.list(),
+                "rows": lambda log, consumer: log.stats(),
+            }
+        positions = {name: asks[name] for name in asks.keys() & {"consumers", "members", "commits", "statuses"}}
+        for lock, refused in (
+            (journal._queue.lock, asks),
+            (consumer._kept._lock, positions),  # type: ignore[attr-defined]
+            (journal._catch_up._lock, asks if kind == "member" else {}),
+        ):
+            for ask in refused.values():
+                with lock, pytest.raises(Unavailable, match="interrupted"):
+                    ask(log, consumer)
+        log.topic("new").append(b"and on")
+
+
+def test_a_handler_that_opens_a_consumer_while_one_is_opened_over_http(tmp_path: Path) -> None:
+    with opened("client", tmp_path) as log:
+        topic, lock = log.topic("t"), log._consumers._lock  # type: ignore[attr-defined]
+
+        def handle() -> None:
+            with pytest.raises(Unavailable, match="interrupted"):
+                topic.consumer("d")
+
+        assert at_every_step(lambda: topic.consumer("c").close(), handle, most=20, while_=lock._is_owned)
+
+
 ASKS: dict[str, Callable[[Log, int], object]] = {
     "topic": lambda log, number: log.topic(f"new-{number}"),
     "stats": lambda log, number: log.stats(),

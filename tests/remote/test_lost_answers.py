@@ -221,6 +221,9 @@ def test_a_server_of_another_version_in_mid_life_is_no_reason_to_end(
         with pytest.raises(OutcomeUnknown, match=r"another version|redirects"):
             topic.append(b"x")
         assert topic.append(b"y").offset == 0
+        proxy.plan = lambda seen: other if seen.method == "POST" else "pass"
+        with pytest.raises(OutcomeUnknown, match=r"another version|redirects"):
+            log.executions.start("work")
 
 
 def test_a_token_that_cannot_be_read_for_a_while_fails_what_needs_it_and_nothing_else(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
 
@@ -22,6 +23,8 @@ from holdfast.log.owner_asking import Asking
 from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Retain, SealTopics, Shipments, WatchMarks
 from holdfast.owner.link_port import MET
 from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
+from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.peer import Peer
 from holdfast.owner.verbs import TABLE
 from holdfast.remote.http.exchange import MSGPACK, Question
 from holdfast.remote.http.server_link import WITH_EVENTS, ServerLink
@@ -112,6 +115,22 @@ def test_events_come_in_order_and_none_is_lost_with_an_answer(
 
 def is_events(seen: Seen) -> bool:
     return seen.path.startswith("/v1/events")
+
+
+def test_whoever_asks_again_for_the_same_events_is_kept_once(tmp_path: Path) -> None:
+    told: SimpleQueue[str] = SimpleQueue()
+    with holdfast.open(tmp_path / "log") as log:
+        topic, events = log.topic("quiet"), MarkEvents(log._journal)
+        (part,) = log._journal.topics["quiet"]
+        peer = Peer(bytes(16), 0, lambda name, body: told.put(name))
+        for _ in range(5):
+            events.watch(peer, WatchMarks(("quiet",), False))
+            assert told.get(timeout=30) == "marks"
+        assert (len(part.signal._calls), len(peer._ends)) == (1, 1)
+        topic.append(b"x")
+        assert told.get(timeout=30) == "marks"
+        peer.end()
+        events.stop()
 
 
 def test_another_server_is_another_owner(mortal: ServedLog, name: str, link_of: Callable[[Log], ServerLink]) -> None:

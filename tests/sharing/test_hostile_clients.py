@@ -153,6 +153,9 @@ def bad_items(log: Log) -> dict[str, list[Item]]:
         "a producer's batch of holdfast's own topic": [
             ForwardedProduced(b"p", 1, 1, unit(Run.unplaced(partition_of(log, "_consumers"), Columns([b"x"], [1])))[0])
         ],
+        "a producer's change of a space": [
+            ForwardedProduced(b"p", 1, 1, unit(ChangeSpace(b"consumers", [(b"k", 0, b"v")]))[0])
+        ],
         "a space's key that is too large": unit(ChangeSpace(b"space/s", [(bytes(100_000), 0, b"")])),
         "typed rows in no number": unit(Run.unplaced(partition, EncodedRows(0, 1, 1, b"", b""))),
     }

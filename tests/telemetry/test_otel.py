@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,6 +47,20 @@ def check_listed(found: dict[str, Any]) -> None:
             assert set(span["attributes"]) <= set(spans.SPANS[span["name"]]), span
             assert span["events"] == 0
     assert SECRET not in json.dumps(found["spans"])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_loaded"), [("opentelemetry.trace", spans.is_loaded), ("opentelemetry.metrics", otel_metrics.is_loaded)]
+)
+def test_what_a_signal_handler_finds_half_imported_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_loaded: Callable[[], bool]
+) -> None:
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, name, module)
+    assert is_loaded()
+    monkeypatch.setattr(module.__spec__, "_initializing", True, raising=False)
+    assert not is_loaded()
 
 
 def test_appends_within_a_recorded_span_have_one_and_their_records_carry_it(appends: dict[str, Any]) -> None:

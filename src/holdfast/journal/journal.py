@@ -100,7 +100,6 @@ class Journal:
         self._queue = queue
         self.submit, self.offer, self.put_runs, self.put_row = queue.submit, queue.offer, queue.put_runs, queue.put_row
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
-        self.refuse_second = queue.refuse_second
         self.sessions = SessionAccess(self._backend, self._state, queue, self.trusted_time, owned=self.owned)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
@@ -221,6 +220,11 @@ class Journal:
         """Of a shared log: have the owner change something, durably, and take up what it did."""
         owner_calls.ask(self.link, call, request, self.settings.ack_timeout_ms / 1000, self.clock)
         self.refresh()
+
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted with what others wait for while they have locks of theirs."""
+        self._queue.refuse_second()
+        self._catch_up.refuse_second()
 
     def refuse_within(self, owner: Journal) -> None:
         """Of a shared log, whose owner is here: refuse calls also of a thread that was interrupted in one of that."""

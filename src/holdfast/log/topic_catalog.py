@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from holdfast.arguments import whole
-from holdfast.caller import refuse_second
+from holdfast.caller import once
 from holdfast.errors import Invalid
 from holdfast.log.log_context import LogContext
 from holdfast.log.ports import LocalMaintenancePort, Schema
@@ -87,8 +87,8 @@ class Catalog:
         self._begin_telling()
         topic = self._topics.get(name if isinstance(name, str) else check_name(name))
         if topic is None:
-            refuse_second(self._lock)
-            with self._lock:
+            self._journal.refuse_second()
+            with once(self._lock):
                 topic = self._topics.get(name)
                 if topic is None:
                     self._require(check_name(name), schema, partitions, key, first_offset)

@@ -76,14 +76,17 @@ class EventCalls:
             subscription.close()
 
     def _work(self, subscription: Subscription) -> None:
+        end: Refusal | None = None
         try:
             for event in subscription:
                 self._tell(ShippingNews(event))
         except HoldfastError as error:  # shipping has ended for good
-            self._tell(ShippingNews(None, Refusal.of(error)))
+            end = Refusal.of(error)
         with once(self._lock):
             if self._subscription is subscription:
                 self._subscription = None
+        if end is not None:  # last: whoever comes from now on begins another subscription
+            self._tell(ShippingNews(None, end))
 
     def _tell(self, news: ShippingNews) -> None:
         body = _encode(news)

@@ -251,9 +251,8 @@ class GroupReader:
         if self._screening is not None:
             self._screening.producer(item.producer, item.sequence, item.start)
         plain = self._plain(item.item, pieces, keeps=keeps)
-        runs = [] if isinstance(plain, ForwardedRows) else [one for one in plain.operations if isinstance(one, Run)]
-        if any(is_own(run.partition.topic) for run in runs):
-            raise _not_theirs()
+        if isinstance(plain, ForwardedUnit) and not all(map(_is_users_run, plain.operations)):
+            raise _not_theirs()  # a position among them would be looked at by nobody
         return ForwardedProduced(item.producer, item.sequence, item.start, plain)
 
     def _plain(self, item: _Rows | _Unit, pieces: _Pieces, *, keeps: bool) -> ForwardedRows | ForwardedUnit:
@@ -353,6 +352,11 @@ class GroupReader:
         if is_own(partition.topic) and partition.topic not in MEMBERS_WRITE:
             raise _not_theirs()
         return partition
+
+
+def _is_users_run(operation: Operation) -> bool:
+    """All that a producer sends."""
+    return isinstance(operation, Run) and not is_own(operation.partition.topic)
 
 
 def _length(item: _Rows | _Unit | _Produced) -> int:

@@ -38,8 +38,11 @@ class MarkEvents:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._watchers: dict[str, set[Peer]] = {}
-        """Who waits for which topic."""
-        self._moved: deque[str] = deque()
+        """Who waits for which topic …"""
+        self._armed: set[str] = set()
+        """… and which of them ring when they move, once."""
+        self._moved: deque[tuple[str, bool]] = deque()
+        """Topics to look at, and whether they rang."""
         self._news = Flag()
         self._lock = Lock()
         self._is_over = False
@@ -61,13 +64,13 @@ class MarkEvents:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="holdfast-mark-events", daemon=True)
                 self._thread.start()
+            is_new = not any(caller in watchers for watchers in self._watchers.values())
             for topic in topics:
-                is_new = topic not in self._watchers
                 self._watchers.setdefault(topic, set()).add(caller)
-                if is_new:
-                    self._arm(topic)
-        caller.at_end(partial(self._forget, caller))
-        self._rang(*topics)  # it may have moved before it was watched
+                self._arm(topic)
+        if topics and is_new:
+            caller.at_end(partial(self._forget, caller))
+        self._look_at((topic, False) for topic in topics)  # it may have moved before it was watched
         return Nothing()
 
     def marks(self, peer: Peer, asked: AskMarks) -> Shipments:
@@ -90,11 +93,15 @@ class MarkEvents:
     # -- telling ------------------------------------------------------------------------------------------
 
     def _arm(self, topic: str) -> None:
+        """Have a topic ring when it moves; with the lock held."""
+        if topic in self._armed:
+            return
+        self._armed.add(topic)
         parts = self._journal.topics.get(topic, ())
         signal = self._journal.shipping_state.signal if topic == _SHIPPING else parts[0].signal
-        signal.call(partial(self._rang, topic))
+        signal.call(partial(self._look_at, ((topic, True),)))
 
-    def _rang(self, *topics: str) -> None:
+    def _look_at(self, topics: Iterable[tuple[str, bool]]) -> None:
         """In the writer's thread, perhaps: short, and never raises."""
         self._moved.extend(topics)
         self._news.set()
@@ -103,8 +110,10 @@ class MarkEvents:
         while not self._is_over:
             self._news.wait()
             self._news.clear()
-            moved = {self._moved.popleft() for _ in range(len(self._moved))}
+            looked_at = [self._moved.popleft() for _ in range(len(self._moved))]
+            moved = {topic for topic, _ in looked_at}
             with self._lock:
+                self._armed.difference_update(topic for topic, rang in looked_at if rang)
                 watched = {topic: tuple(self._watchers.get(topic, ())) for topic in moved}
                 for topic, watchers in watched.items():
                     if watchers:

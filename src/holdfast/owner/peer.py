@@ -43,10 +43,13 @@ class Peer:
         self._lock = Lock()
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Have something called, once, when the connection ends, by the host's thread, or now: it must be short."""
+        """Have something called, once, when the connection ends, by the host's thread, or now: it must be short.
+
+        Asking for the same again changes nothing.
+        """
         with self._lock:
             is_gone = self.is_gone
-            if not is_gone:
+            if not is_gone and call not in self._ends:
                 self._ends.append(call)
         if is_gone:
             call()

@@ -10,7 +10,6 @@ Instruments are made once; until a MeterProvider is set up they are OpenTelemetr
 
 from __future__ import annotations
 
-import sys
 from _thread import RLock
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,6 +20,7 @@ from holdfast.clock import SystemClock
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import Metric, MetricPoint
 from holdfast.telemetry.metric_list import METRICS
+from holdfast.telemetry.spans import is_ready
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Observation
@@ -75,7 +75,7 @@ _lock = RLock()
 
 def is_loaded() -> bool:
     """Whether the program has loaded OpenTelemetry's metrics; setting up a provider does that."""
-    return sys.modules.get("opentelemetry.metrics") is not None
+    return is_ready("opentelemetry.metrics")
 
 
 def recorders(log_id: str, role: str) -> dict[str, Record]:

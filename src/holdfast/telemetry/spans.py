@@ -103,7 +103,13 @@ def is_installed() -> bool:
 
 def is_loaded() -> bool:
     """Whether the program has loaded it: setting up a provider does that."""
-    return sys.modules.get("opentelemetry.trace") is not None
+    return is_ready("opentelemetry.trace")
+
+
+def is_ready(module: str) -> bool:
+    """Whether a module is loaded to its end: its own thread may have been interrupted in the middle of that."""
+    found = sys.modules.get(module)
+    return found is not None and not getattr(found.__spec__, "_initializing", False)
 
 
 def tracer() -> Tracer | None:

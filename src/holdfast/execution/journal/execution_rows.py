@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from threading import RLock
 from typing import NamedTuple
 
+from holdfast.caller import refuse_inside
 from holdfast.execution.journal.entries import ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.journal.queue.ticket import UnitTicket
@@ -99,6 +100,7 @@ class ExecutionRows(dict[ExecutionId, ExecutionRow]):
             return next((one.ticket for one in reversed(self._changes) if one.execution == execution), None)
 
     def _settle(self) -> None:
+        refuse_inside()
         with self.lock:
             changes = self._changes
             while changes and changes[0].ticket.done:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from _thread import RLock
 from collections.abc import Callable
 
-from holdfast.caller import refuse_second
+from holdfast import caller
 from holdfast.journal.backend import Backend, ControlTables
 from holdfast.journal.proving.proofs import StampedRow
 from holdfast.journal.proving.proved_groups import ProvedGroups
@@ -59,21 +59,21 @@ class CatchUp:
 
     def refresh(self, topic: str | None = None) -> None:
         """Take up what was committed since: how far this topic got, or (None) all of them; and new topics."""
-        self._refuse_second()
+        self.refuse_second()
         with self._lock:
             try:
                 self._take_up(_EVERYTHING if topic is None else topic)
             except _Doubt:
                 self._recover_all()
 
-    def _refuse_second(self) -> None:
+    def refuse_second(self) -> None:
         """Refuse a caller that was interrupted holding what another thread, catching up, may wait for."""
-        refuse_second(self._lock)
+        caller.refuse_second(self._lock)
         self._backend.refuse_second()
 
     def find_topics(self) -> None:
         """Take up new topics and versions of schemas, and nothing else."""
-        self._refuse_second()
+        self.refuse_second()
         with self._lock:
             try:
                 with self._backend.tables() as tables:

@@ -11,7 +11,7 @@ from _thread import LockType, RLock, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast.caller import interrupted
+from holdfast.caller import innermost, interrupted
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal_settings import JournalSettings
 from holdfast.journal.queue.group import Group
@@ -30,7 +30,7 @@ class QueuedGroups:
 
     def __init__(self, settings: JournalSettings, wake: Wake | None) -> None:
         self._settings = settings
-        self.lock = self._lock = RLock()
+        self.lock = self._lock = innermost(RLock())
         self._is_inside: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         """Whether this thread has the lock already: then it was interrupted with it, and calls a second time."""
         self._sleep = allocate_lock()

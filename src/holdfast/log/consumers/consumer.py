@@ -214,6 +214,8 @@ class Consumer(AnyConsumer, Generic[Item]):
 
     def _refuse_second(self) -> None:
         """Refuse a call of a thread that was interrupted in the middle of another one, perhaps of another member."""
+        self._journal.refuse_second()
+        self._kept.refuse_second()
         refuse_second(self._lock)
         refuse_second(self._members.lock)
 

@@ -159,6 +159,8 @@ class LogConsumers:
         return members
 
     def _members_of(self, place: Place, reader: Reader, begin: Callable[[int], int]) -> Members:
+        self._journal.refuse_second()
+        self._kept.refuse_second()
         with once(self._lock):
             if self._journal.shared:
                 return self._shared_members(place, reader, begin)
@@ -220,6 +222,8 @@ class LogConsumers:
         return [self._status(place, kept) for place, kept in found.items() if topic in (None, place[1])]
 
     def _settle(self) -> None:
+        self._journal.refuse_second()
+        self._kept.refuse_second()
         for members in list(self._members.values()):
             refuse_second(members.lock)
             members.settle()

@@ -81,6 +81,9 @@ class Positions(Protocol):
     def partition(self) -> Partition | None:
         """The partition that records of positions go to, where they are made here."""
 
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted with what members wait for while they have their own lock."""
+
 
 class _Share:
     """One partition."""

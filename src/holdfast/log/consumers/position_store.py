@@ -14,9 +14,10 @@ loads once and remembers; a handle that only reads loads at each call.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Iterable, Mapping, Sequence
-from threading import RLock
 
+from holdfast.caller import refuse_second
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.journal.journal_port import Operation
 from holdfast.journal.queue.ticket import UnitTicket
@@ -66,6 +67,10 @@ class PositionStore:
     def timeout(self) -> float:
         """How long to wait for room and for an acknowledgement."""
         return self._journal.settings.ack_timeout_ms / 1000
+
+    def refuse_second(self) -> None:
+        """Refuse a call of a thread that was interrupted in here: members wait for this with their own lock held."""
+        refuse_second(self._lock)
 
     # -- what is known ------------------------------------------------------------------------------------
 

@@ -8,15 +8,16 @@ travel with the client's groups.
 from __future__ import annotations
 
 import logging
+from _thread import RLock
 from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast.arguments import seconds
-from holdfast.caller import in_coroutine
+from holdfast.caller import in_coroutine, once
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.state.operations import ChangeSpace
@@ -66,6 +67,9 @@ class ClientPositions:
     def partition(self) -> None:
         """Records of positions are made at the server."""
 
+    def refuse_second(self) -> None:
+        """Nobody waits here."""
+
 
 class ConsumerOpening:
     """The consumers of one client; `_lock` guards which there are, and the thread that takes up what is told."""
@@ -78,7 +82,7 @@ class ConsumerOpening:
         self._members: dict[Place, SharedMembers] = {}
         self._news: SimpleQueue[bool] = SimpleQueue()
         self._thread: Thread | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         for event in (MET, "members"):
             self._link.on_event(event, self._note)
         journal.ends.append(self._close)
@@ -100,7 +104,7 @@ class ConsumerOpening:
         reader.source.refresh()
         find = PositionFinder(reader).find
         begins = {part.number: find(part.number, start) for part in reader.parts}
-        with self._lock:
+        with once(self._lock):
             members = self._members_of((name, reader.topic), reader)
             members.begin_at = begins
         return Consumer(

@@ -126,6 +126,8 @@ class Exchange:
         while True:
             attempt = self.attempt(question, deadline)
             if attempt.problem is not None:
+                if attempt.was_sent and question.method != "GET":
+                    raise self._unknown(attempt, None) from attempt.problem
                 raise attempt.problem
             answer = attempt.answer
             if answer is not None and answer.status < 300:
@@ -173,7 +175,7 @@ class Exchange:
             is_read = not response.will_close
             return Attempt(answer)
         except HoldfastError as error:  # an answer that is not to be believed
-            return Attempt(None, problem=error)
+            return Attempt(None, why=error.message, problem=error)
         except NotTrusted as error:
             return Attempt(None, was_sent=False, problem=self._not_trusted(error))
         except NotSent as error:
