@@ -388,3 +388,25 @@ def test_what_a_commit_of_unknown_outcome_consumed_does_not_come_again_if_it_is_
                 members._failed(OutcomeUnknown("nobody knows"), consumer._id, {0: StoredPosition(2, time.time_ns())})
             assert [record.payload for record in consumer.poll(2)] == [b"2", b"3"]
             consumer.commit()
+
+
+def test_a_commit_that_is_stored_before_it_is_noted_as_queued_takes_no_partition_away(tmp_path: Path) -> None:
+    """The owner may say so while the thread that commits is not back from the queue."""
+    with shared(tmp_path / "log") as (log, _):
+        topic = log.topic("t")
+        topic.append_batch([b"%d" % number for number in range(4)])
+        with topic.consumer("c", start="first") as consumer:
+            assert len(consumer.poll(2)) == 2
+            gather = consumer._journal.spaces.gather
+
+            def slowly(*given, **named):
+                ticket = gather(*given, **named)
+                ticket.wait(60)
+                consumer._members.changed()
+                return ticket
+
+            consumer._journal.spaces.gather = slowly
+            consumer.commit()
+            assert [record.payload for record in consumer.poll(2)] == [b"2", b"3"]
+            consumer.commit()
+            assert consumer.lag == 0

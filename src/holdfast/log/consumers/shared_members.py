@@ -15,7 +15,7 @@ goes on with what it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 from weakref import ref
@@ -230,13 +230,17 @@ class SharedMembers(Members):
         share, turn = self._shares[number], self._here[member_id].turns.get(number)
         if share.holder != member_id or (turn is not None and turn != held.turn):
             return False
-        if turn is None and held.kept.at not in (share.kept.at, share.submitted.at):
+        newest = self._newest(share).at  # it may be stored before the thread that commits has noted that it is queued
+        if turn is None and held.kept.at not in {share.kept.at, newest, *self._queued_at(number)}:
             return False  # another owner than before, and another member has committed meanwhile
-        if held.kept.at > share.submitted.at:
+        if held.kept.at > newest:
             return False  # a commit of ours is stored that we took for failed: what it consumed must not come again
         if held.kept.at > share.kept.at:
             share.kept = held.kept
         return True
+
+    def _queued_at(self, number: int) -> Iterable[int]:
+        return (queued.positions[number].at for queued in self._queued if number in queued.positions)
 
     def _get(self, member_id: int, number: int, held: MemberPartition, member: Member) -> None:
         share = self._shares[number]
