@@ -133,12 +133,12 @@ def order(number: int, *, status: str = "", minutes: int | None = None) -> Row:
 
 
 def some_orders(random: Random, count: int) -> list[Row]:
-    """Orders of few ids, so that keys occur often; some late, some removed."""
+    """Orders of few ids, so that keys occur often; some late, some removed; one at least is in every table."""
     found = []
-    for _ in range(count):
-        status = random.choice(["new", "paid", "paid", "removed"])
+    for at in range(count):
+        status = random.choice(["new", "paid", "paid", "removed"]) if at else "paid"
         made = order(random.randrange(12), status=status, minutes=random.randrange(3000))
-        found.append({**made, "amount": random.randrange(100)})
+        found.append({**made, "amount": random.randrange(100) if at else random.randrange(50, 100)})
     return found
 
 
