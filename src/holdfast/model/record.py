@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.quantity import parse_seconds
 
 Durability = Literal["durable", "shipped"]
 """What an append waits for: survival of power loss, or of the loss of the machine."""
@@ -43,6 +44,8 @@ class Record(msgspec.Struct, frozen=True):
     time: int = NOW
     offset: int = -1
     partition: int = 0
+    topic: str = ""
+    """Of a record that was read; appending goes by the topic that it is appended to."""
 
     @property
     def at(self) -> datetime:
@@ -98,6 +101,25 @@ class Watermark(msgspec.Struct, frozen=True):
     """The newest sealed segment; None before the first. Never the active one, which has no file."""
     offset: int
     """Everything below lies in segments."""
+
+
+def moment_of(text: str, now_us: int) -> int:
+    """A time as people write it, in microseconds since 1970: ISO 8601, in UTC where it names no zone, or how long ago.
+
+    >>> moment_of("2026-01-01", 0) == moment_of("2026-01-01T01:00:00+01:00", 0), moment_of("10m", 600_000_001)
+    (True, 1)
+    """
+    try:
+        moment = datetime.fromisoformat(text if "-" in text else "")
+    except ValueError:
+        try:
+            return now_us - round(parse_seconds(text) * 1e6)
+        except (Invalid, OverflowError):
+            raise Invalid(
+                f"not a time: {text[:40]!r}",
+                hint="give 2026-01-31T12:00:00Z, 2026-01-31 (UTC), or '10m' for that long ago",
+            ) from None
+    return microseconds(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def microseconds(moment: datetime | int) -> int:
