@@ -6,6 +6,7 @@ What Python itself reports about a call (a missing or unknown argument) stays a 
 from __future__ import annotations
 
 import pathlib
+import re
 import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, NotFound, Record, Settings, Unavailable
+from holdfast.text_table import text_table
 
 pytestmark = pytest.mark.disk
 
@@ -297,6 +299,19 @@ def test_times_are_taken_as_people_write_them(place: Place) -> None:
     with pytest.raises(Invalid, match="not a time") as caught:
         topic.read(since="yesterday")
     assert "10m" in caught.value.hint
+
+
+def test_statistics_print_as_a_small_table(place: Place) -> None:
+    """A line for each fact, in a terminal and in a notebook; what a name holds steers neither."""
+    consumer = place.topic.consumer("billing")
+    assert consumer.poll(1)
+    consumer.commit()
+    lines = str(place.log.stats()).splitlines()
+    assert len(lines) < 20
+    assert re.search(r"^tail +\d+ records?, \d+", "\n".join(lines), re.MULTILINE)
+    assert any(line.startswith("lag of billing/orders") for line in lines)
+    assert place.log.stats()._repr_html_().count("<tr>") == len(lines)
+    assert text_table([("a\x1b", 1)]) == "a\\x1b  1"
 
 
 def test_an_execution_id_of_a_number() -> None:

@@ -186,7 +186,8 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     if not settings.store.url:
         if shipping is not None and not shipping.copy and journal.owned:
             logger.warning(
-                "this log is shipped to %s, but was opened without a store: nothing is shipped",
+                "this log is shipped to %s, but was opened without a store: nothing is shipped;"
+                " open it with store=…, or set HOLDFAST_STORE__URL",
                 shipping.root,
                 extra={"action": "store_left_out"},
             )
