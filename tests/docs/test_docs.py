@@ -245,6 +245,25 @@ def test_every_public_name_is_documented():
         assert re.search(rf"\b{name}\b", page), name
 
 
+def test_every_argument_is_documented():
+    """Each argument of what is called stands where its call is written out; `…` says that another one lists them."""
+    spans = re.findall(r"`([^`]+)`", (ROOT / "docs/reference/api.md").read_text())
+    kinds = (holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Reading, holdfast.SettledReading)
+    functions = {
+        name: getattr(holdfast, name) for name in holdfast.__all__ if not isinstance(getattr(holdfast, name), type)
+    }
+    methods = {name: getattr(kind, name) for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    checked = 0
+    for name, function in (methods | functions).items():
+        calls = [span for span in spans if re.search(rf"(?:^|\.){name}\(", span)]
+        if not calls or not callable(function) or any("…" in call for call in calls):
+            continue
+        for argument in signature(function).parameters.keys() - {"self"}:
+            assert any(re.search(rf"\b{argument}\b", call) for call in calls), f"{name}({argument})"
+        checked += 1
+    assert checked > 30
+
+
 @pytest.mark.parametrize(
     "kind",
     [
