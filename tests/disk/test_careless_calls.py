@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, NotFound, Record, Settings, Unavailable
-from holdfast.text_table import text_table
+from holdfast.model.text_table import text_table
 
 pytestmark = pytest.mark.disk
 

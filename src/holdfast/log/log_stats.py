@@ -8,10 +8,10 @@ from holdfast.journal.journal_stats import JournalStats
 from holdfast.log.consumers.consumer_status import ConsumerStats
 from holdfast.log.log_executions import ExecutionStats
 from holdfast.log.upkeep.published_tables import TableStats
+from holdfast.model.text_table import html_table, text_table
 from holdfast.quantity import counted, sized
 from holdfast.segments.segment_stats import SegmentStats
 from holdfast.shipping.shipping_stats import ShippingStats
-from holdfast.text_table import html_table, text_table
 
 
 class Stats(msgspec.Struct, frozen=True):

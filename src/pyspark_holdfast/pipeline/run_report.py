@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.text_table import html_table, text_table
+from holdfast.model.text_table import html_table, text_table
 
 FORMAT = 1
 Outcome = Literal["written", "unchanged", "failed", "skipped"]
