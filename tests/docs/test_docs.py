@@ -175,6 +175,17 @@ def test_the_readme_is_read_in_a_minute():
     assert places == sorted(places)
 
 
+def test_the_labels_of_the_chart_fit():
+    """Also in the widest font that a browser may take: nothing is cut at the edge of the picture."""
+    picture = (ROOT / "docs/images/wedge.svg").read_text()
+    names = re.findall(r'class="name" x="(\d+)"[^>]*>([^<]+)', picture)
+    rates = re.findall(r'class="rate" x="([\d.]+)"[^>]*>([^<]+)', picture)
+    assert len(names) == len(rates) == 3
+    wide = 9.5  # pixels of a letter in DejaVu Sans Bold of 14 pixels
+    assert all(len(name) * wide < int(end) for end, name in names)
+    assert all(float(start) + len(rate) * wide < 720 for start, rate in rates)
+
+
 def test_every_feature_of_the_readme_is_linked_to_its_proof():
     """Each line leads to a test or to the page of what was measured, beside its how-to."""
     part = FIRST[0].read_text().partition("\n## And\n")[2].partition("\n## ")[0]
