@@ -58,6 +58,14 @@ def test_the_list_of_verbs_imports_none_of_them(spawn: Spawn) -> None:
         assert program.get_command(context, verb).get_short_help_str(1_000) == summary
 
 
+def test_status_loads_no_arrow(spawn: Spawn, sealed_log: Path) -> None:
+    """Looking at a log is quick: neither its files nor tables are read for it."""
+    code = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); " + MAIN
+    shown, loaded = spawn("status", sealed_log, code=code).communicate(timeout=PATIENCE)
+    assert b"segments" in shown
+    assert "pyarrow" not in loaded.decode().split()
+
+
 def test_nothing_at_all_is_wrong_usage(run: Run) -> None:
     """Without a verb the help goes to stderr, with exit code 2."""
     result = run()

@@ -19,7 +19,6 @@ from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.inspection.own_tables import own_tables
-from holdfast.cli.inspection.root_report import tell_status
 from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
@@ -29,7 +28,7 @@ from holdfast.journal.proving.inspected_database import ControlRows, InspectedDa
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
-from holdfast.publish.publication import PublicationReport
+from holdfast.publish.publication_report import PublicationReport
 from holdfast.quantity import counted, sized
 from holdfast.shipping.price_note import read_note
 
@@ -108,6 +107,8 @@ def status_command(place: Path | Root, log_id: str, reference: str | None, as_js
     """Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."""
     settings = Settings.load()
     if isinstance(place, Root):
+        from holdfast.cli.inspection.root_report import tell_status
+
         return tell_status(place, place.options(reference, log_id, settings), as_json=as_json)
     refuse_log_id(place, log_id)
     return _status_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
