@@ -22,10 +22,10 @@ from holdfast.publish.delta.column_types import DeltaColumns
 from holdfast.publish.delta.commits import TableStanding
 from holdfast.publish.delta.delta_log import ForeignCommit
 from holdfast.publish.delta.delta_table import DeltaTable
+from holdfast.publish.publication_report import PublicationReport, State
 from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
-from holdfast.publish.publication_report import PublicationReport, State
 from holdfast.root.batch_application import apply, is_applied
 from holdfast.root.objects.documents import SinkBatchDocument, SinkTopicDocument, TopicDocument
 from holdfast.root.objects.frontiers import behind, missing, newest_frontier

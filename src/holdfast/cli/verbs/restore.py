@@ -119,7 +119,9 @@ def _show(report: RestoreReport) -> None:
     if report.cut_batches:
         others = "none was acknowledged" if not report.lost_commits else "they stay on the store"
         records = counted(report.cut_records, "record")
-        facts.append(("left out", f"{counted(report.cut_batches, 'commit batch')} after a hole with {records}; {others}"))
+        facts.append(
+            ("left out", f"{counted(report.cut_batches, 'commit batch')} after a hole with {records}; {others}")
+        )
     if report.lost_commits:
         facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
     facts += [
