@@ -229,7 +229,7 @@ def test_progress_is_shown_on_a_terminal(spawn: Spawn, log: Path, stuck: Path) -
     assert process.stdout is not None
     assert len(objects(process.stdout.read().decode())) == 1
     assert process.wait(PATIENCE) == 1
-    assert re.search(rb"10 records and 0 segments left, [1-9][0-9]* bytes; .*Not a directory", shown)
+    assert re.search(rb"10 records and 0 segments left, [1-9][0-9.]* (bytes|kB); .*Not a directory", shown)
 
 
 def test_an_encrypted_log_is_shipped_with_its_key(run: Run, secret_log: Path, store: Path) -> None:
