@@ -30,8 +30,8 @@ _OTHER_UNITS = (
 )
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One record of a topic.
+class Record(msgspec.Struct, frozen=True, eq=False):
+    """One record of a topic. Records are equal if all but their topics is.
 
     >>> Record(b"hello", key=b"c-42").payload
     b'hello'
@@ -46,6 +46,16 @@ class Record(msgspec.Struct, frozen=True):
     partition: int = 0
     topic: str = ""
     """Of a record that was read; appending goes by the topic that it is appended to."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.payload, self.key, self.kind, self.headers, self.time, self.offset, self.partition
 
     @property
     def at(self) -> datetime:
