@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 CHART = Path(__file__).parents[1] / "docs/images/wedge.svg"
-WIDTH, TOP, ROW, LABELS, BARS = 720, 58, 64, 170, 330
+WIDTH, TOP, ROW, LABELS, BARS = 720, 58, 64, 208, 330
 _STYLE = """
     text { font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #44546a }
     .title { font-size: 15px; font-weight: 600; fill: #14233a }

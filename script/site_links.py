@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ LINK = re.compile(r"\]\((\.\./[^)#\s]+)")
 def repository() -> str:
     """Where the project lies, as pyproject.toml says."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"])
+
+
+def on_post_build(config: Any, **_: object) -> None:
+    """The site carries llms.txt."""
+    shutil.copy(ROOT / "llms.txt", config["site_dir"])
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:

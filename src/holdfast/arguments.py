@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 from holdfast.errors import Invalid
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SERVER = re.compile(r"https?://", re.IGNORECASE)
 _HERE = re.compile(r"\.{1,2}(/|\Z)|~")
 _SECONDS_MAX = min(TIMEOUT_MAX, 1e9)
 
@@ -28,7 +29,9 @@ def path_of(value: object, what: str = "a log") -> Path:
     if _URL.match(text):
         raise Invalid(
             f"the path of {what} is a directory of this machine, not a URL",
-            hint="give the store's address as store=…: holdfast.open('data', store='s3://bucket/prefix')",
+            hint="a log that a server has is opened by holdfast.connect('https://…')"
+            if _SERVER.match(text)
+            else "give the store's address as store=…: holdfast.open('data', store='s3://bucket/prefix')",
         )
     if "\0" in text or not is_text(text):
         raise Invalid(f"the path of {what} has characters that no file system allows", hint="give another name")

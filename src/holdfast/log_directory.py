@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 
@@ -139,6 +139,8 @@ class Directory:
         self._refuse_long()
         log_id = self.log_id()
         if log_id is None:
+            with suppress(FileNotFoundError):
+                self._refuse_nameless({name for name in os.listdir(self.path) if name not in _OURS})
             raise NotFound(f"there is no log path={self.path}", hint="it is created by opening it for appending")
         self._require_database()
         return log_id
@@ -253,7 +255,8 @@ class Directory:
     def _refuse_foreign(self) -> None:
         if self.log_id() is None:
             self._refuse_irregular()
-            foreign = [name for name in os.listdir(self.path) if name not in _OURS]
+            foreign = {name for name in os.listdir(self.path) if name not in _OURS}
+            self._refuse_nameless(foreign)
             if foreign:
                 raise Invalid(
                     f"the directory is not empty and is not a log path={self.path}",
@@ -261,6 +264,16 @@ class Directory:
                 )
         else:
             self._require_database()
+
+    def _refuse_nameless(self, foreign: set[str]) -> None:
+        """A database beside folders of a log, which are made after FORMAT: that was a log, and with it is one again."""
+        if foreign & {_SEGMENTS, "groups"} and foreign <= set(_FOLDERS) and self.database.exists():
+            raise Corrupt(
+                "this was a log, and its FORMAT is gone",
+                path=str(self.path / _FORMAT),
+                hint=f"put it back, two lines: 'holdfast log {FORMAT_VERSION}', and the log_id that"
+                " `holdfast inspect` shows of durable.db",
+            )
 
 
 def is_log(path: Path) -> bool:

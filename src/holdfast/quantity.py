@@ -18,6 +18,7 @@ _BYTES = {
     "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -43,6 +44,27 @@ def parse_seconds(text: str) -> float:
     if unit not in _SECONDS:
         raise Invalid(f"unknown unit of time {unit!r}", hint="use us, ms, s, min, h or d")
     return number * _SECONDS[unit]
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of them, as people say it.
+
+    >>> counted(1, "record"), counted(12, "commit batch")
+    ('1 record', '12 commit batches')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def sized(size: int) -> str:
+    """A size as people say it, to three digits.
+
+    >>> sized(1), sized(999), sized(118_784), sized(301_400_000)
+    ('1 byte', '999 bytes', '119 kB', '301 MB')
+    """
+    unit, number = 0, float(size)
+    while number >= 999.5:
+        unit, number = unit + 1, number / 1000
+    return f"{number:.3g} {_UNITS[unit]}" if unit else counted(size, "byte")
 
 
 def _split(text: str, wanted: str) -> tuple[float, str]:

@@ -19,7 +19,7 @@ from holdfast.log.transactions.space import Space
 from holdfast.log.transactions.transaction import Transaction
 from holdfast.log.upkeep.published_tables import TableStats
 from holdfast.model.record import Watermark
-from holdfast.publish.publication import PublicationReport
+from holdfast.publish.publication_report import PublicationReport
 from holdfast.reconcile.reconcile_report import ReconcileReport
 from holdfast.recovery.rebuild import RebuildReport
 from holdfast.recovery.restore_report import RestoredExpiry, RestoredLoss, RestoredPolicy, RestoreReport

@@ -49,6 +49,15 @@ def test_stdin_is_one_record(run: Run, tmp_path: Path, argument: list[str]) -> N
     assert [record.payload for record in records(tmp_path / "log")] == [b"a\nb\xff\n"]
 
 
+def test_an_empty_stdin_appends_nothing_and_says_so(run: Run, tmp_path: Path) -> None:
+    """A pipe whose program failed makes no record of nothing, and no log."""
+    done = run("append", "data", "orders", stdin=b"")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "nothing was appended" in done.stderr
+    assert not (tmp_path / "data").exists()
+    assert run("append", "data", "orders", "").exit_code == 0
+
+
 def test_a_payload_may_begin_with_a_dash(run: Run, tmp_path: Path) -> None:
     """What stands behind two dashes is a payload."""
     assert run("append", "log", "orders", "--", "--json").exit_code == 0

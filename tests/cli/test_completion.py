@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import holdfast
+from holdfast import Keyring
 from holdfast.cli.program import program
 from tests.cli.conftest import tamper
 
@@ -48,6 +50,22 @@ def test_topics_of_the_named_log_are_completed(log: Path, verb: str) -> None:
     assert complete(verb, "s3://bucket/prefix", "o") == []
     (log / "durable.db").write_bytes(b"hello" * 1000)
     assert complete(verb, str(log), "o") == []
+
+
+def test_executions_and_consumers(tmp_path: Path) -> None:
+    """Ids and names of the log that was named before; without its key, nothing and no error."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("orders").append(b"x")
+        consumer = log.topic("orders").consumer("billing")
+        assert [record.payload for record in consumer.poll()] == [b"x"]
+        consumer.commit()
+        with log.execution("import") as ctx:
+            known = str(ctx.id)
+    assert complete("consumer", "show", str(log.path), "b") == ["plain,billing"]
+    assert complete("execution", "show", str(log.path), known[:6]) == [f"plain,{known}"]
+    with holdfast.open(tmp_path / "secret", keyring=Keyring.generate()) as log:
+        log.topic("orders").append(b"x")
+    assert complete("consumer", "show", str(log.path), "b") == []
 
 
 def test_hostile_names_are_not_offered(log: Path) -> None:

@@ -63,6 +63,19 @@ def test_executions_are_listed_and_shown(run: Run, kept: tuple[Path, UUID]) -> N
     assert "rows/parse" in run("execution", "show", path, execution).stdout
 
 
+def test_the_beginning_of_an_id_is_enough(run: Run, kept: tuple[Path, UUID]) -> None:
+    """To look at one and to change it; where it is the beginning of several, or of none, that is said."""
+    path, execution = kept
+    assert objects(run("execution", "show", path, str(execution)[:8], "--json").stdout)[0]["execution"]["id"] == str(
+        execution
+    )
+    assert "no execution" in run("execution", "show", path, "ffffffff").stderr
+    assert run("execution", "cancel", path, str(execution)[:13]).stdout.startswith(str(execution))
+    with holdfast.open(path) as log:
+        failed(log)
+    assert "2 executions" in run("execution", "show", path, str(execution)[:4]).stderr
+
+
 def test_payloads_need_to_be_revealed_and_a_warning_comes_first(run: Run, kept: tuple[Path, UUID]) -> None:
     """Only what was asked for."""
     path, execution = kept

@@ -4,10 +4,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 import holdfast
-from holdfast.cli.program import VERBS
+from holdfast.cli.program import VERBS, program
 from holdfast.cli.verbs import read, status
 from holdfast.errors import NotFound
 from tests.cli.conftest import MAIN, PATIENCE, Run, Spawn, drain, objects
@@ -42,6 +43,27 @@ def test_help_explains_a_verb(run: Run, verb: str) -> None:
     """help VERB prints the same as VERB -h."""
     assert run("help", verb).stdout == run(verb, "-h").stdout
     assert f"Usage: program {verb} " in run("help", verb).stdout
+
+
+def test_the_list_of_verbs_imports_none_of_them(spawn: Spawn) -> None:
+    """Help comes at once: neither a verb nor Arrow is loaded for it. What it says of a verb is what that says first."""
+    code = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); " + MAIN
+    process = spawn("--help", code=code)
+    _, loaded = process.communicate(timeout=PATIENCE)
+    modules = loaded.decode().split()
+    assert "holdfast.cli.program" in modules
+    assert not [name for name in modules if name.startswith(("pyarrow", "apsw", "holdfast.cli.verbs", "holdfast.log."))]
+    context = click.Context(program)
+    for verb, summary in VERBS.items():
+        assert program.get_command(context, verb).get_short_help_str(1_000) == summary
+
+
+def test_status_loads_no_arrow(spawn: Spawn, sealed_log: Path) -> None:
+    """Looking at a log is quick: neither its files nor tables are read for it."""
+    code = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); " + MAIN
+    shown, loaded = spawn("status", sealed_log, code=code).communicate(timeout=PATIENCE)
+    assert b"segments" in shown
+    assert "pyarrow" not in loaded.decode().split()
 
 
 def test_nothing_at_all_is_wrong_usage(run: Run) -> None:

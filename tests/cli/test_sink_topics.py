@@ -122,7 +122,7 @@ def test_retain_removes_what_tasks_left_and_nothing_that_may_be_coming(
     assert len(list(files.iterdir())) == 5
     for path in files.iterdir():
         os.utime(path, (1, 1))
-    assert "1 files" in run("retain", alone).stdout
+    assert "1 file, " in run("retain", alone).stdout
     assert len(list(files.iterdir())) == 4
     assert run("read", alone, "spark").stdout.count("\n") == 3
 

@@ -6,15 +6,18 @@ What Python itself reports about a call (a missing or unknown argument) stays a 
 from __future__ import annotations
 
 import pathlib
+import re
+import socket
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, Invalid, Keyring, Log, Record, Settings
+from holdfast import Corrupt, HoldfastError, Invalid, Keyring, Log, NotFound, Record, Settings, Unavailable
+from holdfast.model.text_table import text_table
 
 pytestmark = pytest.mark.disk
 
@@ -216,13 +219,14 @@ def test_nonsense_is_answered_in_our_words(place: Place, name: str) -> None:
     ("call", "hint"),
     [
         (lambda: holdfast.open("s3://bucket/prefix"), "store="),
+        (lambda: holdfast.open("https://logs.example.org"), "holdfast.connect("),
         (lambda: holdfast.open("data", store="bucket/prefix"), "s3://bucket/prefix"),
         (lambda: holdfast.open("data", settings="fast"), "from_mapping"),  # type: ignore[arg-type]
         (lambda: holdfast.open("data", settings={"journl": {}}), "correct these"),
         (lambda: holdfast.open("data", keyring="hunter2"), "file:PATH"),
         (lambda: holdfast.open("data", keyring=b"hunter2"), "file:PATH"),  # type: ignore[arg-type]
-        (lambda: holdfast.read("log", "orders", starting_timestamp="2026-01-31"), "fromisoformat"),  # type: ignore[arg-type]
-        (lambda: holdfast.read("log", "orders", ending_timestamp="1700000000"), "fromisoformat"),  # type: ignore[arg-type]
+        (lambda: holdfast.read("log", "orders", starting_timestamp=b"2026-01-31"), "fromisoformat"),  # type: ignore[arg-type]
+        (lambda: holdfast.read("log", "orders", ending_timestamp="1700000000"), "10m"),
         (lambda: holdfast.read("log", "orders", starting_offsets=5), "orders"),  # type: ignore[arg-type]
         (lambda: holdfast.read("log", "orders", columns="offset"), "columns=["),
         (lambda: holdfast.read("log", "orders", keyring=Keyring.generate()), "file:PATH"),  # type: ignore[arg-type]
@@ -238,6 +242,84 @@ def test_the_remedy_is_named(place: Place, call: Callable[[], object], hint: str
     assert "hunter2" not in str(caught.value)
     assert not (place.path / "data").exists()
     assert not (place.path / "s3:").exists()
+
+
+def test_a_log_without_settled_records_says_so(place: Place) -> None:
+    """It is no missing log: it must be sealed first."""
+    with holdfast.open(place.new(), settings={"segments": {"seal_on_close": False}}) as log:
+        log.topic("orders").append(b"x")
+        with pytest.raises(NotFound, match="nothing is settled in this log yet") as caught:
+            holdfast.read(log.path, "orders").count()
+    assert "seal" in caught.value.hint
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_log_that_lost_its_format_is_recognized(place: Place, read_only: bool) -> None:
+    """The hint says what stood in it; written again, the log opens."""
+    with holdfast.open(place.new()) as log:
+        log.topic("orders").append(b"x")
+    (log.path / "FORMAT").unlink()
+    with pytest.raises(Corrupt, match="FORMAT is gone") as caught:
+        holdfast.open(log.path, read_only=read_only)
+    assert "holdfast log 1" in caught.value.hint
+    (log.path / "FORMAT").write_text(f"holdfast log 1\n{log.id}\n")
+    with holdfast.open(log.path) as again:
+        assert len(list(again.topic("orders").read())) == 1
+
+
+def test_a_port_where_nobody_listens_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that was mistyped is asked once; a server that an open client loses is waited for."""
+    from holdfast.remote.http.exchange import Exchange
+
+    monkeypatch.setattr(Exchange, "pause", lambda *_: pytest.fail("it waits"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(Unavailable, match="refused") as caught:
+        holdfast.connect(f"http://127.0.0.1:{port}", timeout=600)
+    assert "holdfast serve" in caught.value.hint
+
+
+def test_a_record_knows_its_topic(place: Place) -> None:
+    """From segments and from the tail; a new one has none yet."""
+    assert Record(b"x").topic == ""
+    topic = place.log.topic("named")
+    topic.append(b"in a segment")
+    place.log.seal("named")
+    topic.append(b"in the tail")
+    assert [record.topic for record in topic.read()] == ["named", "named"]
+
+
+def test_times_are_taken_as_people_write_them(place: Place) -> None:
+    """A day in UTC, a moment, or how long ago; what is none of them is refused with examples."""
+    topic = place.log.topic("timed")
+    topic.append(b"old", time=datetime(2026, 1, 31, tzinfo=UTC))
+    topic.append(b"new")
+    assert [record.payload for record in topic.read(since="10m")] == [b"new"]
+    assert [record.payload for record in topic.read(since="2026-01-31", until="2026-01-31T01:00:00+01:00")] == [b"old"]
+    with pytest.raises(Invalid, match="not a time") as caught:
+        topic.read(since="yesterday")
+    assert "10m" in caught.value.hint
+
+
+def test_statistics_print_as_a_small_table(place: Place) -> None:
+    """A line for each fact, in a terminal and in a notebook; what a name holds steers neither."""
+    consumer = place.topic.consumer("billing")
+    assert consumer.poll(1)
+    consumer.commit()
+    lines = str(place.log.stats()).splitlines()
+    assert len(lines) < 20
+    assert re.search(r"^tail +\d+ records?, \d+", "\n".join(lines), re.MULTILINE)
+    assert any(line.startswith("lag of billing/orders") for line in lines)
+    assert place.log.stats()._repr_html_().count("<tr>") == len(lines)
+    assert text_table([("a\x1b", 1)]) == "a\\x1b  1"
+
+
+def test_an_execution_id_of_a_number() -> None:
+    """A number is its digits; what has no one spelling is refused."""
+    assert holdfast.execution_id("order", 7) == holdfast.execution_id("order", "7")
+    for given in (7.5, True, None):
+        with pytest.raises(Invalid, match="a payload is"):
+            holdfast.execution_id("order", given)  # type: ignore[arg-type]
 
 
 def test_an_unknown_keyword_is_pythons_own_error() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from inspect import signature
 from pathlib import Path
 from typing import get_args
@@ -16,6 +17,8 @@ from typing import get_args
 import msgspec
 import pyarrow as pa
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import holdfast
 import pyspark_holdfast
@@ -38,7 +41,7 @@ from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, weed
 pytestmark = pytest.mark.disk
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -100,8 +103,26 @@ def test_a_newcomer_runs_the_readme_then_the_quickstart_and_both_again(tmp_path,
     In the gate one of them again: each starts a JVM.
     """
     for page in [*FIRST, *some(FIRST, 1)]:
-        said = run_script(code_of(page), tmp_path, SPARK_PATIENCE)
+        said = run_script(without_what_is_not_installed() + code_of(page), tmp_path, SPARK_PATIENCE)
         assert "holdfast: warning" not in said
+
+
+def without_what_is_not_installed() -> str:
+    """Python that takes away what the README's line of installing does not bring: a newcomer has no Polars, say."""
+    extras = re.findall(r"pip install '\.\[([\w,]+)\]'", FIRST[0].read_text())[0].split(",")
+    installed, left = {"holdfast-log"}, [("holdfast-log", ("", *extras))]
+    while left:
+        name, wanted = left.pop()
+        for needed in map(Requirement, requires(name) or ()):
+            needs = needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in wanted)
+            if needs and (found := canonicalize_name(needed.name)) not in installed:
+                installed.add(found)
+                left.append((found, ("", *needed.extras)))
+    missing = [module for module, names in packages_distributions().items()
+               if installed.isdisjoint(map(canonicalize_name, names))]  # fmt: skip
+    assert "polars" in missing
+    assert "pandas" not in missing
+    return f"import sys; sys.modules.update(dict.fromkeys({missing!r}))\n"
 
 
 def run_script(script: str, folder: Path, patience: float, env: dict[str, str] | None = None) -> str:
@@ -152,6 +173,17 @@ def test_the_readme_is_read_in_a_minute():
     ]  # fmt: skip
     places = [text.index(part) for part in order]
     assert places == sorted(places)
+
+
+def test_the_labels_of_the_chart_fit():
+    """Also in the widest font that a browser may take: nothing is cut at the edge of the picture."""
+    picture = (ROOT / "docs/images/wedge.svg").read_text()
+    names = re.findall(r'class="name" x="(\d+)"[^>]*>([^<]+)', picture)
+    rates = re.findall(r'class="rate" x="([\d.]+)"[^>]*>([^<]+)', picture)
+    assert len(names) == len(rates) == 3
+    wide = 9.5  # pixels of a letter in DejaVu Sans Bold of 14 pixels
+    assert all(len(name) * wide < int(end) for end, name in names)
+    assert all(float(start) + len(rate) * wide < 720 for start, rate in rates)
 
 
 def test_every_feature_of_the_readme_is_linked_to_its_proof():
@@ -222,6 +254,25 @@ def test_every_public_name_is_documented():
     methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
     for name in [*holdfast.__all__, *results.__all__, *methods]:
         assert re.search(rf"\b{name}\b", page), name
+
+
+def test_every_argument_is_documented():
+    """Each argument of what is called stands where its call is written out; `…` says that another one lists them."""
+    spans = re.findall(r"`([^`]+)`", (ROOT / "docs/reference/api.md").read_text())
+    kinds = (holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Reading, holdfast.SettledReading)
+    functions = {
+        name: getattr(holdfast, name) for name in holdfast.__all__ if not isinstance(getattr(holdfast, name), type)
+    }
+    methods = {name: getattr(kind, name) for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    checked = 0
+    for name, function in (methods | functions).items():
+        calls = [span for span in spans if re.search(rf"(?:^|\.){name}\(", span)]
+        if not calls or not callable(function) or any("…" in call for call in calls):
+            continue
+        for argument in signature(function).parameters.keys() - {"self"}:
+            assert any(re.search(rf"\b{argument}\b", call) for call in calls), f"{name}({argument})"
+        checked += 1
+    assert checked > 30
 
 
 @pytest.mark.parametrize(

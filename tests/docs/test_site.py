@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -29,6 +32,16 @@ def navigation() -> list[dict[str, object]]:
     return yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
 
 
+def script(name: str) -> ModuleType:
+    """A script as a module."""
+    loader = SourceFileLoader(name.partition(".")[0], str(ROOT / "script" / name))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
 def test_the_navigation_goes_by_task() -> None:
     """Its parts are what people come to do, in this order."""
     assert [title for part in navigation() for title in part] == SECTIONS
@@ -50,14 +63,7 @@ def test_the_index_leads_to_every_how_to() -> None:
 
 def test_a_link_out_of_the_documents_leads_into_the_repository() -> None:
     """On the site it becomes the file's place there; a file that is not there ends the building."""
-    from importlib.util import module_from_spec, spec_from_file_location
-    from types import SimpleNamespace
-
-    spec = spec_from_file_location("site_links", ROOT / "script/site_links.py")
-    assert spec is not None
-    assert spec.loader is not None
-    links = module_from_spec(spec)
-    spec.loader.exec_module(links)
+    links = script("site_links.py")
     page = SimpleNamespace(file=SimpleNamespace(src_uri="howto/some.md"))
     text = "[a](../../examples/agent.py), [b](../quickstart.md#install), [c](spark.md)"
     assert links.on_page_markdown(text, page=page) == text.replace(
@@ -71,3 +77,25 @@ def test_links_are_no_paths_from_the_top() -> None:
     """A page is read from the disk as well as from a server."""
     for page in DOCS.rglob("*.md"):
         assert not re.search(r"\]\(/", page.read_text()), page.name
+
+
+def test_what_is_generated_is_current() -> None:
+    """`script/llms.py` and `script/sbom` would write what is there."""
+    assert script("llms.py").llms() == (ROOT / "llms.txt").read_text()
+    assert script("sbom").sbom() == (ROOT / "requirements/sbom.json").read_text()
+
+
+def test_files_for_others_can_be_read() -> None:
+    """Workflows and templates are YAML; what they and the hooks run is there; the wheel's version is said once."""
+    files = [ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")]
+    assert len(files) >= 6
+    for file in files:
+        assert yaml.safe_load(file.read_text()), file.name
+        for name in re.findall(r"(?<!\S)script/\w+", file.read_text()):
+            assert (ROOT / name).exists(), f"{file.name}: {name}"
+    matrix = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["gate"]["strategy"]["matrix"]
+    known = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert matrix["python"] == known
+    container = (ROOT / "deploy/Containerfile").read_text()
+    for line in re.findall(r"^COPY (?!--)(.+) \S+$", container, re.MULTILINE):
+        assert all((ROOT / source).exists() for source in line.split()), line

@@ -207,3 +207,12 @@ def test_a_place_that_is_none_is_refused(place: str) -> None:
     with pytest.raises(Invalid) as refused:
         ReportFiles(place)
     assert "secret" not in str(refused.value)
+
+
+def test_a_report_prints_as_a_small_table():
+    """A line for each table, with what became of it; escaped in a notebook."""
+    report = run_report(table_report("orders_now"), table_report("totals", "failed", error="<b>no</b>"))
+    first, *lines = str(report).splitlines()
+    assert first.split()[:2] == ["table", "outcome"]
+    assert [line.split()[:2] for line in lines] == [["orders_now", "written"], ["totals", "failed"]]
+    assert "&lt;b&gt;no" in report._repr_html_()

@@ -260,6 +260,7 @@ def test_a_disk_that_fills_up_is_told_before_anything_is_refused(space, open_log
     assert refuses(topic)
     set_free(space, 10**12)
     assert told() == ["disk_filling", "disk_low", "disk_roomy", "disk_ok"]
+    assert "holdfast retain" in next(one.getMessage() for one in caplog.records if "refused:" in one.getMessage())
 
 
 def test_without_a_floor_the_disk_is_not_asked(space, open_log):

@@ -56,6 +56,7 @@ def test_a_store_that_is_left_out_is_missed(open_shipped, open_log, lines):
     log.close()
     log = open_log(segments=TEN, retention={"records_max": 1, "interval_ms": 3_600_000})
     assert len(lines("store_left_out")) == 1
+    assert "open it with store=" in lines("store_left_out")[0]
     topic = fill(log, "orders", 2)
     new = fill(log, "new", 2)
     assert (mark(log).settled, mark(log).shipped) == (10, 10)

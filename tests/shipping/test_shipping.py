@@ -105,6 +105,35 @@ def test_the_default_patience_is_a_setting(open_shipped, faults):
     assert mark(log).durable == 1
 
 
+@pytest.mark.parametrize("call", ["append", "append_async", "produced", "produced async", "transaction", "async with"])
+def test_a_time_out_is_all_that_a_call_takes(open_shipped, faults, call):
+    """What a caller gives is also for the store, however long the setting would have it wait."""
+    log = open_shipped(shipping={"shipped_timeout_ms": 600_000})
+    faults.away()
+    topic, producer, given = log.topic("orders"), log.producer("p"), {"timeout": 1.0, "durability": "shipped"}
+
+    async def with_transaction():
+        async with log.transaction(**given) as tx:
+            tx.append(topic, b"kept")
+
+    calls = {
+        "append": lambda: topic.append(b"kept", **given),
+        "append_async": lambda: asyncio.run(topic.append_async(b"kept", **given)),
+        "produced": lambda: producer.append(topic, b"kept", sequence=1, **given),
+        "produced async": lambda: asyncio.run(producer.append_async(topic, b"kept", sequence=1, **given)),
+        "transaction": lambda: _in_transaction(log, topic, given),
+        "async with": lambda: asyncio.run(with_transaction()),
+    }
+    with pytest.raises(Unavailable, match=r"durable here, but not on the store within (0\.\d+|1) s"):
+        calls[call]()
+    assert mark(log).durable == 1
+
+
+def _in_transaction(log, topic, given):
+    with log.transaction(**given) as tx:
+        tx.append(topic, b"kept")
+
+
 def test_shipped_can_be_awaited(open_shipped, faults):
     """Many coroutines wait, none of them blocks the loop."""
     log = open_shipped()

@@ -9,8 +9,9 @@ call left one behind. The service that owns it seals, or `holdfast seal`.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,6 +67,26 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
     except HoldfastError:  # no log, or a damaged one: the verb will say so
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and is_name(name)]
+
+
+def completed(names: Callable[[Log], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
+    """What completes a name in the log that stands before it, which is opened to read it; without its key, nothing."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        place = ctx.params.get("directory")
+        if not isinstance(place, Path):
+            return []
+        silence, logger = logging.NullHandler(), logging.getLogger("holdfast")
+        logger.addHandler(silence)
+        try:
+            with open_log(place, None, Settings(), read_only=True) as log:
+                return [CompletionItem(name) for name in names(log) if name.startswith(incomplete) and is_name(name)]
+        except HoldfastError:  # the verb will say so
+            return []
+        finally:
+            logger.removeHandler(silence)
+
+    return complete
 
 
 directory_argument = click.argument("directory", metavar="DIR", type=LogDirectory(path_type=Path))

@@ -27,17 +27,47 @@ from holdfast.cli.output import Warnings, say_error, say_holdfast_error, say_lin
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.suggestions import meant
 
-VERBS = (
-    "append", "read", "tail", "topics", "status", "metrics", "seal", "ship", "retain", "reconcile", "rebuild",
-    "restore", "compact", "publish", "unpublish", "inspect", "keys", "consumer", "producer", "channel",
-    "execution", "spark", "serve", "token", "config",
-)  # fmt: skip
+VERBS = {
+    "append": "Append PAYLOAD, or stdin, to TOPIC of the log in DIR, and print receipts.",
+    "read": "Print records of TOPIC of the log in DIR, also while another process owns it, or of the store at URL.",
+    "tail": "Print the last records of TOPIC of the log in DIR, also while another process owns it.",
+    "topics": "List the topics of the log in DIR, or of the store at URL: kind, records, marks, segments, schemas.",
+    "status": (
+        "Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."
+    ),
+    "metrics": "Print the metrics of the log in DIR for Prometheus, without touching it.",
+    "seal": "Seal what is durable in TOPIC, or in all topics, of the log in DIR into segments.",
+    "ship": "Ship what is durable in the log in DIR to its store, and wait until it is there.",
+    "retain": "Remove old segments of the log in DIR, or of sinks' topics at URL, as policies and settings say.",
+    "reconcile": "Compare the manifest of the log in DIR with its files; exit code 3 when something is wrong.",
+    "rebuild": "Rebuild the database of the log in DIR from its segments, and say exactly what was lost.",
+    "restore": "Bring the log at the store URL back into DIR, which is new or empty, and take it over.",
+    "compact": "Join small segments of ROOT (a store's URL or directory, or a log without a store) into large files.",
+    "publish": (
+        "Publish topics at ROOT (a store's URL, or a log's directory) as tables; all of them, unless some are named."
+    ),
+    "unpublish": "Remove the tables of topics at ROOT, and no data; of all topics, unless some are named.",
+    "inspect": "Print what is in a log and whether it is intact; PATH is its directory or its durable.db.",
+    "keys": "Make a keyring FILE, put a new key in front of it, or list the names of its keys, never the keys.",
+    "consumer": "Show the consumers of the log in DIR and how far they lag behind, or move one.",
+    "producer": "Show the producers of the log in DIR and their last sequence numbers, or forget one.",
+    "channel": "List the reliable channels that are kept in the log in DIR, show one, or print its history.",
+    "execution": (
+        "List the durable executions of a log, show one or its timeline, start, resume, cancel, fork, "
+        "rewind, settle; settle a promise, send a signal."
+    ),
+    "spark": (
+        "Read what is settled at a root (a store's URL or a directory) through Spark, compact it there, or "
+        "run a pipeline of tables."
+    ),
+    "serve": "Serve the log in DIR over HTTP.",
+    "token": "Make, list and revoke the tokens of 'holdfast serve'.",
+    "config": "Show the settings in force, where each comes from, and what shipping with them costs.",
+}
+"""Each with what its help begins with: listing them imports none of them."""
 
 _TOGETHER = {"unpublish": "publish"}
 """Verbs that stand in the file of another one."""
-
-_SUMMARY_MAX = 1_000
-"""Longer than any verb's summary."""
 
 
 class Program(click.Group):
@@ -64,11 +94,9 @@ class Program(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs with their whole summaries: click would cut them to one line each."""
-        verbs = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        rows = [(name, command.get_short_help_str(_SUMMARY_MAX)) for name, command in verbs.items() if command]
+        """The verbs with their whole summaries: click would cut them to one line each, and import each verb."""
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([*VERBS.items(), ("help", help_command.get_short_help_str())])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb. An interrupt, and a reader that has seen enough, end it quietly."""

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.quantity import parse_seconds
 
 Durability = Literal["durable", "shipped"]
 """What an append waits for: survival of power loss, or of the loss of the machine."""
@@ -29,8 +30,8 @@ _OTHER_UNITS = (
 )
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One record of a topic.
+class Record(msgspec.Struct, frozen=True, eq=False):
+    """One record of a topic. Records are equal if all but their topics is.
 
     >>> Record(b"hello", key=b"c-42").payload
     b'hello'
@@ -43,6 +44,18 @@ class Record(msgspec.Struct, frozen=True):
     time: int = NOW
     offset: int = -1
     partition: int = 0
+    topic: str = ""
+    """Of a record that was read; appending goes by the topic that it is appended to."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[object, ...]:
+        return self.payload, self.key, self.kind, self.headers, self.time, self.offset, self.partition
 
     @property
     def at(self) -> datetime:
@@ -98,6 +111,25 @@ class Watermark(msgspec.Struct, frozen=True):
     """The newest sealed segment; None before the first. Never the active one, which has no file."""
     offset: int
     """Everything below lies in segments."""
+
+
+def moment_of(text: str, now_us: int) -> int:
+    """A time as people write it, in microseconds since 1970: ISO 8601, in UTC where it names no zone, or how long ago.
+
+    >>> moment_of("2026-01-01", 0) == moment_of("2026-01-01T01:00:00+01:00", 0), moment_of("10m", 600_000_001)
+    (True, 1)
+    """
+    try:
+        moment = datetime.fromisoformat(text if "-" in text else "")
+    except ValueError:
+        try:
+            return now_us - round(parse_seconds(text) * 1e6)
+        except (Invalid, OverflowError):
+            raise Invalid(
+                f"not a time: {text[:40]!r}",
+                hint="give 2026-01-31T12:00:00Z, 2026-01-31 (UTC), or '10m' for that long ago",
+            ) from None
+    return microseconds(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def microseconds(moment: datetime | int) -> int:

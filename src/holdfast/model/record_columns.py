@@ -78,12 +78,12 @@ class Columns:
         extras = {new: self.extras[old] for new, old in enumerate(wanted) if old in self.extras}
         return Columns([self.payloads[i] for i in wanted], [self.times[i] for i in wanted], extras)
 
-    def records(self, first: int, partition: int, start: int, stop: int) -> Iterator[Record]:
+    def records(self, first: int, partition: int, start: int, stop: int, topic: str) -> Iterator[Record]:
         """The records at positions start..stop as objects, the first of all columns having offset `first`."""
         payloads, times, extras = self.payloads, self.times, self.extras
         if not extras:
             for i in range(start, stop):
-                yield Record(payloads[i], None, None, None, times[i], first + i, partition)
+                yield Record(payloads[i], None, None, None, times[i], first + i, partition, topic)
             return
         for i in range(start, stop):
             key, kind, headers = extras.get(i, _NOTHING)
@@ -95,6 +95,7 @@ class Columns:
                 times[i],
                 first + i,
                 partition,
+                topic,
             )
 
 

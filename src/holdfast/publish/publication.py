@@ -11,7 +11,7 @@ that another writer has changed is left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ from holdfast.publish.delta.column_types import DeltaColumns
 from holdfast.publish.delta.commits import TableStanding
 from holdfast.publish.delta.delta_log import ForeignCommit
 from holdfast.publish.delta.delta_table import DeltaTable
+from holdfast.publish.publication_report import PublicationReport, State
 from holdfast.publish.settled_files import SettledFiles, require_plain
 from holdfast.publish.table_change import Cursor, PartitionChange
 from holdfast.publish.table_formats import table_format
@@ -43,30 +44,6 @@ _LOST_HINT = (
     "the table shows what is there; open the log that ships here, or run `holdfast reconcile DIR --remote --fix` there,"
     " and publish again"
 )
-
-State = Literal["published", "unchanged", "refused", "foreign", "damaged"]
-
-
-class PublicationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic."""
-
-    topic: str
-    state: State
-    """`published` if something was committed, `unchanged` if nothing was new; else why nothing can be."""
-    table: str = ""
-    """Where other engines find it."""
-    version: int = -1
-    commits: int = 0
-    added: int = 0
-    """Files that the table shows now and did not before."""
-    removed: int = 0
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-    settled: dict[str, int] = {}
-    """The offset up to which the table shows each partition."""
-    reason: str | None = None
-    hint: str | None = None
 
 
 class Publisher:

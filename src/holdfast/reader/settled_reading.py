@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.arguments import flag, path_of, text, texts
+from holdfast.clock import SystemClock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.model.arrow import dataframes
-from holdfast.model.record import microseconds
+from holdfast.model.record import microseconds, moment_of
 from holdfast.model.topic_name import check_name
 from holdfast.model.typed_decoding import converted
 from holdfast.reader.offsets import format_marks, parse_marks, parse_offsets
@@ -61,9 +62,9 @@ def read(
 
     Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers` and `payload`.
 
-    Times are datetimes with a zone, or microseconds since 1970; `starting_timestamp` is included, `ending_timestamp` is
-    not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'. `include_tail` adds what the store
-    has above what is settled (only one that a log ships to has that).
+    Times are datetimes with a zone, text such as "2026-01-31", or microseconds since 1970; `starting_timestamp` is
+    included, `ending_timestamp` is not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'.
+    `include_tail` adds what the store has above what is settled (only one that a log ships to has that).
 
     With a `keyring` nothing is believed that this log's keys did not sign; `log_id` also says which log must be there.
     """
@@ -127,6 +128,8 @@ def _word(offsets: object, words: tuple[str, ...]) -> Any:
 
 
 def _time(moment: object, name: str) -> int | None:
+    if isinstance(moment, str):
+        moment = moment_of(moment, SystemClock().now_us())
     if isinstance(moment, datetime) and moment.tzinfo is None:
         raise Invalid(f"a time needs its zone: {name}", hint="datetime(…, tzinfo=UTC)")
     if moment is None or isinstance(moment, datetime):

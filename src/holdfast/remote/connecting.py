@@ -49,7 +49,7 @@ def connect(
     this machine only; `insecure=True` allows plain HTTP elsewhere, where the network itself is safe. `ca` names a file
     of certificates to trust in place of the system's. `settings` are those of this client's queue (`journal.…`): how
     long its callers wait, for instance; limits are the server's. Raises Unavailable when the server does not answer
-    within `timeout` seconds.
+    within `timeout` seconds, and at once where nobody listens.
 
     In a coroutine: `log = await asyncio.to_thread(holdfast.connect, url, token=…)`, then `async with log`.
     """

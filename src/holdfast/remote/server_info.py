@@ -42,7 +42,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     @classmethod
     def ask(cls, exchange: Exchange, timeout: float) -> ServerInfo:
         """Ask it."""
-        answer = exchange.ask(Question("GET", ("v1", "client")), timeout)
+        answer = exchange.ask(Question("GET", ("v1", "client"), first=True), timeout)
         try:
             info = from_json(answer.body, cls)
             bytes.fromhex(info.log)

@@ -8,12 +8,15 @@ segments pass unchanged (`files`, for those who read in place). The first reques
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from holdfast.errors import NotFound
+from holdfast.log_directory import is_log
 from holdfast.root.objects import documents, signature_place
 from holdfast.root.objects.documents import LogDocument
 from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
+from holdfast.store.address import parse_url
 from holdfast.store.port import Body, ObjectInfo, Store
 
 
@@ -37,6 +40,12 @@ class RootStore:
         try:
             log = documents.decode(self.get(layout.LOG), layout.LOG, LogDocument)
         except NotFound:
+            address = parse_url(self.url)
+            if address.scheme == "file" and is_log(Path(address.place)):
+                raise NotFound(
+                    f"nothing is settled in this log yet path={address.place}",
+                    hint="seal it first: log.seal(), or `holdfast seal`; one that ships to a store is read there",
+                ) from None
             raise NotFound(
                 f"there is no log at this root store={self.url}",
                 hint="give the URL of the store that the log ships to: s3://bucket/prefix or file:///directory;"

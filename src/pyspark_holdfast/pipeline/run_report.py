@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.model.text_table import html_table, text_table
+
 FORMAT = 1
 Outcome = Literal["written", "unchanged", "failed", "skipped"]
 """`unchanged`: there was nothing new. `skipped`: a table that it reads failed."""
@@ -88,3 +90,20 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     def is_fine(self) -> bool:
         """Whether no table failed."""
         return all(table.outcome in ("written", "unchanged") for table in self.tables)
+
+    def __str__(self) -> str:
+        """A small table, a line for each table of the pipeline."""
+        return text_table(self._lines())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return html_table(self._lines())
+
+    def _lines(self) -> list[tuple[object, ...]]:
+        return [
+            ("table", "outcome", "rows in", "rows out", "left", "seconds", ""),
+            *(
+                (one.name, one.outcome, one.rows_in, one.rows_out, one.lag, f"{one.seconds:.1f}", one.error or one.note)
+                for one in self.tables
+            ),
+        ]

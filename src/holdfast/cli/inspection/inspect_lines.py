@@ -475,7 +475,7 @@ def revealed_lines(
     """The records of an entry with all that is in them; one that cannot be decoded is a problem."""
     for i, sizes in enumerate(lines):
         try:
-            record = next(columns.records(first, sizes.partition, i, i + 1))
+            record = next(columns.records(first, sizes.partition, i, i + 1, sizes.topic))
         except (BadRecords, UnicodeDecodeError):
             message = "a record's kind or headers are malformed"
             problems.append(Corrupt(message, topic=sizes.topic, partition=sizes.partition, offset=sizes.offset))

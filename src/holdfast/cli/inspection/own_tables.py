@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.log_directory import Directory
-from holdfast.publish.publication import PublicationReport, Publisher
+from holdfast.publish.publication_report import PublicationReport
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust
 from holdfast.store import layout
@@ -19,8 +19,10 @@ from holdfast.store.directory import DirectoryStore
 
 def own_tables(place: Directory) -> Iterator[PublicationReport]:
     """The published tables, by topic; none where the directory is no root."""
-    if not (place.segments / layout.LOG).exists():
+    if not (place.segments / layout.LOG).exists() or not any(place.segments.glob("topics/*/_delta_log")):
         return
+    from holdfast.publish.publication import Publisher  # slow to load, and most logs have no tables
+
     clock = SystemClock()
     publisher = Publisher(RootStore(DirectoryStore(place.segments, clock), RootTrust(None)), clock, delete_after_ms=0)
     try:

@@ -18,6 +18,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.model.record_json import iso
 from holdfast.publish.publication import Publisher
+from holdfast.quantity import counted, sized
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
 from holdfast.reader.resolve import earliest_offset
@@ -274,7 +275,7 @@ def _show(status: RootStatus) -> None:
             ("verified", _verified(status)),
             ("claimed", _words(claim)),
             ("records", f"{status.records}, of them {status.tail_records} in commit batches"),
-            ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
+            ("segments", f"{counted(status.segments, 'segment')}, {sized(status.segment_bytes)}"),
         ]
     )
     if status.topics:

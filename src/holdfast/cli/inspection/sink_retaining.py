@@ -11,6 +11,7 @@ from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, 
 from holdfast.clock import SystemClock
 from holdfast.crypto.signatures import Signer
 from holdfast.errors import Invalid
+from holdfast.quantity import counted, sized
 from holdfast.root.objects.documents import RetentionLimits
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.root_store import RootStore
@@ -82,5 +83,5 @@ def _tell(report: SinkRetentionReport, *, as_json: bool) -> None:
         retired, files = (sum(getattr(one, name) for one in report.partitions) for name in ("retired", "removed_files"))
         freed = sum(one.removed_bytes for one in report.partitions)
         would = "would be retired" if report.dry_run else "retired"
-        emit_facts([(would, f"{retired} segments"), ("removed", f"{files} files, {freed} bytes")])
+        emit_facts([(would, counted(retired, "segment")), ("removed", f"{counted(files, 'file')}, {sized(freed)}")])
     flush()

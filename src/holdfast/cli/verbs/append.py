@@ -31,6 +31,7 @@ from holdfast.journal.proving.inspected_database import is_keyed
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import check_name
+from holdfast.quantity import counted
 
 _CHUNK_BYTES = 64 * 1024
 _WINDOW_TICKETS = 16_384
@@ -83,9 +84,9 @@ def append_command(
 ) -> None:
     """Append PAYLOAD, or stdin, to TOPIC of the log in DIR, and print receipts.
 
-    Without PAYLOAD, or with '-', all of stdin is one record. Log and topic are created if they are not there.
-    A receipt means that its record survives power loss. A typed topic takes rows as lines of JSON, all of them
-    as one unit, or with --lines each by itself.
+    Without PAYLOAD, or with '-', all of stdin is one record, unless it is empty. Log and topic are created if they
+    are not there. A receipt means that its record survives power loss. A typed topic takes rows as lines of JSON,
+    all of them as one unit, or with --lines each by itself.
     """
     if ctx.args:  # one of them may be a payload, so the message does not repeat them
         raise click.UsageError("too many arguments; a payload with spaces needs quotes", ctx)
@@ -101,6 +102,9 @@ def append_command(
     settings = Settings.load()
     longest = settings.journal.payload_bytes_max
     whole = None if lines else _payload(payload, longest)
+    if whole == b"" and payload in {None, "-"}:
+        say("stdin is empty: nothing was appended (a record without payload: holdfast append DIR TOPIC '')")
+        return
     place = Directory(directory.absolute())
     is_new = place.log_id() is None
     with open_log(directory, reference, settings, read_only=False) as log:
@@ -203,7 +207,7 @@ class _Appender:
                 self._settle(0)
             say(f"stopped at line {number}; records reported durable: {self.reported}")
             raise
-        say(f"appended {self.reported} records to {self._target.name}")
+        say(f"appended {counted(self.reported, 'record')} to {self._target.name}")
 
     def _submit(self, line: bytes, number: int) -> None:
         unique = None if self._unique is None else b"%b:%d" % (self._unique, number)

@@ -18,7 +18,7 @@ from holdfast.cli.output import emit_facts, emit_json, emit_table, flush, say
 from holdfast.cli.progress import ProgressLine
 from holdfast.compaction.compaction_plan import TARGET_BYTES
 from holdfast.compaction.compaction_report import CompactionReport, report_of
-from holdfast.quantity import parse_bytes
+from holdfast.quantity import counted, parse_bytes, sized
 
 EPILOG = """\b
 Examples:
@@ -119,9 +119,16 @@ def _show(report: CompactionReport) -> None:
         [
             ("root", report.root),
             ("files", f"{report.files_before} before, {report.files_after} {_after(report)}"),
-            ("bytes", f"{report.bytes_before} before" + ("" if report.dry_run else f", {report.bytes_after} after")),
-            ("rewritten", f"{report.rewritten_files} files, {report.rewritten_rows} rows"),
-            ("removed", f"{report.removed_files} files of earlier compactions, {report.removed_bytes} bytes"),
+            (
+                "bytes",
+                f"{sized(report.bytes_before)} before"
+                + ("" if report.dry_run else f", {sized(report.bytes_after)} after"),
+            ),
+            ("rewritten", f"{counted(report.rewritten_files, 'file')}, {counted(report.rewritten_rows, 'row')}"),
+            (
+                "removed",
+                f"{counted(report.removed_files, 'file')} of earlier compactions, {sized(report.removed_bytes)}",
+            ),
             ("took", f"{report.seconds:.1f} s"),
             *([] if report.speed_up is None else [("reading", f"{report.speed_up:g} times as fast as before")]),
         ]
@@ -135,7 +142,7 @@ def _show(report: CompactionReport) -> None:
         emit_table(("topic", "partition", "files", "then", "bytes", "then"), rows)
     for one in report.partitions:
         for reason, files in one.skipped.items():
-            say(f"{one.topic}/{one.partition}: {files} files stay as they are: {reason}")
+            say(f"{one.topic}/{one.partition}: {counted(files, 'file')} stay as they are: {reason}")
     for problem in report.problems:
         say(f"damaged: {problem}")
 

@@ -16,6 +16,7 @@ from holdfast import Log, Settings
 from holdfast.cli.action_group import Actions
 from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.options import (
+    completed,
     directory_argument,
     find_topic,
     json_option,
@@ -29,6 +30,7 @@ from holdfast.cli.verbs.read import parse_time
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStatus
 from holdfast.model.record_json import iso
+from holdfast.quantity import counted
 from holdfast.suggestions import listed, meant
 
 EPILOG = """\b
@@ -80,7 +82,11 @@ def consumer_command() -> None:
     """Show the consumers of the log in DIR and how far they lag behind, or move one."""
 
 
-consumer_argument = click.argument("consumer", metavar="CONSUMER")
+consumer_argument = click.argument(
+    "consumer",
+    metavar="CONSUMER",
+    shell_complete=completed(lambda log: dict.fromkeys(one.consumer for one in log.consumers())),
+)
 topic_option = click.option("--topic", help="Only of this topic.")
 
 
@@ -205,7 +211,7 @@ def _show(report: ConsumerReport, *, as_json: bool, is_first: bool) -> None:
         [
             ("consumer", report.consumer),
             ("topic", report.topic),
-            ("lag", f"{report.lag} records"),
+            ("lag", f"{counted(report.lag, 'record')}"),
             ("retention", "waits for it" if report.retention_waits else "does not wait for it"),
         ]
     )

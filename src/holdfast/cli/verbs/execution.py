@@ -8,6 +8,7 @@ results, errors) are printed only with --reveal.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,11 +38,11 @@ from holdfast.cli.executions.execution_lines import (
 )
 from holdfast.cli.executions.waterfall import waterfall
 from holdfast.cli.exit_codes import DAMAGED, FINE
-from holdfast.cli.options import directory_argument, json_option, keyring_option, open_log
+from holdfast.cli.options import completed, directory_argument, json_option, keyring_option, open_log
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say, say_problems
 from holdfast.cli.text import printable_json
 from holdfast.clock import SystemClock
-from holdfast.errors import ExecutionError, printable
+from holdfast.errors import ExecutionError, Invalid, NotFound, printable
 from holdfast.execution.journal.entries import STATUSES
 from holdfast.execution.journal.execution_id import fresh_id, given_id
 from holdfast.execution.work.calls import encode_call, encode_outcome
@@ -54,12 +55,18 @@ Examples:
   holdfast execution start data import --args '["orders.csv"]' --kwargs '{"dry_run": true}'
   holdfast execution fork data 0192f3c4-7a51-7cc0-b1d2-3f0a9d6b1e55 --before charge
   holdfast execution settle data 0192f3c4-7a51-7cc0-b1d2-3f0a9d6b1e55 charge --value '"paid"'
-Payloads are printed only with --reveal."""
+The beginning of an ID is enough. Payloads are printed only with --reveal."""
 
 _WIDTH_MAX = 240
 _TOKEN_BYTES_MAX = 4096
 
-id_argument = click.argument("execution", metavar="ID")
+_PREFIX = re.compile(r"[0-9a-f-]{4,35}")
+_LOOKED_THROUGH = 10_000
+"""Of the newest executions, where only the beginning of an id is given."""
+
+id_argument = click.argument(
+    "execution", metavar="ID", shell_complete=completed(lambda log: [str(one.id) for one in log.executions.list()])
+)
 reveal_option = click.option(
     "--reveal", is_flag=True, help="Print payloads, too: arguments, results, errors. They may be secret."
 )
@@ -71,6 +78,31 @@ def execution_command() -> None:
     """List the durable executions of a log, show one or its timeline, start, resume, cancel, fork, rewind, settle;
     settle a promise, send a signal.
     """
+
+
+def _one_of(log: Log, given: str) -> str:
+    """The id that is given, or of which the beginning is given."""
+    try:
+        return str(given_id(given))
+    except Invalid:
+        if not _PREFIX.fullmatch(given.lower()):
+            raise
+    found = [str(one.id) for one in log.executions.list(limit=_LOOKED_THROUGH)]
+    found = [one for one in found if one.startswith(given.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Invalid(f"{len(found)} executions have ids that begin with {given!r}", hint="give more of it")
+    raise NotFound(f"no execution has an id that begins with {given!r}", hint="holdfast execution list shows them")
+
+
+def _chosen(directory: Path, reference: str | None, given: str) -> str:
+    """The same for those who change it; the log is looked at only where not all of the id is given."""
+    try:
+        return str(given_id(given))
+    except Invalid:
+        with open_log(directory, reference, Settings.load(), read_only=True) as log:
+            return _one_of(log, given)
 
 
 # -- looking --------------------------------------------------------------------------------------------------
@@ -119,7 +151,7 @@ def show_action(directory: Path, execution: str, reveal: bool, reference: str | 
     if reveal:
         say("warning: payloads follow; they may be secret")
     with _looking(directory, reference, as_json=as_json) as log:
-        details = log.executions.show(execution, reveal=reveal)
+        details = log.executions.show(_one_of(log, execution), reveal=reveal)
         shown = report(details)
         if as_json:
             emit_json(shown)
@@ -155,7 +187,7 @@ def timeline_action(
 ) -> int:
     """Draw an execution's steps one below the other, each where it happened."""
     with _looking(directory, reference, as_json=as_json) as log:
-        details = log.executions.show(execution)
+        details = log.executions.show(_one_of(log, execution))
         if as_json:
             for step in details.steps[-limit:]:
                 emit_json(step_line(step))
@@ -263,7 +295,7 @@ def start_action(
 @json_option
 def resume_action(directory: Path, execution: str, queue: str, reference: str | None, as_json: bool) -> int:
     """Let a worker go on with an execution that failed, was aborted, or was left by its program."""
-    chosen = str(given_id(execution))
+    chosen = _chosen(directory, reference, execution)
     return _change(directory, reference, "resume", chosen, as_json, id=chosen, queue=queue)
 
 
@@ -275,7 +307,7 @@ def resume_action(directory: Path, execution: str, queue: str, reference: str | 
 @json_option
 def cancel_action(directory: Path, execution: str, reason: str, reference: str | None, as_json: bool) -> int:
     """End an execution as canceled, for good; one that has ended keeps its end."""
-    chosen = str(given_id(execution))
+    chosen = _chosen(directory, reference, execution)
     return _change(directory, reference, "cancel", chosen, as_json, id=chosen, reason=reason)
 
 
@@ -304,7 +336,7 @@ def fork_action(
         "fork",
         made,
         as_json,
-        id=str(given_id(execution)),
+        id=_chosen(directory, reference, execution),
         before=before,
         fork=made,
         repeat_guarded=repeat_guarded,
@@ -322,7 +354,7 @@ def rewind_action(
     directory: Path, execution: str, before: str, repeat_guarded: bool, reference: str | None, as_json: bool
 ) -> int:
     """Forget what an execution recorded from a step on, and queue it again."""
-    chosen = str(given_id(execution))
+    chosen = _chosen(directory, reference, execution)
     return _change(
         directory, reference, "rewind", chosen, as_json, id=chosen, before=before, repeat_guarded=repeat_guarded
     )
@@ -350,7 +382,7 @@ def settle_action(
     """Record what became of a guarded effect at PATH that was begun, and whose outcome was unknown."""
     if (value is msgspec.UNSET) == (error is None):
         raise click.UsageError("say what became of it: --value JSON or --error TEXT", ctx)
-    chosen = str(given_id(execution))
+    chosen = _chosen(directory, reference, execution)
     payload = encode_outcome(value if error is None else ExecutionError(error), is_error=error is not None)
     return _change(
         directory,
@@ -461,5 +493,5 @@ def signal_action(
     """Send a signal to an execution, which takes it by its NAME, now or later."""
     payload = msgspec.msgpack.encode(None if value is msgspec.UNSET else value)
     own = str(fresh_id(SystemClock()) if signal is None else given_id(signal))
-    fields = {"id": str(given_id(execution)), "name": name, "payload": payload, "signal": own}
+    fields = {"id": _chosen(directory, reference, execution), "name": name, "payload": payload, "signal": own}
     return _brought(directory, reference, "signal", as_json, fields)

@@ -14,7 +14,7 @@ from holdfast.cli.options import json_option
 from holdfast.cli.output import emit_json, emit_table, flush, say
 from holdfast.cli.progress import ProgressLine
 from holdfast.log.upkeep.table_verbs import publish_tables, unpublish_tables
-from holdfast.publish.publication import PublicationReport
+from holdfast.publish.publication_report import PublicationReport
 
 EPILOG = """\b
 Examples:

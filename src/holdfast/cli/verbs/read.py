@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from holdfast.cli.inspection.root_records import PrintSelection, print_root
 from holdfast.cli.options import find_topic, json_option, keyring_option, open_log, parsed, topic_argument
 from holdfast.cli.output import emit_json, flush, say, say_holdfast_error, say_problems
 from holdfast.cli.printing import ARROW, JSON, RAW, RAW_JOINED, TEXT, items, write_arrow, writer
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid, NotFound
 from holdfast.log.topics.typed_topic import TypedTopic
-from holdfast.model.record import microseconds
+from holdfast.model.record import moment_of
 from holdfast.quantity import parse_bytes
 
 BEGINNING = "-"
@@ -35,7 +35,7 @@ BEGINNING = "-"
 EPILOG = """\b
 Examples:
   holdfast read data orders --start -10
-  holdfast read data orders --since 2026-01-01T00:00:00Z --limit 100 --json
+  holdfast read data orders --since 10m --limit 100 --json           also: 2026-01-31, 2026-01-31T12:00:00Z
   holdfast read data orders --key c-42 --reverse --limit 1
   holdfast read data orders --limit 1000 --position -        then: --position '{"0":1000}'
   holdfast read data orders --raw > orders.txt
@@ -53,18 +53,8 @@ class PositionLine(msgspec.Struct, frozen=True):
 
 
 def parse_time(text: str) -> int:
-    """A time on the command line: ISO 8601 with a zone, or microseconds since 1970."""
-    try:
-        if text.removeprefix("-").isdecimal():
-            return int(text)
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Invalid(
-            f"not a time: {text[:40]!r}", hint="give 2026-01-31T12:00:00Z, or microseconds since 1970"
-        ) from None
-    if moment.tzinfo is None:
-        raise Invalid(f"a time needs a zone: {text[:40]!r}", hint="add Z for UTC, or +01:00")
-    return microseconds(moment)
+    """A time on the command line: as people write it, or microseconds since 1970."""
+    return int(text) if text.removeprefix("-").isdecimal() else moment_of(text, SystemClock().now_us())
 
 
 def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str] | None:

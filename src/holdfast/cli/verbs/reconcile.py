@@ -21,6 +21,7 @@ from holdfast.cli.progress import ProgressLine
 from holdfast.journal.proving.inspected_database import control_rows
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
+from holdfast.quantity import counted, sized
 from holdfast.reconcile.classify import Finding
 from holdfast.reconcile.reconcile_report import ReconcileReport, Repair
 
@@ -101,7 +102,7 @@ def _run(log: Log, *, remote: bool, fix: bool, deep: bool, limit: int | None) ->
         while True:
             report = log.reconcile(remote=remote, fix=fix, deep=deep, limit=1)
             done += 1
-            working.show(f"compared {report.segments} segments, {len(report.findings)} findings")
+            working.show(f"compared {counted(report.segments, 'segment')}, {counted(len(report.findings), 'finding')}")
             if report.complete or done == limit:
                 return report
 
@@ -123,11 +124,15 @@ def _show(report: ReconcileReport) -> None:
         [
             (
                 "compared",
-                f"{report.segments} segments, {report.files} files{', every one proved' if report.deep else ''}",
+                f"{counted(report.segments, 'segment')}, {counted(report.files, 'file')}"
+                + ", every one proved" * report.deep,
             ),
             ("in flight", report.in_flight),
-            *([("evidence", f"{report.evidence} commit batches after an accepted loss")] * bool(report.evidence)),
-            ("bytes", f"{report.bytes_actual} of {report.bytes_expected}"),
+            *(
+                [("evidence", f"{counted(report.evidence, 'commit batch')} after an accepted loss")]
+                * bool(report.evidence)
+            ),
+            ("size", f"{sized(report.bytes_actual)} of {sized(report.bytes_expected)}"),
             ("repairs", report.fixes_skipped or len(report.repairs)),
             ("findings", len(report.findings)),
         ]

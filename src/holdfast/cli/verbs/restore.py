@@ -24,6 +24,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit_facts, emit_json, flush, say
 from holdfast.cli.progress import ProgressLine
+from holdfast.quantity import counted, sized
 from holdfast.recovery.restore_report import RestoredPolicy, RestoreReport
 
 EPILOG = """\b
@@ -110,24 +111,26 @@ def _show(report: RestoreReport) -> None:
         ("topics", report.topics),
         ("partitions", report.partitions),
         ("records", f"{report.records}, of them {report.tail_records} in the tail"),
-        ("segments", f"{report.segments} segments, {report.bytes} bytes"),
+        ("segments", f"{counted(report.segments, 'segment')}, {sized(report.bytes)}"),
     ]
     if report.resumed:
-        facts.append(("here already", f"{report.resumed} segments"))
+        facts.append(("here already", counted(report.resumed, "segment")))
     facts.append(("idempotency keys", report.keys))
     if report.cut_batches:
         others = "none was acknowledged" if not report.lost_commits else "they stay on the store"
-        records = f"{report.cut_records} records"
-        facts.append(("left out", f"{report.cut_batches} commit batches after a hole with {records}; {others}"))
+        records = counted(report.cut_records, "record")
+        facts.append(
+            ("left out", f"{counted(report.cut_batches, 'commit batch')} after a hole with {records}; {others}")
+        )
     if report.lost_commits:
         facts.append(("LOST", f"{report.lost_commits} commits that were acknowledged, up to {report.acknowledged_seq}"))
     facts += [
-        ("LOST", f"{lost.topic}/{lost.partition}: {lost.records} records that were settled, from offset {lost.first}")
+        ("LOST", f"{lost.topic}/{lost.partition}: {counted(lost.records, 'settled record')}, from offset {lost.first}")
         for lost in report.lost_settled
     ]
     facts += [("will be deleted", _policy(policy)) for policy in report.policies]
     facts += [
-        ("expired", f"{gone.topic}/{gone.partition}: {gone.records} records below offset {gone.first}")
+        ("expired", f"{gone.topic}/{gone.partition}: {counted(gone.records, 'record')} below offset {gone.first}")
         for gone in report.expiries
     ]
     facts += [("not restored", f"{topic}: a sink writes it; it stays on the store") for topic in report.sink_topics]
@@ -138,9 +141,9 @@ def _show(report: RestoreReport) -> None:
 def _policy(policy: RestoredPolicy) -> str:
     """What a topic's own retention keeps, in words."""
     limits = [
-        f"{policy.bytes_max} bytes" if policy.bytes_max else "",
+        sized(policy.bytes_max) if policy.bytes_max else "",
         f"{policy.age_max_us / 1_000_000:g} seconds" if policy.age_max_us else "",
-        f"{policy.records_max} records" if policy.records_max else "",
+        counted(policy.records_max, "record") if policy.records_max else "",
     ]
     kept = ", ".join(filter(None, limits))
     return f"{policy.topic}: what is beyond {kept}" if kept else f"{policy.topic}: nothing"

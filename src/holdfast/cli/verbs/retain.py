@@ -20,7 +20,7 @@ from holdfast.cli.inspection.sink_retaining import retain_sinks
 from holdfast.cli.options import json_option, keyring_option, open_log, own_log, parsed
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.errors import Invalid
-from holdfast.quantity import parse_bytes, parse_seconds
+from holdfast.quantity import counted, parse_bytes, parse_seconds, sized
 from holdfast.root.objects.documents import RetentionLimits
 from holdfast.segments.retention.retention_report import RemovedSegment, RetentionReport
 
@@ -154,10 +154,10 @@ def _tell(report: RetentionReport, *, as_json: bool) -> None:
             emit_table(RemovedSegment.__struct_fields__, [msgspec.structs.astuple(item) for item in report.removed])
             emit("")
         would = "would go" if report.dry_run else "removed"
-        facts = [(would, f"{len(report.removed)} segments, {report.bytes_freed} bytes")]
+        facts = [(would, f"{counted(len(report.removed), 'segment')}, {sized(report.bytes_freed)}")]
         if report.bytes_short:
-            facts.append(("short of", f"{report.bytes_short} bytes: nothing more may be removed"))
+            facts.append(("short of", f"{sized(report.bytes_short)}: nothing more may be removed"))
         if report.bytes_waiting:
-            facts.append(("waiting", f"{report.bytes_waiting} bytes that a consumer has not read yet"))
+            facts.append(("waiting", f"{sized(report.bytes_waiting)} that a consumer has not read yet"))
         emit_facts(facts)
     flush()

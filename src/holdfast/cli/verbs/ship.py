@@ -32,7 +32,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.journal.proving.inspected_database import ControlRows, InspectedDatabase, control_rows
 from holdfast.log_directory import Directory
-from holdfast.quantity import parse_seconds
+from holdfast.quantity import counted, parse_seconds, sized
 from holdfast.shipping.refill.store_loss import LostSpan, StoreForgot, StoreRebuildReport
 from holdfast.shipping.shipping_stats import ShippingStats
 from holdfast.store.address import parse_url
@@ -213,7 +213,7 @@ class _Shipping:
 
     def _progress(self, size: int) -> str:
         stats = self._stats()
-        words = f"{_words(stats.lag_records, stats.unsettled_segments)} left, {size} bytes"
+        words = f"{_words(stats.lag_records, stats.unsettled_segments)} left, {sized(size)}"
         return words if stats.alarm is None else f"{words}; {stats.alarm.message}"
 
     def _late(self) -> Unavailable:
@@ -271,15 +271,18 @@ def _stats(log: Log) -> ShippingStats:
 
 
 def _words(records: int, segments: int) -> str:
-    return f"{records} records and {segments} segments"
+    return f"{counted(records, 'record')} and {counted(segments, 'segment')}"
 
 
 def _rebuilt_facts(rebuilt: StoreRebuildReport | None) -> list[tuple[str, object]]:
     if rebuilt is None:
         return []
     lost = sum(span.records for span in rebuilt.lost)
-    missing = f"{rebuilt.records} records, {rebuilt.segments} segments, {rebuilt.manifests} manifest objects"
-    return [("missing there", f"{missing}: sent again"), ("given up", f"{lost} records that only the store had")]
+    missing = f"{_words(rebuilt.records, rebuilt.segments)}, {counted(rebuilt.manifests, 'manifest object')}"
+    return [
+        ("missing there", f"{missing}: sent again"),
+        ("given up", f"{counted(lost, 'record')} that only the store had"),
+    ]
 
 
 def _tell(report: ShipReport, *, as_json: bool) -> None:
@@ -290,8 +293,12 @@ def _tell(report: ShipReport, *, as_json: bool) -> None:
             [
                 ("store", report.store),
                 ("epoch", report.epoch or "none: nothing was to be shipped"),
-                ("shipped", f"{report.records} records in {report.batches} commit batches, {report.segments} segments"),
-                ("sent", f"{report.objects} objects, {report.bytes} bytes in {report.seconds:g} s"),
+                (
+                    "shipped",
+                    f"{counted(report.records, 'record')} in {counted(report.batches, 'commit batch')}, "
+                    + counted(report.segments, "segment"),
+                ),
+                ("sent", f"{counted(report.objects, 'object')}, {sized(report.bytes)} in {report.seconds:g} s"),
                 ("requests", f"{report.puts} PUTs; {dollars(report.dollars)} for all requests at S3's list price"),
                 ("left", _words(report.records_left, report.segments_left)),
                 *_rebuilt_facts(report.rebuilt),

@@ -19,7 +19,6 @@ from holdfast.cli.exit_codes import DAMAGED, FINE
 from holdfast.cli.inspection import summary
 from holdfast.cli.inspection.at_root import Root, log_id_option, place_argument, refuse_log_id
 from holdfast.cli.inspection.own_tables import own_tables
-from holdfast.cli.inspection.root_report import tell_status
 from holdfast.cli.inspection.summary import PartitionStatus, TopicStatus
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
 from holdfast.cli.output import Problem, emit, emit_facts, emit_json, emit_problems, emit_table, flush, problem, say
@@ -29,7 +28,8 @@ from holdfast.journal.proving.inspected_database import ControlRows, InspectedDa
 from holdfast.log.consumers.stored_positions import TOPIC as POSITIONS
 from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
-from holdfast.publish.publication import PublicationReport
+from holdfast.publish.publication_report import PublicationReport
+from holdfast.quantity import counted, sized
 from holdfast.shipping.price_note import read_note
 
 EPILOG = """\b
@@ -41,6 +41,7 @@ Without a store nothing is shipped, and what is sealed is settled. Readable from
 Unshipped records are on this machine only; of a log that was taken over they are stranded.
 The store itself is not asked."""
 
+_VERIFIED = "stamps, heads, tails, and that the files of segments are there"
 _DAMAGE = ("missing", "size_mismatch")
 _UNITS_MAX = 100
 """Of `reconcile.unit_segments` segments each: 100 000 files."""
@@ -106,6 +107,8 @@ def status_command(place: Path | Root, log_id: str, reference: str | None, as_js
     """Show owner, size, topics and marks of the log in DIR, and damage (exit code 3); or what the store at URL has."""
     settings = Settings.load()
     if isinstance(place, Root):
+        from holdfast.cli.inspection.root_report import tell_status
+
         return tell_status(place, place.options(reference, log_id, settings), as_json=as_json)
     refuse_log_id(place, log_id)
     return _status_of(Directory(place.absolute()), load_keyring(reference, settings), as_json=as_json)
@@ -242,11 +245,11 @@ def _show(status: Status, problems: list[Corrupt]) -> None:
             ("created", status.created),
             ("epoch", status.epoch),
             ("encrypted", {None: "unknown", False: "no", True: f"yes, keys: {keys}"}[status.encrypted]),
-            ("verified", "yes" if status.verified else "no: nothing was verified"),
-            ("database", f"{status.database_bytes} bytes, write-ahead log {status.wal_bytes} bytes"),
+            ("verified", _VERIFIED if status.verified else "no: nothing was verified"),
+            ("database", f"{sized(status.database_bytes)}, write-ahead log {sized(status.wal_bytes)}"),
             ("records", status.records),
-            ("tail", f"{status.tail_records} records, {status.tail_bytes} bytes"),
-            ("segments", f"{status.segments} segments, {status.segment_bytes} bytes"),
+            ("tail", f"{counted(status.tail_records, 'record')}, {sized(status.tail_bytes)}"),
+            ("segments", f"{counted(status.segments, 'segment')}, {sized(status.segment_bytes)}"),
             *_shipping_facts(status.shipping),
         ]
     )
@@ -295,16 +298,16 @@ def _shipping_facts(shipping: ShippingStatus | None) -> list[tuple[str, object]]
     alarms = [("alarm", shipping.alarm), ("last error", shipping.last_error), ("shipping ended", shipping.ended)]
     problems: list[tuple[str, object]] = [(name, text) for name, text in alarms if text is not None]
     if shipping.fenced:
-        stranded = f"{shipping.stranded_records} records, which are durable here and nowhere else"
+        stranded = f"{counted(shipping.stranded_records, 'record')}, which are durable here and nowhere else"
         return [
             ("store", f"{shipping.store}: another process has taken this log over"),
             ("stranded", stranded),
             *problems,
         ]
-    waiting = f"{shipping.lag_records} records, {shipping.lag_bytes} bytes in commits; {shipping.unsettled_segments} "
+    waiting = f"{counted(shipping.lag_records, 'record')}, {sized(shipping.lag_bytes)} in commits; "
     return [
         ("store", shipping.store),
-        ("not there yet", f"{waiting}segments"),
+        ("not there yet", waiting + counted(shipping.unsettled_segments, "segment")),
         *problems,
         ("cost", "unknown: no owner has left a note" if shipping.cost is None else shipping.cost.words(shipping.store)),
     ]

@@ -44,9 +44,13 @@ def fresh_id(clock: Clock) -> ExecutionId:
     return UUID(int=number)
 
 
-def derived_id(domain: str, payload: bytes | str) -> ExecutionId:
-    """The id that this domain and payload always have."""
-    body = payload.encode() if isinstance(payload, str) else payload
+def derived_id(domain: str, payload: bytes | str | int) -> ExecutionId:
+    """The id that this domain and payload always have; a number is its digits."""
+    if isinstance(payload, bool) or not isinstance(payload, bytes | str | int):
+        raise Invalid(
+            f"a payload is bytes, text or a whole number, not {type(payload).__name__}", hint="for instance 7"
+        )
+    body = payload if isinstance(payload, bytes) else str(payload).encode()
     return _version_8(blake3(_framed([domain.encode(), body]), derive_key_context=_DERIVE).digest()[:16])
 
 

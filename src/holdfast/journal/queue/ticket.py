@@ -116,12 +116,22 @@ class ShippedTicket(Generic[Outcome]):
     Made of a ticket whose append may still be on its way to the local disk.
     """
 
-    __slots__ = ("_ends", "_ticket")
+    __slots__ = ("_ends", "_ticket", "_timeout")
 
-    def __init__(self, ticket: AnyTicket[Outcome], ends: Callable[[Outcome], Sequence[tuple[Partition, int]]]) -> None:
+    def __init__(
+        self,
+        ticket: AnyTicket[Outcome],
+        ends: Callable[[Outcome], Sequence[tuple[Partition, int]]],
+        timeout: float | None = None,
+    ) -> None:
         self._ticket = ticket
         self._ends = ends
         """Up to which offset of which partitions the store must be."""
+        self._timeout = timeout
+
+    def within(self, seconds: float | None) -> ShippedTicket[Outcome]:
+        """The same promise; waiting for it takes at most so many seconds (None: as the setting says)."""
+        return ShippedTicket(self._ticket, self._ends, seconds)
 
     @property
     def done(self) -> bool:
@@ -140,12 +150,14 @@ class ShippedTicket(Generic[Outcome]):
         Raises what became of the append if it failed, Unavailable after `timeout` seconds (default:
         `shipping.shipped_timeout_ms`; the record is durable here all the same), and what ended shipping.
         """
-        outcome = self._ticket.result()
+        began = monotonic()
+        timeout = self._timeout if timeout is None else timeout
+        outcome = self._ticket.result(timeout)
         ends = self._ends(outcome)
         shipping_state = _shipping_state(ends) if ends else None
         if shipping_state is not None and not _are_shipped(ends):
             seconds = shipping_state.timeout if timeout is None else timeout
-            deadline = monotonic() + seconds
+            deadline = (monotonic() if timeout is None else began) + seconds
             while not _are_shipped(ends):
                 left = deadline - monotonic()
                 if (refusal := _refusal(ends)) is not None:
@@ -156,17 +168,19 @@ class ShippedTicket(Generic[Outcome]):
         return outcome
 
     def __await__(self) -> Generator[Any, None, Outcome]:
+        began = monotonic()
         outcome = yield from self._ticket.__await__()
         ends = self._ends(outcome)
         shipping_state = _shipping_state(ends) if ends else None
         if shipping_state is not None and not _are_shipped(ends):
             loop = get_running_loop()
-            deadline = loop.time() + shipping_state.timeout
+            seconds = shipping_state.timeout if self._timeout is None else self._timeout
+            deadline = loop.time() + seconds - (0.0 if self._timeout is None else monotonic() - began)
             while not _are_shipped(ends):
                 if (refusal := _refusal(ends)) is not None:
                     raise refusal.again()
                 if loop.time() >= deadline:
-                    raise _not_shipped(ends, shipping_state.timeout)
+                    raise _not_shipped(ends, seconds)
                 future = shipping_state.signal.future(loop, deadline - loop.time())
                 if not _are_shipped(ends) and _refusal(ends) is None:
                     yield from future
@@ -202,7 +216,7 @@ def _not_shipped(ends: Sequence[tuple[Partition, int]], seconds: float) -> Unava
     partition, end = next((item for item in ends if item[0].shipped < item[1]), ends[0])
     cause, remedy = partition.shipping_state.why()
     return Unavailable(
-        f"durable here, but not on the store within {seconds:g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
+        f"durable here, but not on the store within {seconds:.3g} s{': ' * bool(cause)}{cause} topic={partition.topic}"
         f" partition={partition.number} offset={end - 1} shipped={partition.shipped}",
         hint=f"{remedy or 'log.stats().shipping says what holds it up'}; it is shipped as soon as the store takes it",
     )

@@ -128,8 +128,10 @@ class Producer:
         other arguments and what is raised see `Topic.append`.
         """
         self._begin("append", durability)
+        left = self._time_left(timeout)
         ticket = self._submit(topic, payload, sequence, key, headers, kind, time, partition, timeout)
-        return ticket.result() if durability == "durable" else ticket.shipped()
+        given = ticket.result(left())
+        return given if durability == "durable" else ticket.shipped(None if timeout is None else left())
 
     async def append_async(
         self,
@@ -147,11 +149,14 @@ class Producer:
     ) -> Receipt | Sequence[Receipt]:
         """What `append` does, for coroutines: waits for room and for the acknowledgement without blocking the loop."""
 
-        def put(left: float) -> ProducedTicket[Receipt] | ProducedTicket[Sequence[Receipt]]:
-            return self._submit(topic, payload, sequence, key, headers, kind, time, partition, left)
+        def put(seconds: float) -> ProducedTicket[Receipt] | ProducedTicket[Sequence[Receipt]]:
+            return self._submit(topic, payload, sequence, key, headers, kind, time, partition, seconds)
 
+        left = self._time_left(timeout)
         ticket = await self._when_room(put, timeout, durability)
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        if durability == "durable":
+            return await ticket
+        return await ticket.when_shipped.within(None if timeout is None else left())
 
     @overload
     def submit(
@@ -209,8 +214,10 @@ class Producer:
     ) -> Sequence[Receipt]:
         """Append records as one unit under one number: all of them are durable when this returns, or none is."""
         self._begin("append_batch", durability)
+        left = self._time_left(timeout)
         ticket = self.submit_batch(topic, records, sequence=sequence, partition=partition, timeout=timeout)
-        return ticket.result() if durability == "durable" else ticket.shipped()
+        given = ticket.result(left())
+        return given if durability == "durable" else ticket.shipped(None if timeout is None else left())
 
     async def append_batch_async(
         self,
@@ -225,11 +232,14 @@ class Producer:
         """What `append_batch` does, for coroutines."""
         batch = list(records)  # once: it may be an iterator
 
-        def put(left: float) -> ProducedTicket[Sequence[Receipt]]:
-            return self.submit_batch(topic, batch, sequence=sequence, partition=partition, timeout=left)
+        def put(seconds: float) -> ProducedTicket[Sequence[Receipt]]:
+            return self.submit_batch(topic, batch, sequence=sequence, partition=partition, timeout=seconds)
 
+        left = self._time_left(timeout)
         ticket = await self._when_room(put, timeout, durability)
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        if durability == "durable":
+            return await ticket
+        return await ticket.when_shipped.within(None if timeout is None else left())
 
     def submit_batch(
         self,
@@ -253,6 +263,12 @@ class Producer:
             )
         if durability != "durable":
             self._journal.check_durability(durability)
+
+    def _time_left(self, timeout: float | None) -> Callable[[], float]:
+        """What is left, at any later moment, of the seconds that a call takes."""
+        monotonic = self._journal.clock.monotonic
+        end = monotonic() + (self._wait_seconds if timeout is None else seconds(timeout))
+        return lambda: max(0.0, end - monotonic())
 
     async def _when_room(self, put: Callable[[float], Given], timeout: float | None, durability: Durability) -> Given:
         if durability != "durable":

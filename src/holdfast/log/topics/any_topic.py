@@ -26,7 +26,7 @@ from holdfast.log.topics.reading import ALWAYS, Reading, Shape, Span, Times
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.watching import Watch
-from holdfast.model.record import Durability, Marks, Watermark
+from holdfast.model.record import Durability, Marks, Watermark, moment_of
 from holdfast.process_lifetime import holding
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ class AnyTopic(Generic[Item]):
     # -- waiting for what was queued ----------------------------------------------------------------------
 
     def _begin(self, verb: str, timeout: float | None, durability: Durability) -> tuple[float, float]:
-        """Before a verb that blocks queues anything: how many seconds it has, and when they end."""
+        """Before a verb that blocks queues anything: how many seconds it has, and when they end. Without a time-out of
+        the caller's, waiting for the store has its own, after that.
+        """
         if in_coroutine():
             warnings.warn(
                 f"{verb}() blocks the event loop; use: await topic.{verb}_async(…)", RuntimeWarning, stacklevel=3
@@ -91,10 +93,14 @@ class AnyTopic(Generic[Item]):
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
         return wait_seconds, self._monotonic() + wait_seconds
 
-    def _wait(self, ticket: _AppendTicket[Given], deadline: float, durability: Durability) -> Given:
+    def _wait(
+        self, ticket: _AppendTicket[Given], deadline: float, durability: Durability, timeout: float | None = None
+    ) -> Given:
         """Wait until it is durable, or shipped; waiting for room has used some of the time."""
         given = ticket.result(max(0.0, deadline - self._monotonic()))
-        return given if durability == "durable" else ticket.shipped()
+        if durability == "durable":
+            return given
+        return ticket.shipped(None if timeout is None else max(0.0, deadline - self._monotonic()))
 
     async def _wait_async(
         self, put: Callable[[float], _AppendTicket[Given]], timeout: float | None, durability: Durability
@@ -103,8 +109,11 @@ class AnyTopic(Generic[Item]):
         if durability != "durable":
             self._journal.check_durability(durability)
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        deadline = self._monotonic() + wait_seconds
         ticket = await self._journal.when_room(put, wait_seconds)
-        return await (ticket if durability == "durable" else ticket.when_shipped)
+        if durability == "durable":
+            return await ticket
+        return await ticket.when_shipped.within(None if timeout is None else max(0.0, deadline - self._monotonic()))
 
     def _submit_batch(self, batch: PreparedBatch, wait_seconds: float) -> BatchTicket:
         unit = self._journal.put_runs(batch.parts, batch.size, wait_seconds)
@@ -124,8 +133,8 @@ class AnyTopic(Generic[Item]):
         reverse: bool = False,
         *,
         partition: int | Iterable[int] | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
+        since: int | datetime | str | None = None,
+        until: int | datetime | str | None = None,
         bytes_max: int | None = None,
         key: Key | None = None,
     ) -> Reading[Item]:
@@ -133,7 +142,8 @@ class AnyTopic(Generic[Item]):
 
         Begins with the first record that is left and ends with the last that is durable now; negative offsets count
         from there: `start=-10` is the last ten. `since` and `until` keep only records with such times, both ends
-        included; times need not be in order. `limit` bounds the number of records, `bytes_max` their size (the
+        included: a datetime, "2026-01-31T12:00:00Z", "2026-01-31" (in UTC), or "10m" for that long ago; times need not
+        be in order. `limit` bounds the number of records, `bytes_max` their size (the
         first is given in any case). A topic with several partitions is read one partition after the other, unless
         one or some are named. A `position` of an earlier reading may stand for `start`, or for `end` backwards.
 
@@ -162,8 +172,8 @@ class AnyTopic(Generic[Item]):
         limit: int | None,
         reverse: bool,
         partition: int | Iterable[int] | None,
-        since: int | datetime | None,
-        until: int | datetime | None,
+        since: int | datetime | str | None,
+        until: int | datetime | str | None,
         bytes_max: int | None,
         key: Key | None = None,
     ) -> Reading[Item]:
@@ -190,13 +200,13 @@ class AnyTopic(Generic[Item]):
         limit: int | None,
         reverse: bool,
         partition: int | Iterable[int] | None,
-        since: int | datetime | None,
-        until: int | datetime | None,
+        since: int | datetime | str | None,
+        until: int | datetime | str | None,
         bytes_max: int | None,
         key: Key | None,
     ) -> Reading[Item]:
         """By what is known here of the topic."""
-        times = Times(None if since is None else time_of(since), None if until is None else time_of(until))
+        times = Times(self._bound(since), self._bound(until))
         wanted = None if key is None else self._wanted(key)
         if wanted is not None and partition is None:
             partition = self._partitions.choose(None, wanted.encoded).number
@@ -208,6 +218,10 @@ class AnyTopic(Generic[Item]):
         # The shape comes last: no row of these spans can have a later version of the schema than there is now.
         most = None if limit is None else min(limit, sys.maxsize)
         return holding(Reading(shape(), spans, times, reverse, most, bytes_max, wanted), self)
+
+    def _bound(self, time: int | datetime | str | None) -> int | None:
+        """A bound of times, as it is compared."""
+        return None if time is None else time_of(moment_of(time, self._now()) if isinstance(time, str) else time)
 
     def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Item]:
         """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.

@@ -71,7 +71,7 @@ class LocalStream:
             from holdfast.segments.typed.arrow_records import records
 
             for batch in self._segment_batches(piece, times, reverse, None, key):
-                yield from records(batch, self.partition.number)
+                yield from records(batch, self.partition.number, self.partition.topic)
 
     def batches(
         self,
@@ -273,7 +273,7 @@ class LocalStream:
             found = [
                 record
                 for low, high in spans
-                for record in columns.records(entry.first, self.partition.number, low, high)
+                for record in columns.records(entry.first, self.partition.number, low, high, self.partition.topic)
             ]
         except BadRecords as error:
             raise self._reader.malformed(entry, error) from None

@@ -77,7 +77,7 @@ class Topic(AnyTopic[Record]):
             idempotency_key=idempotency_key,
             timeout=wait_seconds,
         )
-        return self._wait(ticket, deadline, durability)
+        return self._wait(ticket, deadline, durability, timeout)
 
     async def append_async(
         self,
@@ -199,7 +199,9 @@ class Topic(AnyTopic[Record]):
         Records with keys go to their partitions; those without a key stay together, in order.
         """
         wait_seconds, deadline = self._begin("append_batch", timeout, durability)
-        return self._wait(self.submit_batch(records, partition=partition, timeout=wait_seconds), deadline, durability)
+        return self._wait(
+            self.submit_batch(records, partition=partition, timeout=wait_seconds), deadline, durability, timeout
+        )
 
     async def append_batch_async(
         self,

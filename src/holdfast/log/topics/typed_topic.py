@@ -111,7 +111,7 @@ class TypedTopic(AnyTopic[Row]):
         ticket = self.submit(
             rows, time=time, partition=partition, idempotency_key=idempotency_key, timeout=wait_seconds
         )
-        return self._wait(ticket, deadline, durability)
+        return self._wait(ticket, deadline, durability, timeout)
 
     async def append_async(
         self,
@@ -306,8 +306,8 @@ class TypedTopic(AnyTopic[Row]):
         *,
         columns: Collection[str] | None = None,
         partition: int | Iterable[int] | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
+        since: int | datetime | str | None = None,
+        until: int | datetime | str | None = None,
         bytes_max: int | None = None,
         key: Key | None = None,
     ) -> Reading[Row]:

@@ -85,6 +85,7 @@ class Transaction:
         self._topics = TopicArguments(journal, topics, "a transaction", "tx.append(topic, rows) takes one row or many")
         self._hidden = hidden
         self._wait_seconds = journal.settings.ack_timeout_ms / 1000 if timeout is None else seconds(timeout)
+        self._shipped_within = None if timeout is None else self._wait_seconds
         self._durability = durability
         self._put = put or self._transact
         self._lock = RLock()
@@ -263,7 +264,8 @@ class Transaction:
         if content is None:
             return
         monotonic = self._journal.clock.monotonic
-        deadline = monotonic() + self._wait_seconds
+        began = monotonic()
+        deadline = began + self._wait_seconds
         try:
             ticket = self._hand_over(content, self._wait_seconds)
             ticket.result(max(0.0, deadline - monotonic()))
@@ -272,7 +274,7 @@ class Transaction:
             raise
         self._note_stored()
         if self._durability == "shipped":
-            ShippedTicket(ticket, self._ends).result()
+            ShippedTicket(ticket, self._ends, self._left(began)).result()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -281,6 +283,7 @@ class Transaction:
         content = self._end(is_wanted=kind is None)
         if content is None:
             return
+        began = self._journal.clock.monotonic()
         try:
             ticket = await self._journal.when_room(lambda left: self._hand_over(content, left), self._wait_seconds)
             await ticket
@@ -289,7 +292,12 @@ class Transaction:
             raise
         self._note_stored()
         if self._durability == "shipped":
-            await ShippedTicket(ticket, self._ends)
+            await ShippedTicket(ticket, self._ends, self._left(began))
+
+    def _left(self, began: float) -> float | None:
+        """Of the caller's time-out; None where the log's setting says how long to wait for the store."""
+        spent = self._journal.clock.monotonic() - began
+        return None if self._shipped_within is None else max(0.0, self._shipped_within - spent)
 
     def _begin(self) -> Self:
         refuse_second(self._lock)

@@ -25,7 +25,8 @@ from holdfast.signals import Flag
 from holdfast.store import layout
 
 if TYPE_CHECKING:
-    from holdfast.publish.publication import PublicationReport, Publisher
+    from holdfast.publish.publication import Publisher
+    from holdfast.publish.publication_report import PublicationReport
     from holdfast.store.port import Store
 
 _LOOK_EVERY = 10

@@ -186,7 +186,8 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     if not settings.store.url:
         if shipping is not None and not shipping.copy and journal.owned:
             logger.warning(
-                "this log is shipped to %s, but was opened without a store: nothing is shipped",
+                "this log is shipped to %s, but was opened without a store: nothing is shipped;"
+                " open it with store=…, or set HOLDFAST_STORE__URL",
                 shipping.root,
                 extra={"action": "store_left_out"},
             )
@@ -202,7 +203,8 @@ def _root_of(journal: Journal, settings: Settings) -> str | None:
     if shipping is not None and shipping.root != root and not settings.store.move and _has_shipped(journal):
         raise Invalid(
             f"this log is shipped to {shipping.root}, not to {root}",
-            hint="open it with its own store; to ship all of it again to another one, set store.move",
+            hint="open it with its own store; to ship all of it again to another one, open it once with"
+            " settings={'store': {'move': True}}, or HOLDFAST_STORE__MOVE=true",
         )
     return root
 

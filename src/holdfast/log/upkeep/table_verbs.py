@@ -15,7 +15,8 @@ from holdfast.arguments import flag, path_of, text, texts
 from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.model.topic_name import check_name
-from holdfast.publish.publication import PublicationReport, Publisher
+from holdfast.publish.publication import Publisher
+from holdfast.publish.publication_report import PublicationReport
 from holdfast.root.root_place import root_url
 from holdfast.root.root_store import RootStore
 from holdfast.root.root_trust import RootTrust

@@ -80,6 +80,8 @@ class Question(NamedTuple):
     headers: Mapping[str, str] = {}
     again: bool = True
     """Whether it may be asked twice."""
+    first: bool = False
+    """Whether a port where nobody listens is a mistake in the address, and not a server that is being started anew."""
 
     def target(self, prefix: str) -> str:
         """Where the request goes."""
@@ -96,6 +98,8 @@ class Attempt(NamedTuple):
     why: str = ""
     problem: HoldfastError | None = None
     """Why another attempt would end in the same way."""
+    is_refused: bool = False
+    """Whether nobody listens there."""
 
 
 class Exchange:
@@ -138,7 +142,7 @@ class Exchange:
             if answer is not None and not answer.is_passing:
                 raise error_of(answer.status, answer.body, str(self.address))
             wait = pause.next(answer)
-            if monotonic() + wait >= deadline:
+            if monotonic() + wait >= deadline or (question.first and attempt.is_refused):
                 raise self._gave_up(answer, attempt.why, timeout)
             self.pause(wait)
 
@@ -179,7 +183,8 @@ class Exchange:
         except NotTrusted as error:
             return Attempt(None, was_sent=False, problem=self._not_trusted(error))
         except NotSent as error:
-            return Attempt(None, was_sent=False, why=str(error))
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            return Attempt(None, was_sent=False, why=str(error), is_refused=refused)
         except AnswerLost as error:
             return Attempt(None, why=str(error))
         finally:

@@ -41,7 +41,7 @@ class PageStream:
 
         for batch in self._pages(start, end, times, reverse, key, None, _RECORDS_FIRST):
             for part in _small(batch.drop_columns(["partition"])):
-                yield from records(part, self.partition.number)
+                yield from records(part, self.partition.number, self.partition.topic)
 
     def results(
         self,

@@ -104,15 +104,17 @@ class DiskGuard:
 
     def _tell(self, low: bool, free: int, needed: int) -> None:
         if low:
-            self._journal.hold(
-                "disk",
-                Unavailable(
-                    f"the disk is nearly full; nothing was written free={free} needed={needed} path={self._path}",
-                    hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
-                    " appends then continue",
-                ),
+            refusal = Unavailable(
+                f"the disk is nearly full; nothing was written free={free} needed={needed} path={self._path}",
+                hint="free space, let retention remove more (holdfast retain), or lower disk.free_bytes_min;"
+                " appends then continue",
             )
-            logger.error("appends refused: the disk is nearly full", extra={"action": "disk_low", "free": free})
+            self._journal.hold("disk", refusal)
+            logger.error(
+                "appends refused: the disk is nearly full (%s)",
+                refusal.hint,
+                extra={"action": "disk_low", "free": free},
+            )
         else:
             self._journal.hold("disk", None)
             logger.info("appends taken again: the disk has room", extra={"action": "disk_ok", "free": free})

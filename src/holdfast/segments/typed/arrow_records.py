@@ -16,7 +16,7 @@ from holdfast.model.record import Record
 _TIMES, _OFFSETS = "time", "offset"
 
 
-def records(batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
+def records(batch: pa.RecordBatch, partition: int, topic: str) -> Iterator[Record]:
     """The records of a batch with the raw schema, in its order."""
     return map(
         Record,
@@ -27,6 +27,7 @@ def records(batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
         integers(batch.column(_TIMES)),
         integers(batch.column(_OFFSETS)),
         repeat(partition),
+        repeat(topic),
     )
 
 
