@@ -241,6 +241,7 @@ DIFFERS: dict[str, tuple[Made, str, str]] = {
     "ids": (lambda new, _: new.withColumn("n", F.expr("uuid()")), "uuid", "column of the record"),
     "the clock": (lambda new, _: new.withColumn("n", F.current_timestamp()), "the time", "time of the record"),
     "the clock, by a word": (lambda new, _: new.withColumn("n", F.lit("now").cast("timestamp")), "the time", "record"),
+    "the same of a function": (lambda new, _: new.withColumn("n", F.expr("to_timestamp('now')")), "the time", "record"),
     "random": (lambda new, _: new.withColumn("n", F.rand()), "rand", "column of the record"),
     "encryption": (
         lambda new, _: new.withColumn("s", F.expr("nvl(aes_encrypt(s, repeat('k', 16)), 'x')")),
