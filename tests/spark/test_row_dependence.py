@@ -301,6 +301,20 @@ def test_rows_of_an_rdd_are_refused_where_they_are_more_than_constants(spark: Sp
     assert "createDataFrame" in refused.value.hint
 
 
+def test_texts_that_a_collation_takes_for_equal_are_different_texts(frames: Frames) -> None:
+    """Files know no collation: windows of new rows and of stored ones must be told apart alike."""
+
+    def made(new: DataFrame, _: DataFrame) -> DataFrame:
+        some = new.select(F.explode(F.array(F.lit("a"), F.lit("A"))).alias("s"))
+        some = some.select(F.collate("s", "UTF8_LCASE").alias("s"))
+        return some.withColumn("in", F.struct("s"))
+
+    by_name = windowed("at", "1h", by="s", values={"n": count()})
+    found = frame_of(planned(made, by_name), [frames.new, frames.whole])
+    counted = found.groupBy("s", "in").count().collect()
+    assert sorted((row["s"], row["in"]["s"], row["count"]) for row in counted) == [("A", "A", 24), ("a", "a", 24)]
+
+
 # -- in a pipeline -----------------------------------------------------------------------------------------------
 
 ORDERS = {"orders": [{"id": 1, "cents": 5}, {"id": 2, "cents": 6}]}
