@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.errors import Corrupt, Invalid
@@ -211,7 +212,8 @@ def native_frame(
     rows = rows_of(spark, scan.relation)
     wanted = rows.where(scan.where) if scan.where else rows
     names = zip(scan.names, columns, strict=True)
-    return wanted.selectExpr(*(f"{_quoted(name)} AS {_quoted(column.name)}" for name, column in names))
+    # Not as SQL: there a session may take a name for a regular expression, or `${…}` in it for a variable.
+    return wanted.select(*(f.col(_quoted(name)).alias(column.name) for name, column in names))
 
 
 def native_scan(

@@ -145,7 +145,7 @@ class _Planner:
     def accept(self, load: Any) -> None:
         """Answer a load with Spark's own scan, or with the reason why not."""
         try:
-            scan = _scan(_session(load.session()), msgspec.json.decode(load.asked(), type=LoadRequest))
+            scan = _scan(_session(load.session()), msgspec.json.decode(load.request(), type=LoadRequest))
             load.accept(scan.relation, scan.where, scan.names)
             taken = NATIVE
         except (Unscannable, HoldfastError) as error:

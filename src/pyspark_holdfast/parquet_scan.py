@@ -103,6 +103,8 @@ def relation_of(
     spark: SparkSession, address: StoreAddress, pieces: Sequence[Piece], places: StructType, columns: StructType
 ) -> Any:
     """All rows of these pieces' files, for the JVM: `columns` of the files, and `places`, one for each of a Folder."""
+    if "${" in columns.simpleString():  # Spark hands names over in a setting of Hadoop's, which replaces that
+        raise Unscannable("Spark's own reader would look for columns under other names: they have ${…}")
     base = f"{_SCHEMES[address.scheme]}://{address.place}" + (f"/{address.prefix}" if address.prefix else "")
     try:
         java = _Java(spark)

@@ -422,6 +422,23 @@ def test_names_that_differ_in_capitals_only_are_read_by_the_format(spark: SparkS
         assert_same(spark, tmp_path / "log", "capitals")
 
 
+def test_names_that_spark_would_replace_or_match_are_only_names(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop replaces `${…}` in what Spark's reader is given, and Spark in SQL; a session may match names there."""
+    names = ["${spark.app.name}", "a.c", "abc", ".*"]
+    with holdfast.open(tmp_path) as log:
+        for topic, chosen in {"replaced": names, "matched": names[1:]}.items():
+            rows = log.topic(topic, schema=pa.schema({name: pa.int32() for name in chosen}), partitions=2)
+            for partition in range(2):
+                rows.append([{name: place for place, name in enumerate(chosen)}] * 2, partition=partition)
+        log.seal()
+    with session_with(spark, **{"spark.sql.parser.quotedRegexColumnNames": "true"}):
+        loaded = spark.read.format("holdfast").option("topic", "replaced").load(str(tmp_path))
+        for frame in (read(spark, tmp_path, "replaced"), loaded):
+            assert_format(frame, "${…}")
+            assert [tuple(row)[4:] for row in frame.collect()] == [(0, 1, 2, 3)] * 4
+        assert_same(spark, tmp_path, "matched", startingOffsets='{"matched":{"0":1,"1":0}}')
+
+
 def test_a_store_that_only_this_process_has_is_none_for_spark(spark: SparkSession) -> None:
     from holdfast.store.address import parse_url
     from pyspark_holdfast.parquet_scan import Unscannable, check_reach

@@ -241,6 +241,7 @@ DIFFERS: dict[str, tuple[Made, str, str]] = {
     "ids": (lambda new, _: new.withColumn("n", F.expr("uuid()")), "uuid", "column of the record"),
     "the clock": (lambda new, _: new.withColumn("n", F.current_timestamp()), "the time", "time of the record"),
     "the clock, by a word": (lambda new, _: new.withColumn("n", F.lit("now").cast("timestamp")), "the time", "record"),
+    "the same of a function": (lambda new, _: new.withColumn("n", F.expr("to_timestamp('now')")), "the time", "record"),
     "random": (lambda new, _: new.withColumn("n", F.rand()), "rand", "column of the record"),
     "encryption": (
         lambda new, _: new.withColumn("s", F.expr("nvl(aes_encrypt(s, repeat('k', 16)), 'x')")),
@@ -298,6 +299,20 @@ def test_rows_of_an_rdd_are_refused_where_they_are_more_than_constants(spark: Sp
     with pytest.raises(Invalid, match="RDD") as refused:
         frame_of(one, [found])
     assert "createDataFrame" in refused.value.hint
+
+
+def test_texts_that_a_collation_takes_for_equal_are_different_texts(frames: Frames) -> None:
+    """Files know no collation: windows of new rows and of stored ones must be told apart alike."""
+
+    def made(new: DataFrame, _: DataFrame) -> DataFrame:
+        some = new.select(F.explode(F.array(F.lit("a"), F.lit("A"))).alias("s"))
+        some = some.select(F.collate("s", "UTF8_LCASE").alias("s"))
+        return some.withColumn("in", F.struct("s"))
+
+    by_name = windowed("at", "1h", by="s", values={"n": count()})
+    found = frame_of(planned(made, by_name), [frames.new, frames.whole])
+    counted = found.groupBy("s", "in").count().collect()
+    assert sorted((row["s"], row["in"]["s"], row["count"]) for row in counted) == [("A", "A", 24), ("a", "a", 24)]
 
 
 # -- in a pipeline -----------------------------------------------------------------------------------------------

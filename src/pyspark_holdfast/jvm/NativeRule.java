@@ -139,13 +139,13 @@ public class NativeRule extends Rule {
                 load.refusal = "the driver's Python does not answer";
                 load.session = session;
                 try {
-                    load.asked = asked(source, relation);
+                    load.request = request(source, relation);
                     planner.accept(load);
                 } catch (Exception error) {
                     warn(error);
                 } finally {
                     load.session = null;
-                    load.asked = null;
+                    load.request = null;
                 }
             }
         }
@@ -160,7 +160,7 @@ public class NativeRule extends Rule {
     }
 
     /** All that Python must know, as JSON. */
-    private static String asked(PythonDataSourceV2 source, DataSourceV2Relation relation) throws Exception {
+    private static String request(PythonDataSourceV2 source, DataSourceV2Relation relation) throws Exception {
         Map told = new HashMap();
         told.put("schema", relation.table().schema().json());
         told.put("options", relation.options().asCaseSensitiveMap());
@@ -207,10 +207,10 @@ public class NativeRule extends Rule {
         }
     }
 
-    /** One load, asked of Python and answered once: what later queries of the same DataFrame read, too. */
+    /** One load, planned by Python once: what later queries of the same DataFrame read, too. */
     public static class Load {
         SparkSession session;
-        String asked;
+        String request;
         /** Null until it was planned; "" if Spark itself can read it. */
         volatile String refusal;
         private LogicalRelation files;
@@ -222,8 +222,8 @@ public class NativeRule extends Rule {
             return session;
         }
 
-        public String asked() {
-            return asked;
+        public String request() {
+            return request;
         }
 
         public void refuse(String reason) {

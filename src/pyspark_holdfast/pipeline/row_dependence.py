@@ -97,7 +97,8 @@ class _Plan:
         self._root = made._jdf.queryExecution().analyzed()
         catalyst: Any = made.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
         self._patterns = catalyst.trees.TreePattern
-        self._words_of_now = getattr(getattr(catalyst.optimizer, "SpecialDatetimeValues$"), "MODULE$")
+        names = ("ReplaceExpressions$", "SpecialDatetimeValues$")
+        self._spelled_out, self._words_of_now = (getattr(getattr(catalyst.optimizer, one), "MODULE$") for one in names)
         self._columns = columns
         self._shared: dict[int, Any] = {}
         """Common table expressions, by their number."""
@@ -113,8 +114,9 @@ class _Plan:
             _require_no_random_encryption(self._root, self._patterns.RUNTIME_REPLACEABLE())
 
     def _has_words_of_now(self) -> bool:
-        """Whether texts such as 'now' and 'today' are cast to times, for which Spark puts the moment."""
-        plans = (self._root, *(one for node in _nodes(self._root) for one in _each(node.subqueries())))
+        """Whether texts such as 'now' and 'today' are made times, by a cast or `to_date`: Spark puts the moment."""
+        found = (self._root, *(one for node in _nodes(self._root) for one in _each(node.subqueries())))
+        plans = map(self._spelled_out.apply, found)  # functions that stand for casts
         return any(not self._words_of_now.apply(plan).fastEquals(plan) for plan in plans)
 
     def _is_new(self, node: Any) -> bool:

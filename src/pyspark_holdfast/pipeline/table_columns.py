@@ -22,6 +22,7 @@ from holdfast.tables.key_numbers import check_key, check_order, column_type
 from holdfast.tables.merging import DELETED, Combine, Function, Latest
 from holdfast.tables.table_schema import normal
 from pyspark_holdfast.pipeline.table_definition import Aggregate, Keyed, Kind, Windowed
+from pyspark_holdfast.types import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,6 +60,15 @@ def arrow_columns(frame: DataFrame) -> pa.Schema:
         if name in columns.names:
             raise Invalid(f"a column has a name that is needed for ourselves column={name}", hint="rename it")
     return columns
+
+
+def without_collations(frame: DataFrame) -> DataFrame:
+    """The same rows with plain texts. Files know no collation: stored texts are told apart by their bytes."""
+    if "collate" not in frame.schema.simpleString():
+        return frame
+    columns = to_arrow_schema(frame.schema, timezone="UTC")
+    kinds = {column.name: spark_type(column.type, column.name) for column in columns}
+    return frame.select(*(f.col(quoted(name)).cast(kinds[name]).alias(name) for name in frame.columns))
 
 
 def check_keyed(frame: DataFrame, kind: Keyed, columns: pa.Schema) -> None:

@@ -29,7 +29,12 @@ from holdfast.tables.table_run import Position, Reason, TableRun
 from holdfast.tables.table_schema import grown
 from pyspark_holdfast.pipeline.inputs import Inputs, InputSlice, NotYet, PipelineTables
 from pyspark_holdfast.pipeline.row_dependence import is_checked, named, require_single_rows
-from pyspark_holdfast.pipeline.table_columns import configuration_of, require_same_rule, stored_columns
+from pyspark_holdfast.pipeline.table_columns import (
+    configuration_of,
+    require_same_rule,
+    stored_columns,
+    without_collations,
+)
 from pyspark_holdfast.pipeline.table_definition import Append, Keyed, Snapshot, Windowed
 from pyspark_holdfast.pipeline.table_order import PlannedTable
 from pyspark_holdfast.pipeline.table_writing import WriteResult, write_latest, write_rows, write_windows
@@ -201,7 +206,7 @@ def frame_of(planned: PlannedTable, frames: Sequence[DataFrame]) -> DataFrame:
         )
     if is_checked(planned):
         require_single_rows(planned, made, given)
-    return made
+    return without_collations(made)
 
 
 def stored_schema(planned: PlannedTable, frame: DataFrame, before: TableSnapshot) -> pa.Schema:
