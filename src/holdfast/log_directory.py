@@ -1,11 +1,10 @@
 """A log's directory: who owns it (`LOCK`) and what it is (`FORMAT`).
 
     LOCK         exclusive lock of the owning process; holds its pid, and whether it shares the log; never removed
-    SOCKET       where the owner of a shared log listens
+    SOCKET       where its owner listens
     FORMAT       "holdfast log 1" and the log's id; written last when a log is created
     durable.db   the journal, and the manifest of segments
     segments/    sealed segments, laid out as in a store
-    inbox/       messages of other processes to the owner
     quarantine/  files that `reconcile` moved out of segments/ because they are not provably garbage
 
 FORMAT is what makes a directory a log. If it is there and the database is not, data was lost, and opening
@@ -28,7 +27,7 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 4096
 _FORMAT, _LOCK, _DATABASE = "FORMAT", "LOCK", "durable.db"
 _SEGMENTS, _QUARANTINE = "segments", "quarantine"
-_FOLDERS = (_SEGMENTS, _QUARANTINE, "groups", "inbox")
+_FOLDERS = (_SEGMENTS, _QUARANTINE, "groups")
 _SHARED = "shared"
 _DATABASE_PATH_BYTES_MAX = 504
 """SQLite opens no database whose path is longer, once all links in it are followed."""

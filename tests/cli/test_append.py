@@ -13,6 +13,7 @@ import holdfast
 from holdfast import Keyring
 from holdfast.cli.verbs import append
 from holdfast.journal.sqlite.group_file_store import GroupFileStore
+from holdfast.sharing.opening import open_or_call
 from tests.cli.conftest import PATIENCE, Run, Spawn, drain, objects, segment_files
 
 pytestmark = pytest.mark.disk
@@ -242,13 +243,22 @@ def test_a_reader_of_receipts_that_goes_away_is_an_error(spawn: Spawn) -> None:
     assert b"the reader of the receipts is gone" in process.stderr.read()
 
 
-def test_an_owned_log_is_refused_with_its_owner(run: Run, log: Path) -> None:
-    """Appending to a log that another handle owns exits with 1 and names the owner's process."""
-    with holdfast.open(log):
+def test_the_owner_of_a_log_appends_what_the_command_line_brings(run: Run, log: Path) -> None:
+    """At once, into a new topic, too; where the owner does not listen, it exits with 1 and names its process."""
+    with holdfast.open(log) as owner:
+        for number in range(2):
+            result = run("append", log, "fresh", "x", "--json")
+            assert (result.exit_code, objects(result.stdout)[0]["offset"], result.stderr) == (0, number, "")
+        assert len(list(owner.topic("fresh").read())) == 2
+
+
+def test_an_owner_that_cannot_be_asked_is_named(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped, or its directory has no sockets."""
+    monkeypatch.setattr("holdfast.sharing.callers.calling.JOIN_S", 0.05)
+    with open_or_call(log):
         result = run("append", log, "orders", "x")
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"pid={os.getpid()}" in result.stderr
-    assert "hint: close it there first" in result.stderr
 
 
 def test_a_shared_log_is_joined(run: Run, log: Path) -> None:

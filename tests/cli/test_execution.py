@@ -120,10 +120,11 @@ def test_changes_by_hand(run: Run, kept: tuple[Path, UUID]) -> None:
     assert [event["event"] for event in shown["events"]][-3:] == ["settled", "resumed", "rewound"]
 
 
-def test_who_shares_a_log_is_asked_at_once(run: Run, tmp_path: Path) -> None:
-    """Also where nobody has used executions before, and so nobody looks into the inbox."""
+@pytest.mark.parametrize("share", [False, True])
+def test_the_owner_of_a_log_is_asked_at_once(run: Run, tmp_path: Path, share: bool) -> None:
+    """Also where nobody has used executions before."""
     path = tmp_path / "log"
-    with holdfast.open(path, share=True) as log:
+    with holdfast.open(path, share=share) as log:
         started = run("execution", "start", path, "import", "--json")
         assert (started.exit_code, started.stderr) == (0, "")
         assert run("execution", "cancel", path, objects(started.stdout)[0]["id"]).exit_code == 0

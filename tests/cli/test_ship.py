@@ -147,8 +147,8 @@ def test_no_log_is_created_by_shipping(run: Run, store: Path) -> None:
     assert os.listdir() == []
 
 
-def test_an_owned_log_ships_by_itself(run: Run, owner: Owner, log: Path, store: Path) -> None:
-    """Beside its owner the exit code is 1, with the owner's pid."""
+def test_an_owner_ships_to_its_own_store_alone(run: Run, owner: Owner, log: Path, store: Path) -> None:
+    """Beside an owner that has another store, or none, the exit code is 1, with the owner's pid."""
     result = run("ship", log, "--store", store)
     assert (result.exit_code, result.stdout, f"pid={owner.pid}" in result.stderr) == (1, "", True)
 

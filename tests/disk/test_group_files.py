@@ -62,7 +62,7 @@ def filed(log: Path) -> list[Path]:
 
 def crashed(log: Log, target: Path) -> Path:
     """What a kill would leave now."""
-    shutil.copytree(log.path, target)
+    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("SOCKET"))
     return target
 
 
@@ -114,7 +114,7 @@ def patch(file: Path, at: int, data: bytes) -> None:
 def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_path):
     """Whoever reads sees them before any owner came; the next owner has them all, in order, and goes on."""
     source, keyring = left(kind)
-    copy = shutil.copytree(source, tmp_path / "log")
+    copy = shutil.copytree(source, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     assert len(frames(filed(copy)[0])) == len(PAYLOADS)
     with opened(copy, read_only=True, keyring=keyring) as log:
         assert payloads(log) == PAYLOADS
@@ -129,7 +129,7 @@ def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_pat
 
 def test_inspect_and_status_see_groups_that_are_in_files_alone(left, tmp_path):
     """Before any owner came, and without a change to any file."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     before = filed(copy)[0].read_bytes()
     found = inspected(copy)
     assert found.exit_code == 0
@@ -218,7 +218,7 @@ def test_a_torn_last_group_is_gone_and_nothing_else(left, kind, tmp_path):
     data = filed(source)[0].read_bytes()
     spots += [(at + i, bytes([data[at + i] ^ 0x40])) for i in range(0, used, max(1, used // 12))]
     for number, (place, damage) in enumerate(spots):
-        copy = shutil.copytree(source, tmp_path / str(number))
+        copy = shutil.copytree(source, tmp_path / str(number), ignore=shutil.ignore_patterns("SOCKET"))
         patch(filed(copy)[0], place, damage)
         with opened(copy, read_only=True, keyring=keyring) as log:
             assert payloads(log) == PAYLOADS[:-1], place - at
@@ -231,7 +231,7 @@ def test_a_torn_last_group_is_gone_and_nothing_else(left, kind, tmp_path):
 
 def test_bytes_behind_the_last_group_do_not_matter(left, tmp_path):
     """Whatever an earlier use of the file left there."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     at, size = frames(filed(copy)[0])[-1]
     patch(filed(copy)[0], at + size, b"hfg1" + os.urandom(4000))
     with opened(copy) as log:
@@ -265,7 +265,7 @@ def test_a_payload_cannot_pass_for_a_group(tmp_path):
 @pytest.mark.parametrize("what", ["head", "control", "body", "zeros", "beginning"])
 def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path):
     """An owner is refused, and nothing is lost by that; whoever reads is told."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     file = filed(copy)[0]
     at, size = frames(file)[2]
     data = file.read_bytes()
@@ -397,7 +397,7 @@ _TORN = {"no key epoch", "the key epoch", "another number", "the group's number"
 def test_a_forged_group_of_a_keyed_log_is_refused(left, name, tmp_path):
     """Its digest is right, which anybody can compute; its proof is not. Or it is taken for torn: then it is gone."""
     source, keyring = left("keyed")
-    copy = shutil.copytree(source, tmp_path / "log")
+    copy = shutil.copytree(source, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     forge(filed(copy)[0], FORGERIES[name])
     try:
         with opened(copy, keyring=keyring) as log:
@@ -430,7 +430,7 @@ HOSTILE = {
 def test_hostile_values_are_refused_with_a_typed_error_or_taken_for_torn(left, kind, name, tmp_path):
     """Whatever a frame with a right digest says: no other exception, and nothing that was before is lost."""
     source, keyring = left(kind)
-    copy = shutil.copytree(source, tmp_path / "log")
+    copy = shutil.copytree(source, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     forge(filed(copy)[0], HOSTILE[name])
     for read_only in (True, False):
         try:
@@ -442,7 +442,7 @@ def test_hostile_values_are_refused_with_a_typed_error_or_taken_for_torn(left, k
 
 def test_bodies_of_negative_length_do_not_ask_for_memory(left, tmp_path):
     """Lengths that add up to what is there, one of them beyond all memory and one below zero."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
 
     def split(control: list[Any], entries: list[Any]) -> None:
         size = entries[0][15]
@@ -459,7 +459,7 @@ def test_bodies_of_negative_length_do_not_ask_for_memory(left, tmp_path):
 )
 def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
     """A head that promises more than there can be is where a power cut struck."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     file = filed(copy)[0]
     at, _ = frames(file)[-1]
     data = file.read_bytes()
@@ -471,7 +471,7 @@ def test_hostile_lengths_are_no_frame(left, control, bodies, tmp_path):
 
 def test_a_file_full_of_heads_takes_one_reading(left, tmp_path):
     """Each sector promises a long frame; none of them is hashed to its end."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     file = filed(copy)[0]
     at, size = frames(file)[-1]
     salt = file.read_bytes()[36:52]
@@ -488,7 +488,7 @@ def test_a_file_full_of_heads_takes_one_reading(left, tmp_path):
 @pytest.mark.parametrize("what", ["fifo", "directory", "link", "loop", "names", "high number", "not a folder"])
 def test_what_is_no_file_of_groups_is_refused_or_passed_over(left, what, tmp_path):
     """No hang, no other exception; once it is gone the log is whole."""
-    copy = shutil.copytree(left("plain")[0], tmp_path / "log")
+    copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     folder = copy / "groups"
     odd = folder / f"{7:020d}"
     if what == "fifo":
@@ -846,7 +846,7 @@ def test_a_long_tail_stays_in_files_after_a_good_end(tmp_path):
 
 
 def killed_copy(path: Path, target: Path) -> list[bytes]:
-    shutil.copytree(path, target)
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns("SOCKET"))
     with opened(target) as log:
         return payloads(log)
 

@@ -126,7 +126,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_frames_that_somebody_moved_or_proved_are_refused(left, change, tmp_path):
     """An owner is refused; whoever reads is told. Numbers of groups and digests are right."""
-    copy = shutil.copytree(left.path, tmp_path / "log")
+    copy = shutil.copytree(left.path, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     (file,) = filed(copy)
     first = groups_before(file) + 1
     CHANGES[change](file)
@@ -144,7 +144,7 @@ def test_frames_that_somebody_moved_or_proved_are_refused(left, change, tmp_path
 
 def test_a_repeated_frame_is_not_taken(left, tmp_path):
     """The last one twice: it is one that was before, and no part of the log."""
-    copy = shutil.copytree(left.path, tmp_path / "log")
+    copy = shutil.copytree(left.path, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     repeat(filed(copy)[0])
     with opened(copy, keyring=left.keyring) as log:
         assert sorted(payloads(log)) == PAYLOADS
@@ -152,12 +152,15 @@ def test_a_repeated_frame_is_not_taken(left, tmp_path):
 
 def test_files_of_another_copy_do_not_follow_the_database(left, tmp_path):
     """Two owners went on from the same directory, each in a copy: groups of the one do not fit the row of the other."""
-    copies = [shutil.copytree(left.path, tmp_path / name) for name in ("one", "other")]
+    copies = [
+        shutil.copytree(left.path, tmp_path / name, ignore=shutil.ignore_patterns("SOCKET"))
+        for name in ("one", "other")
+    ]
     for number, copy in enumerate(copies):
         with opened(copy, keyring=left.keyring) as log:
             log.topic("t").append(b"of %d" % number, partition=number)
             crashed(log, tmp_path / f"left-{number}")
-    mixed = shutil.copytree(tmp_path / "left-0", tmp_path / "mixed")
+    mixed = shutil.copytree(tmp_path / "left-0", tmp_path / "mixed", ignore=shutil.ignore_patterns("SOCKET"))
     shutil.rmtree(mixed / "groups")
     shutil.copytree(tmp_path / "left-1" / "groups", mixed / "groups")
     with pytest.raises(Corrupt):
@@ -188,7 +191,7 @@ def changed(path: Path, sql: str, *bound: object) -> None:
 )
 def test_rows_that_groups_in_files_go_on_from_must_be_what_they_were(left, sql, tmp_path):
     """That a later group would replace them does not hide a change of the database's rows."""
-    copy = shutil.copytree(left.path, tmp_path / "log")
+    copy = shutil.copytree(left.path, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     changed(copy, sql)
     with pytest.raises(Corrupt):
         opened(copy, keyring=left.keyring)
@@ -204,7 +207,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def database_of(log: Log, target: Path) -> None:
     """Copy everything but the files of groups."""
-    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("groups"))
+    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("groups", "SOCKET"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

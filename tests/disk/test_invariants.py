@@ -26,7 +26,7 @@ def test_inv_4_what_was_buffered_before_an_acked_entry_is_durable_with_it(open_l
             assert topic.offer(b"buffered %d" % i)
         ticket = topic.submit(b"acked")
     receipt = ticket.result()
-    shutil.copytree(tmp_path / "log", tmp_path / "copy", ignore=shutil.ignore_patterns("*-shm"))
+    shutil.copytree(tmp_path / "log", tmp_path / "copy", ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
     found = [r.payload for r in open_log("copy").topic("t").read(end=receipt.offset + 1)]
     assert found == [b"buffered %d" % i for i in range(300)] + [b"acked"]
 
@@ -88,7 +88,7 @@ def test_fr_de_04_an_intent_is_durable_before_its_effect_and_the_result_after(op
     topic = open_log().topic("steps")
     intent = topic.append(b"intent", kind="intent", idempotency_key="step-1/intent")
     shutil.copytree(
-        tmp_path / "log", tmp_path / "crashed", ignore=shutil.ignore_patterns("*-shm")
+        tmp_path / "log", tmp_path / "crashed", ignore=shutil.ignore_patterns("*-shm", "SOCKET")
     )  # the effect runs here
     topic.append(b"result", kind="result", idempotency_key="step-1/result")
     after_crash = open_log("crashed").topic("steps")

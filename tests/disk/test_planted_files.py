@@ -80,7 +80,7 @@ def test_what_is_no_keyring_file_is_refused_at_once(tmp_path: Path) -> None:
             Keyring.from_file(path)
 
 
-@pytest.mark.parametrize("name", ["segments", "groups", "inbox", "quarantine", "segments/topics/t"])
+@pytest.mark.parametrize("name", ["segments", "groups", "quarantine", "segments/topics/t"])
 def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
     """Nothing of a log comes into other people's folders, and nothing is taken away there."""
     log, victim = tmp_path / "log", tmp_path / "victim"

@@ -88,14 +88,16 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
             process.communicate(timeout=PATIENCE)
             assert (path / "durable.db-wal").exists() == (state == "killed")
         copied = made["copied", keyed] = tmp_path_factory.mktemp("logs") / "log"
-        shutil.copytree(made["killed", keyed], copied, ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(made["killed", keyed], copied, ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
     return made
 
 
 @pytest.fixture
 def left_by(originals: dict[tuple[str, str], Path]) -> Callable[[str, Path, str], None]:
     """Put a copy of such a log there."""
-    return lambda state, path, keyed: shutil.copytree(originals[state, keyed], path) and None
+    return lambda state, path, keyed: (
+        shutil.copytree(originals[state, keyed], path, ignore=shutil.ignore_patterns("SOCKET")) and None
+    )
 
 
 def tree(path: Path) -> dict[str, tuple[str, int, int]]:

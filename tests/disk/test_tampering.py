@@ -1651,7 +1651,11 @@ def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for n in range(6):
             log.topic("t").append(b"PAYLOAD %d" % n, partition=n % 2)
             states.append(all_records(log))
-        files = {file.name: file.read_bytes() for file in path.iterdir() if not file.name.endswith("-shm")}
+        files = {
+            file.name: file.read_bytes()
+            for file in path.iterdir()
+            if not file.name.endswith("-shm") and file.name != "SOCKET"
+        }
     assert len(files["durable.db-wal"]) > 6 * 8192
     return Crash(files, states)
 

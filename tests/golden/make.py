@@ -340,7 +340,7 @@ def make_group_file(path: Path, keyring: Keyring | None = None) -> None:
         log.topic("orders").append_batch([b"one", b"two"], partition=1)
         log.topic("events", schema=NARROW).append([{"sensor": "a", "celsius": 1.5}])
         Scribe(clock).send(log, "orders", [(b"a" * 16, 1, 1), (b"device-7", 1, 0), (b"a" * 16, 2, 2)])
-        shutil.copytree(running, path, ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(running, path, ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
     shutil.rmtree(running)
 
 

@@ -129,7 +129,7 @@ class LogMachine(RuleBasedStateMachine):
         with stalled(self.topic):
             for payload in many:
                 self.topic.offer(payload, partition=1)
-            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
         self.log.close()
         shutil.rmtree(old)
         self.open()

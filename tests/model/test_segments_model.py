@@ -191,7 +191,7 @@ class SegmentsMachine(RuleBasedStateMachine):
                 self.log._maintenance.seal_soon((halfway,))
                 if waiting:
                     eventually(lambda: len(list(old.rglob("*.parquet"))) > before)
-            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
         self.log.close()
         shutil.rmtree(old)
         self.open()

@@ -143,7 +143,7 @@ class SpacesMachine(RuleBasedStateMachine):
         with stalled(self.topic):
             for change in group:
                 self.put(change)
-            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
         self.log.close()
         shutil.rmtree(old)
         self.open()

@@ -243,7 +243,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         with stalled(self.topics["source"]):
             for block in group:
                 self.begun([step for step in block if step[0] != "consume"])
-            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(old, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
         self.log.close()
         shutil.rmtree(old)
         self.open()

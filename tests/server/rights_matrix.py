@@ -21,7 +21,7 @@ import pytest
 import holdfast
 from holdfast import Log, Settings
 from holdfast.clock import SystemClock
-from holdfast.execution.waits.inbox_message import message
+from holdfast.execution.work.execution_request import ExecutionRequest
 from holdfast.journal.commit.owner_calls import ForgetProducersCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer, LeaveConsumer, SyncMember
 from holdfast.log.log_executions import AskExecutions
@@ -174,7 +174,7 @@ REQUESTS: dict[str, Any] = {
     "join_consumer": lambda topic, number: JoinConsumer("billing", topic, number.to_bytes(16, "big"), (), 0.0, {}),
     "sync_member": lambda topic, number: SyncMember("billing", topic, number.to_bytes(16, "big"), ()),
     "leave_consumer": lambda topic, number: LeaveConsumer("billing", topic, number.to_bytes(16, "big")),
-    "ask_executions": lambda action, number: AskExecutions(message(0, number.to_bytes(16, "big"), action, {})),
+    "ask_executions": lambda action, number: AskExecutions(ExecutionRequest(number.to_bytes(16, "big"), 0, action, {})),
 }
 """What is asked of verbs whose requests have no defaults."""
 

@@ -197,7 +197,7 @@ class SessionsMachine(RuleBasedStateMachine):
         before = self.root / str(self.generation)
         if crash:
             self.generation += 1
-            shutil.copytree(before, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm"))
+            shutil.copytree(before, self.root / str(self.generation), ignore=shutil.ignore_patterns("*-shm", "SOCKET"))
         self.log.close()
         self.open()
         for known in self.model.values():

@@ -69,11 +69,13 @@ def run_as(user: int, program: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def hello_of(log: Log) -> bytes:
-    """What a member of this log would say, all of it right."""
+def hello_of(log: Log, *, shares: bool = True) -> bytes:
+    """What a member or a caller of this log would say, all of it right."""
     digests = settings_digests(log.settings)
     session, nonce = os.urandom(16), os.urandom(32)
-    hello = wire.Hello(wire.PROTOCOL, holdfast.__version__, bytes.fromhex(log.id), session, 1, digests, nonce)
+    hello = wire.Hello(
+        wire.PROTOCOL, holdfast.__version__, bytes.fromhex(log.id), session, 1, digests, nonce, shares=shares
+    )
     return b"".join(wire.frame(wire.HELLO, hello))
 
 
@@ -85,18 +87,19 @@ def answered(place: Path, user: int, hello: bytes) -> int:
     return int(told)
 
 
+@pytest.mark.parametrize("share", [True, False])
 def test_another_user_gets_no_answer_where_the_directory_was_opened_by_mistake(
-    place: Path, caplog: pytest.LogCaptureFixture
+    place: Path, caplog: pytest.LogCaptureFixture, share: bool
 ) -> None:
     path = place / "log"
-    with holdfast.open(path, share=True, settings=SETTINGS) as log:
+    with holdfast.open(path, share=share, settings=SETTINGS) as log:
         log.topic("t").append(b"one")
         path.chmod(0o777)
         (path / "SOCKET").chmod(0o777)
         with caplog.at_level(logging.WARNING, "holdfast.sharing"):
-            assert answered(path, NOBODY, hello_of(log)) == 0
+            assert answered(path, NOBODY, hello_of(log, shares=share)) == 0
         assert [one.action for one in caplog.records if f"uid={NOBODY}" in one.message] == ["client_refused"]
-        assert answered(path, 0, hello_of(log)) > 0  # the same bytes, from the owner's own user
+        assert answered(path, 0, hello_of(log, shares=share)) > 0  # the same bytes, from the owner's own user
         assert log.topic("t").append(b"goes on").offset == 1
 
 
@@ -113,7 +116,7 @@ def test_another_user_does_not_even_reach_a_socket_as_it_is_made(place: Path) ->
 def test_a_socket_that_another_user_put_in_place_of_the_owners_is_not_spoken_to(place: Path) -> None:
     """Whoever can write into the directory could listen there: a member says nothing to it, and is told why."""
     path = place / "log"
-    holdfast.open(path, settings=SETTINGS).close()
+    holdfast.open(path, share=True, settings=SETTINGS).close()
     path.chmod(0o777)
     process = run_as(NOBODY, LISTENS, str(path / "SOCKET"), str(NOBODY))
     assert process.stdout is not None

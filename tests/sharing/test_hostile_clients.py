@@ -144,7 +144,7 @@ def bad_items(log: Log) -> dict[str, list[Item]]:
         "columns that do not fit": unit(Run.unplaced(partition, Columns([b"x", b"y"], [1]))),
         "an extra of nobody": unit(Run.unplaced(partition, Columns([b"x"], [1], {7: (b"k", None, None)}))),
         "a space without a name": unit(ChangeSpace(b"")),
-        "a space of holdfast's own": unit(ChangeSpace(b"execution-inbox", [(b"k", 0, b"v")])),
+        "a space of holdfast's own": unit(ChangeSpace(b"execution-requests", [(b"k", 0, b"v")])),
         "rows of holdfast's own topic": [ForwardedRows(partition_of(log, "_consumers"), [row()], 1)],
         "a batch of holdfast's own topic": unit(Run.unplaced(partition_of(log, "_executions"), Columns([b"x"], [1]))),
         "a producer of holdfast's own topic": [

@@ -17,6 +17,7 @@ from holdfast.crypto.segment_key import MessageKeys
 from holdfast.owner import wire
 from holdfast.sharing import key_proof, membership, socket_place
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
+from holdfast.sharing.hosting import greeting
 
 pytestmark = pytest.mark.disk
 
@@ -120,18 +121,14 @@ def test_an_older_client_is_refused_by_the_owner_and_an_older_owner_by_the_clien
     open_log: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = open_log(share=True)
-    greet, hello = membership.Membership._greet, membership.Membership.hello
+    hello = membership.Membership.hello
     older = {"protocol": 0, "version": "0.0.9"}
     monkeypatch.setattr(membership.Membership, "hello", lambda *args: msgspec.structs.replace(hello(*args), **older))
     with pytest.raises(Invalid, match=r"another version .* version=0\.0\.9 .* owner_version=0\.1") as refused:
         open_log(share=True)
     assert "same version" in refused.value.hint
     monkeypatch.undo()
-    monkeypatch.setattr(
-        membership.Membership,
-        "_greet",
-        lambda *args: msgspec.structs.replace(greet(*args), protocol=0, version="0.0.9"),
-    )
+    monkeypatch.setattr(greeting, "Welcome", lambda _, __, *others: wire.Welcome(0, "0.0.9", *others))
     with pytest.raises(Invalid, match=r"another version .* version=0\.1.* owner_version=0\.0\.9"):
         open_log(share=True)
     monkeypatch.undo()

@@ -30,7 +30,7 @@ def other(make_root: Callable[..., Root]) -> Root:
 def copy(log: Log, name: str) -> Path:
     """A copy of a log's directory, as a backup or a cloned machine would have it; the log may be open, and idle."""
     target = log.path.with_name(name)
-    shutil.copytree(log.path, target)
+    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("SOCKET"))
     return target
 
 

@@ -98,7 +98,7 @@ def made(states: list[dict[str, bytes]]) -> list[CommitBatch]:
 def killed(log: Log, open_shipped: Any) -> Log:
     """The log as its next process finds it."""
     copy = Path(log.path).with_name("copy")
-    shutil.copytree(log.path, copy)
+    shutil.copytree(log.path, copy, ignore=shutil.ignore_patterns("SOCKET"))
     log.close()
     return open_shipped(copy.name, shipping=ONE_BY_ONE)
 

@@ -29,6 +29,7 @@ from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import is_name
+from holdfast.sharing.opening import open_or_call
 from holdfast.store.address import parse_url
 
 Value = TypeVar("Value")
@@ -119,17 +120,22 @@ def load_keyring(reference: str | None, settings: Settings) -> Keyring | None:
     return Keyring.from_reference(named) if named else None
 
 
-def open_log(directory: Path, reference: str | None, settings: Settings, *, read_only: bool) -> Log:
-    """Open a log as the options and settings say; one that others share, or did last, is shared with them.
+def open_log(
+    directory: Path, reference: str | None, settings: Settings, *, read_only: bool, stays: bool = False
+) -> Log:
+    """Open a log as the options and settings say; one that another process owns is changed by that one.
 
-    Also when nobody is there at this moment: its owner may have been killed, and the next one be about to come.
+    A log that others share, or did last, is shared with them, also when nobody is there at this moment: its owner may
+    have been killed, and the next one be about to come. `stays` is for what may take long: others are answered then.
     """
     keyring = load_keyring(reference, settings)
     share = not read_only and Directory(directory.absolute()).is_shared()
     unsealed = msgspec.structs.replace(settings.segments, seal_on_close=False)
     settings = msgspec.structs.replace(settings, segments=unsealed)
     try:
-        return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only, share=share)
+        if read_only or share:
+            return holdfast.open(directory, settings=settings, keyring=keyring, read_only=read_only, share=share)
+        return open_or_call(directory, settings, keyring, stays=stays)
     except Invalid as error:
         if keyring is None and is_keyed(Directory(directory.absolute()).database):
             raise Invalid(error.message, hint=NEEDS_KEY) from error
@@ -156,8 +162,14 @@ def owned(log: Log) -> Log:
     return owner
 
 
+def is_asked(log: Log) -> bool:
+    """Whether the owner, another process that does not share the log, does all this, under settings of its own."""
+    context = parts_of(log).context
+    return context.journal.shared and not context.directory.is_shared()
+
+
 def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
-    """Own a log that must already exist."""
+    """Own a log that must already exist, or have its owner do what is to be done."""
     Directory(directory.absolute()).require_log()
     return open_log(directory, reference, settings, read_only=False)
 

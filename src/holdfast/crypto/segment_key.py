@@ -44,7 +44,7 @@ class Use(NamedTuple):
 
 
 SEGMENT = Use(b"segment|", b"hfs1", "segment")
-MESSAGE = Use(b"inbox message|", b"hfi1", "message")
+MESSAGE = Use(b"message|", b"hfm1", "message")
 
 
 class SegmentKeyFacts(msgspec.Struct, frozen=True):

@@ -14,11 +14,10 @@ from holdfast.execution.journal.execution_store import ExecutionStore
 from holdfast.execution.journal.live_execution import LiveExecutions
 from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.execution.waits.delivery import Delivery
-from holdfast.execution.waits.inbox import Inbox
-from holdfast.execution.waits.inbox_folder import InboxFolder
 from holdfast.execution.waits.schedules import Schedules
 from holdfast.execution.waits.wait import Waiters
 from holdfast.execution.work.administration import Administration
+from holdfast.execution.work.answered_requests import AnsweredRequests
 from holdfast.execution.work.background import Background
 from holdfast.execution.work.executions import Executions
 from holdfast.execution.work.requests import apply
@@ -44,7 +43,6 @@ class ExecutionRoom:
         partition: Partition,
         settings: ExecutionSettings,
         read: Read,
-        folder: InboxFolder,
         background: Background,
         begin_transaction: Callable[..., Any] | None = None,
     ) -> None:
@@ -73,11 +71,10 @@ class ExecutionRoom:
         timeout = settings.ack_timeout_ms / 1000
         self.schedules = Schedules(journal, self.administration.start, timeout)
         facade = Executions(StoredExecutions(lambda: self.store, lambda: self), lambda verb: self)
-        self.inbox = Inbox(folder, journal, partial(apply, facade), timeout)
+        self.requests = AnsweredRequests(journal, partial(apply, facade), timeout)
         self.background = background
         background.every(settings.poll_interval_ms, "timers", self.waiters.tick)
         background.every(settings.poll_interval_ms, "schedules", self.schedules.tick)
-        background.every(settings.poll_interval_ms, "inbox", self.inbox.tick)
         self.pruning.again = partial(background.soon, "pruning")
         background.every(_PRUNE_INTERVAL_MS, "pruning", self.pruning.tick)
 

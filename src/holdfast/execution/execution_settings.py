@@ -42,7 +42,7 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How long one is kept that failed, was aborted or canceled."""
 
     poll_interval_ms: int = 500
-    """How often a log looks for messages of other processes, and for timers that are due."""
+    """How often a log looks for timers and schedules that are due."""
 
     waiting_max: int = 1_000
     """Promises, signals and timers that may be waited for at once."""

@@ -468,7 +468,9 @@ class Journal:
             self._queue.refuse(Closed("the log is closed"), finish=True)
             if not self._writer.join(timeout):
                 raise Unavailable(f"the journal did not drain within {timeout:g} s", hint="close() again to wait on")
-            failure = self._writer.offered_failure.take() or self._writer.poison
+            failure = self._writer.offered_failure.take()
+            if not (isinstance(self._writer, Forwarder) and self._writer.lost_nothing):
+                failure = failure or self._writer.poison
         try:
             self._backend.close()
         except (DiskFailed, HoldfastError) as error:

@@ -25,7 +25,7 @@ logger = logging.getLogger("holdfast")
 
 
 class ShareHooks(Protocol):
-    """What a log that is shared with other processes does at the turns of its process' life."""
+    """What a log that other processes use, too, does at the turns of its process' life."""
 
     def before_fork(self) -> None:
         """The process is about to fork."""
@@ -33,11 +33,14 @@ class ShareHooks(Protocol):
     def after_fork(self) -> None:
         """It has forked, and this is the parent."""
 
-    def open_again(self) -> None:
+    def in_child(self) -> None:
         """It has forked, and this is the child, which has forgotten what it inherited."""
 
     def settle(self, timeout: float) -> None:
         """The process ends: make durable, seal and ship what is there, while threads can still be started."""
+
+    def close(self, timeout: float) -> None:
+        """The log is about to be closed: let nobody in any more."""
 
 
 class Lifetime:
@@ -67,7 +70,7 @@ class Lifetime:
         self._queued_at_exit = 0
         """Records that were queued when the process began to end."""
         self.shared: ShareHooks | None = None
-        """Of a log that is shared with other processes."""
+        """Of a log that other processes use, too: as its members, or as callers of its owner."""
         self.is_open = True
         process_lifetime.keep(self)
 
@@ -85,6 +88,8 @@ class Lifetime:
         journal, clock = self._context.journal, self._context.clock
         wait_seconds = self._wait_seconds if timeout is None else timeout
         deadline = clock.monotonic() + wait_seconds
+        if self.shared is not None:
+            self.shared.close(wait_seconds)
         self._executions.close()
         self._channels.close()
         self._consumers.close()
@@ -131,7 +136,7 @@ class Lifetime:
         self._close_forgotten()
 
     def before_fork(self) -> None:
-        """The process is about to fork: of a log that is shared, nothing may be inherited."""
+        """The process is about to fork: of a log that others use, too, not everything may be inherited."""
         if self.shared is not None:
             self.shared.before_fork()
 
@@ -157,7 +162,7 @@ class Lifetime:
             part.forget()
         self._context.directory.release()
         if self.shared is not None:
-            self.shared.open_again()
+            self.shared.in_child()
 
     def __del__(self) -> None:
         if getattr(self, "is_open", False):

@@ -70,7 +70,6 @@ def put_together(
             ),
         )
     )
-    executions.watch()
     telemetry.watch(log)
     return log
 

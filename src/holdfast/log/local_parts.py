@@ -6,6 +6,7 @@ This is the one way past the log's face. Its callers know the journal's verbs an
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import proxy
 
 from holdfast.errors import Invalid
 from holdfast.log.log import Log
@@ -40,6 +41,10 @@ class LocalParts(NamedTuple):
     def journal(self) -> Journal:
         """Its journal."""
         return self.context.journal
+
+    def beside(self) -> LocalParts:
+        """The same for those who may be there longer than the log: it ends when it is forgotten, whoever has these."""
+        return self._replace(lifetime=proxy(self.lifetime))
 
 
 def parts_of(log: object) -> LocalParts:

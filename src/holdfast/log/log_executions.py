@@ -1,23 +1,23 @@
 """Durable executions that are kept in an open log: made when they are first asked for, closed with the log.
 
 Everything that belongs together is in one `ExecutionRoom`: the store, the register of executions that are open here,
-and the thread that looks after timers, messages of other processes and retention. A log that nobody asks for executions
-has none of it, and no topic for them.
+and the thread that looks after timers, schedules and retention. A log that nobody asks for executions has none of it,
+and no topic for them.
 """
 
 from __future__ import annotations
 
 from _thread import RLock
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.caller import once
-from holdfast.errors import Closed, Invalid, OutcomeUnknown, Unavailable
+from holdfast.errors import Closed, Invalid
 from holdfast.execution.execution_settings import TOPIC
-from holdfast.execution.waits.inbox_message import InboxAnswer, Message
+from holdfast.execution.work.execution_request import ID_BYTES, ExecutionAnswer, ExecutionRequest
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
@@ -28,19 +28,17 @@ from holdfast.log.transactions.transaction import Put, Transaction
 if TYPE_CHECKING:
     from holdfast.execution.execution_room import ExecutionRoom
     from holdfast.execution.journal.execution_store import ExecutionStore
-    from holdfast.execution.waits.inbox_folder import InboxFolder
-    from holdfast.execution.waits.outbox import Outbox
     from holdfast.execution.work.background import Background
     from holdfast.execution.work.executions import Executions
+    from holdfast.log.log import Log
 
 ASK_TIMEOUT_S = 30.0
-_WATCH = "watch"
 
 
 class AskExecutions(msgspec.Struct, frozen=True, array_like=True):
-    """What the owner of a shared log is asked to do with its executions."""
+    """What the owner of a log is asked to do with its executions."""
 
-    message: Message
+    request: ExecutionRequest
 
 
 class ExecutionStats(msgspec.Struct, frozen=True):
@@ -65,33 +63,8 @@ class LogExecutions:
         self._background: Background | None = None
         self._is_closed = False
         self._lock = RLock()
-
-    def watch(self) -> None:
-        """Of a log that has executions: take up messages for them from the start, whether anybody asks for them or not.
-
-        All that is done before the first message comes is to look whether one lies there.
-        """
-        journal, settings = self._context.journal, self._context.settings.executions
-        if journal.owned and TOPIC in journal.topics:
-            with once(self._lock):
-                self._attend().every(settings.poll_interval_ms, _WATCH, self._look)
-
-    def _look(self) -> None:
-        if self._room is None and self._folder().has_messages():
-            self.room()
-
-    def _attend(self) -> Background:
-        from holdfast.execution.work.background import Background
-
-        if self._background is None:
-            self._background = Background()
-        return self._background
-
-    def _folder(self) -> InboxFolder:
-        from holdfast.execution.waits.inbox_folder import InboxFolder
-
-        most = self._context.settings.executions.payload_bytes_max
-        return InboxFolder.of(self._context.directory.path, most)
+        self.reach_owner: Callable[[], Log] = _refuse
+        """Of a log that is open for reading: the same log, whose changes its owner makes."""
 
     def room(self) -> ExecutionRoom:
         """All that executions need, made at the first call."""
@@ -126,43 +99,27 @@ class LogExecutions:
         return ExecutionStats(dict(statuses), len(room.live.all()), len(room.workers))
 
     def ask(self, action: str, fields: Mapping[str, Any], timeout: float = ASK_TIMEOUT_S) -> Any:
-        """Of a log that is open for reading: have its owner do something; returns when that is durable."""
-        from holdfast.execution.waits.inbox_message import message
+        """Of a log that is not owned here: have its owner do something; returns when that is durable."""
+        if not self._context.journal.shared:
+            with self.reach_owner() as log:
+                return parts_of(log).executions.ask(action, fields, timeout)
+        return self.bring(self.request(action, fields), timeout).result()
 
-        clock, directory, journal = self._context.clock, self._context.directory, self._context.journal
-        asked = message(clock.now_us(), clock.random_bytes(16), action, dict(fields))
-        if journal.shared:  # the next owner is asked again if this one dies: it knows what was done under this id
-            return (
-                Asking(journal.link, clock).ask("ask_executions", AskExecutions(asked), InboxAnswer, timeout).result()
-            )
-        if directory.holder() is None:
-            raise Unavailable(
-                f"nobody owns this log path={directory.path}", hint="open it without read_only=True to do it yourself"
-            )
-        found = self.leave(asked, timeout)
-        if found is None:
-            raise OutcomeUnknown(
-                "the owner of the log ended before it answered", hint="ask again; what was left is done by the next one"
-            )
-        return found.result()
+    def request(self, action: str, fields: Mapping[str, Any]) -> ExecutionRequest:
+        """A new request, which stays one however often it is brought."""
+        clock = self._context.clock
+        return ExecutionRequest(clock.random_bytes(ID_BYTES), clock.now_us(), action, dict(fields))
 
-    def apply(self, message: Message) -> InboxAnswer:
-        """Of a log that is owned here: do what a message asks for, unless that was done before."""
-        answer = self.room().inbox.apply(message)
-        self._outbox().withdraw(message)  # it may have been left for an owner that is no more
-        return answer
+    def bring(self, request: ExecutionRequest, timeout: float) -> ExecutionAnswer:
+        """Have a request done, here or by the owner, unless that was done before; if it dies, the next one is asked."""
+        if self._context.journal.owned:
+            return self.apply(request)
+        asking = Asking(self._context.journal.link, self._context.clock)
+        return asking.ask("ask_executions", AskExecutions(request), ExecutionAnswer, timeout)
 
-    def leave(self, message: Message, timeout: float) -> InboxAnswer | None:
-        """Leave a message for the owner and wait for its answer; None if the log has no owner any more."""
-        return self._outbox().ask(message, self._has_owner, timeout)
-
-    def _outbox(self) -> Outbox:
-        from holdfast.execution.waits.outbox import Outbox
-
-        return Outbox(self._folder(), self._context.journal)
-
-    def _has_owner(self) -> bool:
-        return self._context.directory.holder() is not None
+    def apply(self, request: ExecutionRequest) -> ExecutionAnswer:
+        """Of a log that is owned here: do what is asked for, unless that was done before."""
+        return self.room().requests.apply(request)
 
     def _stored(self) -> ExecutionStore:
         """Executions to be looked at: as they are here, or else as they are stored, which makes nothing."""
@@ -175,18 +132,19 @@ class LogExecutions:
 
     def _open(self) -> ExecutionRoom:
         from holdfast.execution.execution_room import ExecutionRoom
+        from holdfast.execution.work.background import Background
 
         journal, settings = self._context.journal, self._context.settings
         if not journal.owned:
             raise Invalid("this log is open for reading only", hint="open it without read_only=True to run executions")
         topic = self._topics.own(TOPIC)
+        self._background = self._background or Background()
         return ExecutionRoom(
             journal,
             journal.topics[TOPIC][0],
             settings.executions,
             topic.read,
-            self._folder(),
-            self._attend(),
+            self._background,
             self._begin_transaction,
         )
 
@@ -210,3 +168,7 @@ class LogExecutions:
             self._background.forget()
         if self._room is not None:
             self._room.forget()
+
+
+def _refuse() -> Log:
+    raise Invalid("this log is open for reading only", hint="open it without read_only=True to change executions")

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.execution.waits.inbox_message import ID_BYTES
+from holdfast.execution.work.execution_request import ID_BYTES
 from holdfast.log.log_executions import AskExecutions
 from holdfast.model.typed_decoding import converted
 
@@ -81,26 +81,26 @@ ACTIONS: dict[str, tuple[str, type[_Fields]]] = {
 """What may be asked for, who may, and what it says."""
 
 
-def scope_of(request: AskExecutions) -> tuple[str, ...]:
+def scope_of(asked: AskExecutions) -> tuple[str, ...]:
     """The scope that a token needs to ask for this; raises Invalid where nobody may ask for it."""
-    return (_action(request)[0],)
+    return (_action(asked)[0],)
 
 
-def check_fields(request: AskExecutions) -> None:
+def check_fields(asked: AskExecutions) -> None:
     """Raise Invalid unless a request says what its action needs, and nothing else."""
-    fields = request.message.fields
-    if len(request.message.id) != ID_BYTES:
+    fields = asked.request.fields
+    if len(asked.request.id) != ID_BYTES:
         raise _nothing_known()
     try:
-        converted(fields, _action(request)[1])
+        converted(fields, _action(asked)[1])
         if "payload" in fields:
             msgspec.msgpack.decode(fields["payload"])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise _nothing_known() from None
 
 
-def _action(request: AskExecutions) -> tuple[str, type[_Fields]]:
-    found = ACTIONS.get(request.message.action)
+def _action(asked: AskExecutions) -> tuple[str, type[_Fields]]:
+    found = ACTIONS.get(asked.request.action)
     if found is None:
         raise _nothing_known()
     return found

@@ -40,7 +40,7 @@ from holdfast.segments.retention.retention_plan import Policy
 
 if TYPE_CHECKING:
     from holdfast.compaction.compaction_report import CompactionReport
-    from holdfast.execution.waits.inbox_message import InboxAnswer
+    from holdfast.execution.work.execution_request import ExecutionAnswer
     from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, SyncMember
     from holdfast.log.log import Log
     from holdfast.log.log_executions import AskExecutions
@@ -85,7 +85,7 @@ class LogOwner:
 
     def __init__(self, log: Log, *, wait_max: float = SECONDS_MAX, sharing: Sharing | None = None) -> None:
         """`wait_max`: no verb waits longer, whatever is asked for."""
-        self._parts = parts = parts_of(log)
+        self._parts = parts = parts_of(log).beside()
         self._journal = parts.journal
         self._maintenance = parts.maintenance
         self._store = parts.store
@@ -237,10 +237,10 @@ class LogOwner:
         self._parts.consumers.forget_consumer(asked.name, asked.topic)
         return Ok()
 
-    def ask_executions(self, _: Peer, asked: AskExecutions) -> InboxAnswer:
+    def ask_executions(self, _: Peer, asked: AskExecutions) -> ExecutionAnswer:
         """Change an execution, once."""
         check_fields(asked)
-        return self._parts.executions.apply(asked.message)
+        return self._parts.executions.apply(asked.request)
 
     # -- among members ------------------------------------------------------------------------------------
 

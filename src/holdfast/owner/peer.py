@@ -30,11 +30,19 @@ class Peer:
     """
 
     def __init__(
-        self, session: bytes, pid: int, tell: Callable[[str, bytes], None], rights: Rights | None = None
+        self,
+        session: bytes,
+        pid: int,
+        tell: Callable[[str, bytes], None],
+        rights: Rights | None = None,
+        *,
+        is_member: bool = False,
     ) -> None:
         self.session = session
         self.rights = rights
-        """None: it is a member, which has all of them."""
+        """None: it came over the socket, as a process of the same user with the log's keys, which has all of them."""
+        self.is_member = is_member
+        """Whether it shares the log, and may own it."""
         self.pid = pid
         self.tell = tell
         """Tell it something that it did not ask for: the name of an event, and its bytes. From any thread."""

@@ -3,8 +3,8 @@
 Each verb has a name, what is asked and answered, who may ask it over HTTP and about what, whether it may be asked
 twice, and what does it. The owner of a shared log answers its members through this table, and a server its clients;
 both check requests by their types, and peers with rights (`Peer.rights`) by the right that stands here. Rights
-are decided nowhere else. A member of a shared log is a process of the same user that proved to have the log's keys: it
-has all of them. What only members may ask has no right.
+are decided nowhere else. Over the socket comes a process of the same user that proved to have the log's keys: it has
+all of them; what is among members asks for a process that shares the log. What nobody may ask over HTTP has no right.
 
 A verb may block: the host calls it in a thread of its own. What it raises is raised at the other end.
 """
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.compaction.compaction_report import CompactionReport
 from holdfast.errors import Denied, Invalid
-from holdfast.execution.waits.inbox_message import InboxAnswer
+from holdfast.execution.work.execution_request import ExecutionAnswer
 from holdfast.journal.commit.owner_calls import (
     AddSchemaCall,
     CreateTopicCall,
@@ -131,6 +131,8 @@ class Verb(NamedTuple):
     """The method and path under which people ask for it with JSON; clients ask by `POST /v1/calls/{name}`."""
     has_events: bool = False
     """Whether events about it follow later."""
+    among_members: bool = False
+    """Whether only processes that share the log may ask, and not every process of the same user with its keys."""
 
     def decoded(self, body: bytes) -> msgspec.Struct:
         """A request; Invalid where these bytes are none."""
@@ -143,7 +145,9 @@ class Verb(NamedTuple):
     def check(self, rights: Rights, request: msgspec.Struct) -> Right:
         """Raise Denied unless a caller with these rights may ask for this."""
         if self.right is None:
-            raise Denied(f"only members of a shared log may ask for {self.name!r}", hint="see docs/reference/rights.md")
+            raise Denied(
+                f"only processes beside the owner may ask for {self.name!r}", hint="see docs/reference/rights.md"
+            )
         self.right.check(rights, request)
         return self.right
 
@@ -151,6 +155,11 @@ class Verb(NamedTuple):
         """What comes of it, if the caller may ask."""
         rights = peer.rights
         if rights is None:
+            if self.among_members and not peer.is_member:
+                raise Denied(
+                    f"only processes that share the log may ask for {self.name!r}: its owner keeps it",
+                    hint="do this in the process that owns the log, or open it with share=True in all of them",
+                )
             return self.handler(owner, peer, request)
         right = self.check(rights, request)
         found: msgspec.Struct = right.show(rights, self.handler(owner, peer, right.bind(rights, request)))
@@ -192,8 +201,8 @@ def _own_member(rights: Rights, request: Any) -> Any:
     return replace(request, token=rights.own(request.token), **gone)
 
 
-def _own_message(rights: Rights, request: AskExecutions) -> AskExecutions:
-    return AskExecutions(replace(request.message, id=rights.own(request.message.id)))
+def _own_request(rights: Rights, asked: AskExecutions) -> AskExecutions:
+    return AskExecutions(replace(asked.request, id=rights.own(asked.request.id)))
 
 
 def _own_consumers(rights: Rights, result: ConsumersNow) -> ConsumersNow:
@@ -208,7 +217,7 @@ def _shown(_: Rights, result: Any) -> Any:
 _SEE = ("read", "append", "consume")
 _READ_LOG, _ADMIN_LOG = Right(("read",), _whole_log, show=_shown), Right(("admin",), _whole_log, show=_shown)
 _ADMIN_TOPICS = Right(("admin",), _topics, show=_shown)
-_ASK_EXECUTIONS = Right(scope_of, _executions, bind=_own_message, show=_shown)
+_ASK_EXECUTIONS = Right(scope_of, _executions, bind=_own_request, show=_shown)
 _CONSUME = Right(("consume",), _consumer, bind=_own_member)
 
 TABLE: tuple[Verb, ...] = (
@@ -264,12 +273,12 @@ TABLE: tuple[Verb, ...] = (
     Verb("leave_consumer", LeaveConsumer, Ok, _CONSUME, LogOwner.leave_consumer, has_events=True),
     Verb("consumers", AskConsumers, ConsumersNow, Right((), _anything, show=_own_consumers), LogOwner.consumers_now),
     Verb("forget_consumer", ForgetConsumer, Ok, Right(("admin",), _topic), LogOwner.forget_consumer, repeatable=False),
-    Verb("ask_executions", AskExecutions, InboxAnswer, _ASK_EXECUTIONS, LogOwner.ask_executions),
-    # among members
+    Verb("ask_executions", AskExecutions, ExecutionAnswer, _ASK_EXECUTIONS, LogOwner.ask_executions),
     Verb("make_salt", Nothing, Nothing, None, LogOwner.make_salt),
-    Verb("own", Nothing, Nothing, None, LogOwner.own),
-    Verb("rotate_key", EncryptedKeys, Nothing, None, LogOwner.rotate_key, repeatable=False),
-    Verb("took_keys", TookKeys, Nothing, None, LogOwner.took_keys),
+    # among members
+    Verb("own", Nothing, Nothing, None, LogOwner.own, among_members=True),
+    Verb("rotate_key", EncryptedKeys, Nothing, None, LogOwner.rotate_key, repeatable=False, among_members=True),
+    Verb("took_keys", TookKeys, Nothing, None, LogOwner.took_keys, among_members=True),
 )
 
 VERBS = {verb.name: verb for verb in TABLE}

@@ -67,6 +67,8 @@ class Hello(msgspec.Struct, frozen=True):
     """Fresh random bytes of the client, for this connection."""
     keyed: bool = False
     """Whether the client has keys, and so wants to be asked for a proof."""
+    shares: bool = True
+    """Whether it shares the log, and may own it next; else it is a caller, which only asks."""
 
 
 class Challenge(msgspec.Struct, frozen=True):

@@ -16,8 +16,7 @@ import msgspec
 from holdfast.clock import SystemClock
 from holdfast.errors import ExecutionError, Unavailable
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.execution.waits.inbox_message import ID_BYTES
-from holdfast.execution.waits.inbox_message import InboxAnswer as Answered
+from holdfast.execution.work.execution_request import ID_BYTES, ExecutionAnswer
 from holdfast.execution.work.execution_views import ExecutionDetails, ExecutionSummary
 from holdfast.execution.work.executions import Executions
 from holdfast.model.typed_decoding import converted, from_msgpack
@@ -99,7 +98,7 @@ def _asked(exchange: Exchange, timeout: float, action: str, fields: Mapping[str,
     headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
     answer = exchange.ask(Question("POST", ("v1", "client", "executions"), body=body, headers=headers), timeout)
     try:
-        found = from_msgpack(answer.body, Answered)
+        found = from_msgpack(answer.body, ExecutionAnswer)
     except msgspec.MsgspecError:
         raise Unavailable("the server's answer is not understood", hint="is its version the same as here?") from None
     return found.result()

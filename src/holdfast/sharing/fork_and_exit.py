@@ -50,7 +50,7 @@ class ForkAndExit:
         self._journal.resume()
         self._membership.resume()
 
-    def open_again(self) -> None:
+    def in_child(self) -> None:
         """In the child: become a member of our own, in the place of what was inherited."""
         self._link.forget()
         log = self._log()
@@ -70,3 +70,6 @@ class ForkAndExit:
         except HoldfastError as error:
             logger.error("at the end of the process: %s", error.message, extra={"action": "exit_failed"})
         self._membership.settle(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Nothing: the journal's link leaves, when all is written."""

@@ -37,9 +37,10 @@ from holdfast.owner.link_port import HAND_OVER_S
 from holdfast.owner.wire import NONCE_BYTES, PROTOCOL, Challenge, Hello, Proof, Welcome
 from holdfast.settings import Settings
 from holdfast.sharing import key_proof, socket_place
+from holdfast.sharing.hosting.greeting import Greeting, check_protocol
 from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.hosting.listening import Listening
-from holdfast.sharing.key_proof import check_keyed, check_proof, make_proof
+from holdfast.sharing.key_proof import check_proof, make_proof
 from holdfast.sharing.shared_keys import SharedKeys
 from holdfast.signals import Flag
 
@@ -50,8 +51,6 @@ _LATER_S = 0.5
 _TAKEN_S = 0.3
 """How long whoever handed over and leaves looks whether somebody owns the log: those who want it try all the time."""
 _DIGEST_BYTES = 8
-_NAMED_MAX = 5
-"""Settings that a refusal names."""
 
 logger = logging.getLogger("holdfast.sharing")
 
@@ -202,6 +201,8 @@ class Membership:
                     hint="it may be stopped, or opening a long log; try again",
                 )
             try:
+                if not Directory(self._path).is_shared():
+                    raise ConnectionRefusedError  # by an owner that does not share the log
                 sock = socket_place.connect(self._path, _CONNECT_S)
             except PermissionError as error:
                 raise Unavailable(
@@ -264,7 +265,8 @@ class Membership:
             owner = self._open_owner(directory)
             try:
                 listening = Listening(self._path, directory.is_ours)
-                host = Host(owner.journal, listening, lambda *said: self._greet(owner.journal, *said), self._clock)
+                greeting = Greeting(owner.journal, self._clock, self._digests)
+                host = Host(owner.journal, listening, greeting.greet, self._clock)
                 self._set_calls(host, owner)
                 host.start()
             except BaseException:
@@ -332,33 +334,10 @@ class Membership:
 
     def check(self, hello: Hello, challenge: bytes, welcome: Welcome) -> None:
         """Whether we were welcomed by an owner that speaks our protocol."""
-        if welcome.protocol != PROTOCOL:
-            raise _other_version(owner=(welcome.protocol, welcome.version), member=(hello.protocol, hello.version))
+        check_protocol(hello, welcome)
         # Another key of ours than the current one: it was rotated to while we were between two owners.
         self._asked.keys.use(check_proof(self._keys, key_proof.WELCOME, hello, challenge, welcome.proof))
         self._was_welcome = True
-
-    def _greet(self, journal: Journal, hello: Hello, challenge: bytes, proof: bytes) -> Welcome | Challenge:
-        """Check who comes; raises what refuses it. In a log with keys it is challenged first: `challenge` is empty."""
-        if hello.protocol != PROTOCOL:
-            raise _other_version(owner=(PROTOCOL, holdfast.__version__), member=(hello.protocol, hello.version))
-        if hello.log != journal.log_id:
-            raise Invalid("this is the socket of another log", hint="its directory was replaced: open it again")
-        others = sorted(name for name, digest in self._digests.items() if hello.settings.get(name) != digest)
-        if others:
-            raise Invalid(
-                f"this process has other settings than the log's owner: {', '.join(others[:_NAMED_MAX])}",
-                hint="open a shared log with the same settings, store and keys in every process; restart all of them"
-                " to change one",
-            )
-        keys = journal.message_keys
-        check_keyed(keys, hello)
-        if keys.keyed and not challenge:
-            return Challenge(self._clock.random_bytes(NONCE_BYTES))
-        check_proof(keys, key_proof.HELLO, hello, challenge, proof)
-        last = journal.sessions.last(hello.session) or 0
-        own = make_proof(keys, key_proof.WELCOME, hello, challenge)
-        return Welcome(PROTOCOL, holdfast.__version__, journal.epoch, last, own)
 
     # -- leaving ------------------------------------------------------------------------------------------
 
@@ -459,12 +438,3 @@ def settings_digests(settings: Settings) -> dict[str, bytes]:
 def _plain(value: object) -> object:
     """A value of a setting, however it was written: 5 and 5.0 are the same."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _other_version(*, owner: tuple[int, str], member: tuple[int, str]) -> HoldfastError:
-    """Said by the owner and read by the member, or both by the member: so it names them, instead of here and there."""
-    return Invalid(
-        "this process speaks another version of the socket's protocol than the log's owner"
-        f" protocol={member[0]} version={member[1]} owner_protocol={owner[0]} owner_version={owner[1]}",
-        hint="run the same version of holdfast in every process that shares a log",
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from holdfast.arguments import flag
@@ -12,8 +13,13 @@ from holdfast.crypto.cipher import PayloadCipher
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Invalid
 from holdfast.log import open_log as alone
+from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.settings import Settings
+from holdfast.sharing.callers.lone_owner import listen_alone
+from holdfast.signals import Flag
+
+_NEXT_TRY_S = 0.004
 
 
 def open_log(
@@ -52,9 +58,46 @@ def open_log(
     reads = flag(read_only, "read_only")
     asked = alone.asked_for(path, store, settings, keyring, cipher, clock, read_only=reads)
     if not flag(share, "share"):
-        return alone.open_asked(asked, read_only=reads)
+        log = alone.open_asked(asked, read_only=reads)
+        if not reads:
+            return listen_alone(log)
+        parts_of(log).executions.reach_owner = partial(_reach_owner, asked)
+        return log
     if reads:
         raise Invalid("a log is shared or only read, not both", hint="leave out share=True: reading needs no owner")
     from holdfast.sharing.shared_opening import open_member  # who has a log alone needs nothing of that
 
     return open_member(asked)
+
+
+def open_or_call(
+    path: str | os.PathLike[str],
+    settings: Settings | Mapping[str, Any] | None = None,
+    keyring: Keyring | None = None,
+    *,
+    stays: bool = False,
+) -> Log:
+    """Own a log that nobody owns, or else ask its owner: for tools.
+
+    Unless it `stays`, a tool needs the log for a moment, and does not listen while it owns it: others wait for its end.
+    """
+    from holdfast.sharing.callers.calling import JOIN_S, NoOwner, open_caller
+
+    asked = alone.asked_for(path, None, settings, keyring, None, None, read_only=False)
+    until = asked.clock.monotonic() + JOIN_S
+    while not asked.directory.try_to_own(shared=False):
+        try:
+            return open_caller(asked)
+        except NoOwner:  # it has ended meanwhile; or the system does not say that there is one
+            if asked.clock.monotonic() > until:
+                asked.directory.own()  # raises who it is
+                break
+        Flag().wait(_NEXT_TRY_S)
+    log = alone.open_locked(asked, asked.directory)
+    return listen_alone(log) if stays else log
+
+
+def _reach_owner(asked: alone.OpenArguments) -> Log:
+    from holdfast.sharing.callers.calling import open_caller
+
+    return open_caller(asked)

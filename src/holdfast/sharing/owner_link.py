@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -47,7 +47,9 @@ from holdfast.owner.wire import (
     Call,
     Challenge,
     GroupAnswer,
+    Hello,
     OwnerEvent,
+    Proof,
     Result,
     Welcome,
     decoded,
@@ -55,7 +57,6 @@ from holdfast.owner.wire import (
 )
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 from holdfast.sharing.loop_driver import LoopDriver
-from holdfast.sharing.membership import Membership
 from holdfast.sharing.unanswered_groups import UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wakeup_pipe import WakeupPipe
@@ -95,6 +96,25 @@ class _Call:
         self.is_done.set()
 
 
+class Meeting(Protocol):
+    """How a link comes to an owner: a member's `Membership`, or a caller's, which never owns the log itself."""
+
+    def connect(self, closing: Flag, deadline: float) -> socket.socket | None:
+        """A connection to the present owner; None when the link is closing. Raises Unavailable at the deadline."""
+
+    def hello(self, session: bytes) -> Hello:
+        """Who we are."""
+
+    def prove(self, hello: Hello, challenge: Challenge) -> Proof:
+        """That we have the log's keys."""
+
+    def check(self, hello: Hello, challenge: bytes, welcome: Welcome) -> None:
+        """Whether the other end is the owner of this log; raises HoldfastError."""
+
+    def leave(self, session: bytes, timeout: float) -> None:
+        """This process needs no owner any more, and is none."""
+
+
 class SocketLink:
     """One client's link. But for `call`, `on_event`, `release`, `hurry` and `close` it is used in turns.
 
@@ -106,7 +126,7 @@ class SocketLink:
     are lowered at the beginning of a turn, before it looks at the queue. What `begin` sets is the forwarder's, once.
     """
 
-    def __init__(self, meeting: Membership, clock: Clock, remembered_us: int) -> None:
+    def __init__(self, meeting: Meeting, clock: Clock, remembered_us: int) -> None:
         """`remembered_us`: for so long after its last use no owner forgets a session."""
         self._meeting = meeting
         self._clock = clock
@@ -128,6 +148,8 @@ class SocketLink:
         """Calls of other threads that are to be sent."""
         self._listeners: dict[str, tuple[Callable[[bytes], None], ...]] = {}
         self._closing = Flag()
+        self._ended: HoldfastError | None = None
+        """Why there will be no owner any more."""
         self._roused = self._hurried = False
         """Something was brought since the last turn; a thread blocks until it is done."""
         self._turn: Turn | None = None
@@ -211,7 +233,7 @@ class SocketLink:
             with self.turns:
                 has_owner = self._sock is not None or self._met is not None
             if not has_owner:
-                self._meet(inf)
+                self._meet_again()
             with self.turns:
                 if self._sock is None and self._met is None and self._closing.is_set():
                     raise Closed("the log is closed")
@@ -233,6 +255,18 @@ class SocketLink:
             if turns.count == seen:
                 turns.is_scheduled = False
                 return True
+
+    def _meet_again(self) -> None:
+        """Find another owner; where there is none for this process, nobody waits for one."""
+        try:
+            self._meet(inf)
+        except HoldfastError as error:
+            with self.turns:
+                self._ended = error
+                calls, self._calls = self._calls, {}
+            for call in calls.values():
+                call.end(b"", error)
+            raise
 
     def _working_loop(self) -> LoopDriver | None:
         """The loop that has turns, if it uses them; one that does not makes room for another. `turns` is held."""
@@ -279,6 +313,8 @@ class SocketLink:
         with once(self.turns):
             if self._closing.is_set():
                 raise Closed("the log is closed")
+            if self._ended is not None:
+                raise self._ended
             self._call_number += 1
             number = self._call_number
             self._calls[number] = waiting

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Settings
-from holdfast.cli.options import open_log, own_log
+from holdfast.cli.options import own_log
 from holdfast.log.execution_requests import request
 
 
@@ -15,11 +15,5 @@ def ask(
     directory: Path, reference: str | None, settings: Settings, action: str, fields: Mapping[str, Any]
 ) -> str | int:
     """Have a change made, durably; the status that the execution has then, or whether this made the change."""
-    answer: str | int = request(
-        directory,
-        lambda: own_log(directory, reference, settings),
-        lambda: open_log(directory, reference, settings, read_only=True),
-        action,
-        fields,
-    )
+    answer: str | int = request(lambda: own_log(directory, reference, settings), action, fields)
     return answer

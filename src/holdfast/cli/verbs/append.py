@@ -107,7 +107,7 @@ def append_command(
         return
     place = Directory(directory.absolute())
     is_new = place.log_id() is None
-    with open_log(directory, reference, settings, read_only=False) as log:
+    with open_log(directory, reference, settings, read_only=False, stays=lines) as log:
         if is_new:
             say(f"created a log, {'encrypted' if is_keyed(place.database) else 'not encrypted'}: {directory}")
         target = _target(find_topic(log, topic, partitions), fields, longest)

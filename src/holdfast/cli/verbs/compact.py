@@ -1,7 +1,8 @@
 """`holdfast compact`: join the small segments of a root into few large files.
 
 Needs no log: it works on the root that a log ships to, beside that log and beside readers. Spark does the same on a
-cluster (`holdfast spark compact`). Given the directory of a log without a store, it opens that log, which must be free.
+cluster (`holdfast spark compact`). Given the directory of a log without a store, it opens that log, or has its
+owner do it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _compact_log(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Compact the files of a log that nobody has open."""
+    """Compact the files of a log."""
     with own_log(directory, reference, settings) as log, ProgressLine() as working:
         reports = [
             log.compact(

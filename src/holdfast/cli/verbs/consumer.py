@@ -1,7 +1,7 @@
 """`holdfast consumer list|show|seek|forget`: named readers of a log, how far they are, and how far they lag behind.
 
 `list` and `show` open the log for reading only, so the service that owns it can go on; they show what is committed.
-`seek` and `forget` change positions, so the log must be free.
+`seek` changes positions that readers have in memory, so the log must be free or shared.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from holdfast.cli.options import (
     completed,
     directory_argument,
     find_topic,
+    is_asked,
     json_option,
     keyring_option,
     open_log,
@@ -27,8 +28,9 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_lines, emit_table, flush, say, say_problems
 from holdfast.cli.verbs.read import parse_time
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStatus
+from holdfast.log_directory import Directory
 from holdfast.model.record_json import iso
 from holdfast.quantity import counted
 from holdfast.suggestions import listed, meant
@@ -39,7 +41,7 @@ Examples:
   holdfast consumer show data billing
   holdfast consumer seek data billing orders --to first
   holdfast consumer seek data billing orders --to 2026-01-31T12:00:00Z
-Lag is what is durable and not committed as consumed. seek and forget need the log to be free."""
+Lag is what is durable and not committed as consumed. seek needs the log to be free or shared."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -131,6 +133,12 @@ def seek_command(
     """Have a consumer go on from somewhere else."""
     place = _place(to)
     with own_log(directory, reference, Settings.load()) as log:
+        if is_asked(log):
+            raise Unavailable(
+                f"the log is open in process {Directory(log.path).holder()}, whose consumers go on from where they are"
+                f" path={log.path}",
+                hint="seek there, or close it there first",
+            )
         _found(log, consumer, topic)
         with find_topic(log, topic).consumer(consumer) as moved:
             moved.seek(place, partition=partition)

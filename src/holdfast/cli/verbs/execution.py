@@ -1,7 +1,7 @@
 """`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle|resolve|signal|prune`: from outside.
 
 Looking opens the log for reading only, so the service that owns it can go on; what is shown is what is durable. Changes
-own the log for a moment; where a service owns it, they are left in its inbox, and it does them. Payloads (arguments,
+own the log for a moment; where a service owns it, that does them. Payloads (arguments,
 results, errors) are printed only with --reveal.
 """
 

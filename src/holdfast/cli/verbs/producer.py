@@ -1,7 +1,7 @@
 """`holdfast producer list|forget`: producers with sequence numbers of their own, and how far each of them is.
 
 `list` opens the log for reading only, so the service that owns it can go on; it shows what is durable. `forget` changes
-what the log knows, so the log must be free.
+what the log knows, which its owner does, where there is one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EPILOG = """\b
 Examples:
   holdfast producer list data
   holdfast producer forget data device-7
-A producer that was forgotten starts over: what it sends again is written again. forget needs the log to be free."""
+A producer that was forgotten starts over: what it sends again is written again. The log's owner forgets it."""
 
 
 class ProducerLine(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ class ReconcileLine(msgspec.Struct, frozen=True):
 @directory_argument
 @click.option("--remote", is_flag=True, help="Compare the objects of the log's store instead of its own files.")
 @click.option("--deep", is_flag=True, help="Read and prove every file.")
-@click.option("--fix", is_flag=True, help="Repair what can be proved; no other process may own the log.")
+@click.option("--fix", is_flag=True, help="Repair what can be proved, or have the log's owner do it.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many units of work.")
 @keyring_option
 @json_option

@@ -1,7 +1,7 @@
 """`holdfast retain`: apply retention now, say what it would remove, or give a topic its own policy.
 
-`--dry-run` only looks, so it works while a service owns the log. Otherwise the log must be free. A policy is stored in
-the log and holds for later owners; it replaces what the settings say about that topic.
+`--dry-run` only looks, so it works while a service owns the log. Otherwise the owner does it, where there is one. A
+policy is stored in the log and holds for later owners; it replaces what the settings say about that topic.
 
 Of a store, the topics that sinks write are meant: the log's own are retired there by its owner. Nobody has to stop.
 """
@@ -17,7 +17,7 @@ import msgspec
 from holdfast import Settings
 from holdfast.cli.inspection.at_root import Root, place_argument
 from holdfast.cli.inspection.sink_retaining import retain_sinks
-from holdfast.cli.options import json_option, keyring_option, open_log, own_log, parsed
+from holdfast.cli.options import is_asked, json_option, keyring_option, open_log, own_log, parsed
 from holdfast.cli.output import emit, emit_facts, emit_json, emit_table, flush, say
 from holdfast.errors import Invalid
 from holdfast.quantity import counted, parse_bytes, parse_seconds, sized
@@ -116,6 +116,7 @@ def _retain(
         return
     due = _due(directory, reference, settings)
     with own_log(directory, reference, settings) as log:
+        due = None if is_asked(log) else due  # what that one keeps is for its settings to say
         if topic is not None:
             age_max = None if age is None else timedelta(seconds=age)
             log.set_retention(

@@ -18,6 +18,7 @@ from holdfast import Log, Settings
 from holdfast.cli.exit_codes import FINE, INTERRUPTED
 from holdfast.cli.options import (
     directory_argument,
+    is_asked,
     json_option,
     keyring_option,
     own_log,
@@ -121,6 +122,12 @@ def ship_command(
         return INTERRUPTED
     rebuilt: StoreRebuildReport | None = None
     with log:
+        if is_asked(log) and (before.shipping is None or before.shipping.root != settings.store.url):
+            raise Unavailable(
+                f"the log is open in process {place.holder()}, which does not ship it there"
+                f" path={place.path} pid={place.holder()}",
+                hint="open it there with that store, or close it there first",
+            )
         try:
             if rebuild_store:
                 rebuilt = log.rebuild_store(accept_loss=accept_loss, timeout=timeout)

@@ -1,4 +1,4 @@
-"""The background thread of a log's executions: due timers, messages, schedules, retention.
+"""The background thread of a log's executions: due timers, schedules, retention.
 
 Each task is registered with its interval (`every`); the first one starts the thread. A task runs in no other thread and
 never concurrently with another; one that fails is logged and runs again at its next time. A task that takes long

@@ -1,7 +1,7 @@
 """What people ask of executions from a command line: here if it may own the log, in the log's owner if there is one.
 
 A request is a name and plain fields, so that it can travel. Asking for the same thing twice, with the same id, comes to
-asking once: a message that was applied just before a crash may be applied again after it.
+asking once: what was done just before a crash may be asked for again after it.
 """
 
 from __future__ import annotations

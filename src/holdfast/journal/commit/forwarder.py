@@ -166,6 +166,8 @@ class Forwarder:
         """When what is in no hurry is due."""
         self.counters = JournalCounters()
         self.poison: Closed | None = None
+        self.lost_nothing = False
+        """Whether it ended because there is no owner any more, with nothing left to forward."""
         self.offered_failure = OfferedFailure()
         self._thread = Thread(target=self._work, name="holdfast-forwarder", daemon=True)
 
@@ -286,13 +288,19 @@ class Forwarder:
         )
         poison.__cause__ = error if poison is not error else error.__cause__
         self.poison = poison
-        logger.critical("forwarding ended: %s", reason, extra={"action": "poisoned"}, exc_info=error)
         with self._turns:
+            is_idle = not any(way.group.items for way in self._on_the_way)
             self._queue.put_back([way.group for way in self._on_the_way])
             for way in self._on_the_way:
                 way.group.finish(_unknown(poison))
             self._on_the_way.clear()
             abandoned = self._queue.abandon(poison)  # a loop's turn takes nothing any more that nobody would answer
+        self.lost_nothing = isinstance(error, HoldfastError) and is_idle and not any(group.items for group in abandoned)
+        defect = None if isinstance(error, HoldfastError) else error
+        if self.lost_nothing:
+            logger.info("the owner has gone: %s", reason, extra={"action": "owner_lost"})
+        else:
+            logger.critical("forwarding ended: %s", reason, extra={"action": "poisoned"}, exc_info=defect)
         for waiting in abandoned:
             waiting.finish(poison)
 

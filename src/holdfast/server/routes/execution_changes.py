@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.execution.waits.inbox_message import message
+from holdfast.execution.work.execution_request import ExecutionRequest
 from holdfast.log.log_executions import AskExecutions
 from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import Answer
@@ -43,5 +43,5 @@ async def ask(request: ApiRequest, served: Served) -> Answer:
         asked = _decode(await request.body())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Invalid("this is nothing that can be asked for", hint="send it as holdfast's own client does") from None
-    change = AskExecutions(message(served.clock.now_us(), asked.id, asked.action, asked.fields))
+    change = AskExecutions(ExecutionRequest(asked.id, served.clock.now_us(), asked.action, asked.fields))
     return Answer(msgspec.msgpack.encode(await served.verb(request.caller, VERBS["ask_executions"], change)), MSGPACK)

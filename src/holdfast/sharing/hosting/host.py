@@ -1,4 +1,4 @@
-"""The host: in the process that owns a shared log, the thread that serves the others.
+"""The host: in the process that owns a log, the thread that serves the others.
 
 One thread for all connections. It takes frames apart, puts what they forward into the owner's queue, and sends an
 answer when the group that it went into is durable: the writer wakes this thread once per group, however many clients
@@ -21,7 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from holdfast.clock import Clock
@@ -179,7 +179,16 @@ class Host:
         """End at once: the owner cannot go on."""
         self._ending = ending
         self.wake()
-        self._thread.join(timeout)
+        if self._thread is not current_thread():
+            self._thread.join(timeout)
+
+    def forget(self) -> None:
+        """In a forked child: close our copies of what the parent goes on with."""
+        self._listening.forget()
+        for connection in self._connections.values():
+            connection.sock.close()
+        for one in (self._selector, self._wake_in, self._wake_out):
+            one.close()
 
     def wake(self) -> None:
         """Something may be there to do; from any thread."""
@@ -377,7 +386,10 @@ class Host:
                 self._close(connection)
             return
         connection.caller = Peer(
-            hello.session, hello.pid, lambda name, body: self._tell(connection, frame(EVENT, OwnerEvent(name), body))
+            hello.session,
+            hello.pid,
+            lambda name, body: self._tell(connection, frame(EVENT, OwnerEvent(name), body)),
+            is_member=hello.shares,
         )
         self._welcomed = (*self._welcomed, connection.caller)
         connection.limits = self._limits

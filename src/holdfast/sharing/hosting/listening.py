@@ -36,10 +36,11 @@ logger = logging.getLogger("holdfast.sharing")
 class Listening:
     """The socket of one owner, watched by the host's selector."""
 
-    def __init__(self, directory: Path, is_ours: Callable[[], bool]) -> None:
-        """`is_ours` says whether the directory at this path is the one that we have locked."""
+    def __init__(self, directory: Path, is_ours: Callable[[], bool], begun: socket.socket | None = None) -> None:
+        """`is_ours` says whether the directory at this path is the one that we have locked; `begun` listens already."""
         self._directory = directory
         self._is_ours = is_ours
+        self._begun = begun
         self._socket: socket.socket | None = None
         self._selector: selectors.BaseSelector | None = None
         self._name: tuple[int, int] | None = None
@@ -70,7 +71,7 @@ class Listening:
 
     def _listen(self) -> None:
         assert self._selector is not None
-        self._socket = socket_place.listen(self._directory)
+        self._socket, self._begun = self._begun or socket_place.listen(self._directory), None
         self._name = socket_place.name(self._directory)
         self._selector.register(self._socket, selectors.EVENT_READ, self)
 
@@ -135,6 +136,11 @@ class Listening:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("%s", text, extra={"action": "cannot_accept"})
+
+    def forget(self) -> None:
+        """In a forked child: close our copy."""
+        if self._socket is not None:
+            self._socket.close()
 
     def close(self) -> None:
         """Nobody can come any more."""
