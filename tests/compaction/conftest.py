@@ -12,10 +12,10 @@ from holdfast import Log
 from holdfast.results import CompactionReport
 from holdfast.root import shared_stores
 from holdfast.store.store_settings import StoreSettings
-from tests.shipping.conftest import Root, faults, make_root, open_shipped, root, spoiled, sweep
+from tests.shipping.conftest import Root, faults, lines, make_root, open_shipped, root, spoiled, sweep
 from tests.shipping.flaky import FlakyStore
 
-__all__ = ["faults", "make_root", "open_shipped", "root", "spoiled", "sweep"]
+__all__ = ["faults", "lines", "make_root", "open_shipped", "root", "spoiled", "sweep"]
 
 
 @pytest.fixture

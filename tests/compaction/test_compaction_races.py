@@ -24,6 +24,7 @@ from holdfast.root.shared_stores import shared_store
 from holdfast.store import layout
 from holdfast.store.port import Body
 from holdfast.store.store_settings import StoreSettings
+from holdfast.testing import ManualClock
 from tests.compaction.conftest import Compact, expected, files, payloads, ship
 from tests.shipping.conftest import Root
 from tests.shipping.flaky import Faults
@@ -31,6 +32,7 @@ from tests.shipping.flaky import Faults
 pytestmark = pytest.mark.store
 
 HOUR_US = 3_600_000_000
+DAY_S = 86_400
 REWRITES, INTENTS, SEGMENTS = "/_rewrites/", "/_intents/", "/segments/"
 
 
@@ -395,3 +397,50 @@ def test_a_file_of_an_earlier_compaction_may_be_replaced_under_a_read_too(log: L
     compact(delete_after_ms=0)
     with pytest.raises(NotFound, match="taken the place"):
         list(batches)
+
+
+# -- clocks that are wrong ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of compactions."""
+    clock = ManualClock()
+    monkeypatch.setattr("holdfast.compaction.compact_root.SystemClock", lambda: clock)
+    return clock
+
+
+def test_a_clock_that_nothing_supports_removes_nothing(open_shipped, root: Root, compact: Compact, clock, lines):
+    """Not at 400 days ahead, and not after a week without records; records of any topic support it a day later."""
+    log = open_shipped(clock=clock)
+    ship(log, 4)
+    compact()
+    clock.jump(400 * DAY_S)
+    assert (compact().removed_files, len(lines("clock_jump"))) == (0, 1)
+    clock.jump(-400 * DAY_S)
+    assert (compact().removed_files, len(lines("clock_jump"))) == (0, 1)
+    clock.advance(8 * DAY_S)
+    ship(log, 1, topic="others")
+    assert compact().removed_files == 0
+    clock.advance(DAY_S)
+    assert compact().removed_files == 4
+    assert payloads(root) == expected(12)
+
+
+def test_a_caller_may_say_that_the_clock_is_right(open_shipped, compact: Compact, clock):
+    ship(open_shipped(clock=clock), 4)
+    compact()
+    clock.jump(400 * DAY_S)
+    assert compact(clock_jump_max_ms=1e13).removed_files == 4
+
+
+def test_a_wrong_clock_ends_no_lease(open_shipped, root: Root, compact: Compact, clock):
+    """Also where all that was replaced may go at once."""
+    ship(open_shipped(clock=clock), 4)
+    lease = Lease(root.store, root.manifest("orders")[0].log, "nightly", 3600, clock)
+    lease.renew({("orders", 0): 0})
+    compact()
+    clock.jump(400 * DAY_S)
+    assert compact(delete_after_ms=0).removed_files == 0
+    lease.end()
+    assert compact(delete_after_ms=0).removed_files == 4

@@ -44,6 +44,7 @@ def compact(
     keyring: str | None = None,
     delete_after_ms: float = 7 * _DAY_MS,
     lease_delay_max_ms: float = 30 * _DAY_MS,
+    clock_jump_max_ms: float = _DAY_MS,
     workers: int | None = None,
     store: Mapping[str, Any] | StoreSettings | None = None,
     progress: Progress | None = None,
@@ -52,8 +53,9 @@ def compact(
 
     Rows, offsets, marks and checkpoints of streams stay as they are. Every file is compared with what it replaces
     before one object per partition puts it in place; readers see the files from before or those from after. Replaced
-    files are removed by a later call, or by the log, `delete_after_ms` later. It can run beside the log, beside readers
-    and beside another compaction, and can be ended at any time. `measure` reads some of the rows before and after.
+    files are removed by a later call, or by the log, `delete_after_ms` later, by a clock that is at most
+    `clock_jump_max_ms` ahead of what was written last. It can run beside the log, beside readers and beside another
+    compaction, and can be ended at any time. `measure` reads some of the rows before and after.
 
         report = holdfast.compact("s3://bucket/prefix", "orders")
         print(report.files_before, report.files_after)
@@ -72,6 +74,7 @@ def compact(
             keyring=keyring,
             delete_after_ms=delete_after_ms,
             lease_delay_max_ms=lease_delay_max_ms,
+            clock_jump_max_ms=clock_jump_max_ms,
             store=settings,
             progress=progress,
         )
@@ -88,6 +91,7 @@ def compact_with(
     keyring: str | None = None,
     delete_after_ms: float = 7 * _DAY_MS,
     lease_delay_max_ms: float = 30 * _DAY_MS,
+    clock_jump_max_ms: float = _DAY_MS,
     store: StoreSettings,
     progress: Progress | None = None,
     at_once: int = 1,
@@ -97,7 +101,8 @@ def compact_with(
     grace = Grace(_microseconds(delete_after_ms), _microseconds(lease_delay_max_ms))
     opened = open_for_compaction(root, keyring=keyring, store=store, clock=clock)
     begun = clock.monotonic()
-    compactor = Compactor(opened.store, opened.log, target, clock, workers, grace=grace)
+    jump_max_us = _microseconds(clock_jump_max_ms)
+    compactor = Compactor(opened.store, opened.log, target, clock, workers, grace=grace, jump_max_us=jump_max_us)
     places = [(one.topic, number) for one in opened.topics(topic) for number in range(one.partitions)]
     times = ReadTime(root_place(root), store, keyring or "", clock) if flag(measure, "measure") else None
     if times is not None and not is_dry:

@@ -22,12 +22,13 @@ from holdfast.compaction.run_rewrite import RewriteCancelled, rewrite
 from holdfast.compaction.source_files import SourceFiles
 from holdfast.compaction.swap import NumberTaken, Swap, upload
 from holdfast.errors import Corrupt, Unavailable
+from holdfast.model.trusted_time import JUMP_MAX_US
 from holdfast.process_lifetime import Threads
-from holdfast.root.leased_segments import needed
-from holdfast.root.objects.documents import RewrittenFile
+from holdfast.root.objects.documents import RewrittenFile, SegmentDocument
 from holdfast.root.rewrite_sweep import Grace, Swept, sweep
 from holdfast.root.rewrites import OUTPUTS_MAX, InEffect, in_effect, read_rewrites, tells_all
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_time import RootTime
 from holdfast.root.store_manifest import read_manifest
 from holdfast.signals import Flag
 from holdfast.store.port import Store
@@ -36,7 +37,6 @@ from holdfast.telemetry import spans
 
 RUNS_AT_ONCE = 64
 _LOST_MAX = 3
-_LEASES_S = 30.0
 OVERTAKEN = "another compaction was faster"
 """Why files were left as they are."""
 
@@ -72,6 +72,8 @@ class SettledPartition(NamedTuple):
     """How many there are."""
     long: list[InEffect]
     """Files that earlier rewrites made, retired ones included."""
+    segments: list[SegmentDocument]
+    """As the manifest has them."""
 
     def kept_beside(self, outputs: Sequence[RewrittenFile]) -> list[RewrittenFile] | None:
         """What stays of earlier rewrites when these come, where the next rewrite should tell that."""
@@ -94,12 +96,20 @@ class Compactor:
     """Compacts partitions of one root."""
 
     def __init__(
-        self, store: RootStore, log: str, target: int, clock: Clock, workers: Workers, *, grace: Grace | None = None
+        self,
+        store: RootStore,
+        log: str,
+        target: int,
+        clock: Clock,
+        workers: Workers,
+        *,
+        grace: Grace | None = None,
+        jump_max_us: int = JUMP_MAX_US,
     ) -> None:
-        """Without `grace` nothing is removed."""
+        """Without `grace` nothing is removed; `jump_max_us` is how far the clock may be ahead of the segments."""
         self._store, self._log, self._target, self._clock = store, log, target, clock
         self._workers, self._grace = workers, grace
-        self._leases: tuple[float, dict[tuple[str, int], int]] | None = None
+        self._time = RootTime(store, log, clock, jump_max_us)
 
     def look(self, topic: str, partition: int, tried: frozenset[str] = frozenset()) -> SettledPartition:
         """A partition's files, and the runs among them; those with a file in `tried` are left out."""
@@ -113,7 +123,8 @@ class Compactor:
             if not any(file.segment.key in tried for file in run.files)
         ]
         there = [file for file in files if file.upto > retired and not file.segment.is_filler]
-        return SettledPartition(there, runs, len(made), [file for file in files if file.rewrite is not None])
+        long = [file for file in files if file.rewrite is not None]
+        return SettledPartition(there, runs, len(made), long, segments)
 
     def compact(self, topic: str, partition: int, *, dry_run: bool = False, progress: Progress) -> PartitionCompaction:
         """Compact one partition, and remove what earlier compactions left."""
@@ -138,7 +149,7 @@ class Compactor:
                 counts += _counted(made)
                 problems |= {one.run.first.key: one.problem for one in made if one.problem}
             now = self.look(topic, partition, frozenset(problems))
-        swept = Swept() if dry_run else self._sweep(topic, partition, problems)
+        swept = Swept() if dry_run else self._sweep(topic, partition, now.segments, problems)
         return _report(topic, partition, before, now, counts, swept, tuple(problems.values()), dry_run=dry_run)
 
     def _swap(self, topic: str, partition: int, now: SettledPartition) -> list[RunResult]:
@@ -157,22 +168,21 @@ class Compactor:
             raise
         return made
 
-    def _sweep(self, topic: str, partition: int, problems: dict[str, str]) -> Swept:
+    def _sweep(
+        self, topic: str, partition: int, segments: Sequence[SegmentDocument], problems: dict[str, str]
+    ) -> Swept:
         """Remove what may go; where that is unknown, nothing goes, and all that was compacted stays so."""
         if self._grace is None:
             return Swept()
         try:
-            return sweep(self._store, self._log, topic, partition, self._clock.now_us(), self._grace, self._needed())
+            terms = self._time.removal(segments, self._grace)
+            swept = sweep(self._store, self._log, topic, partition, *terms)
         except Corrupt as damage:
             problems["sweep"] = damage.message
             return Swept()
-
-    def _needed(self) -> dict[tuple[str, int], int]:
-        """What readers need; looked up once for many partitions, and again after a while."""
-        known, now = self._leases, self._clock.monotonic()
-        if known is None or now - known[0] > _LEASES_S:
-            known = self._leases = now, needed(self._store, self._clock.now_us())
-        return known[1]
+        if swept.kept:
+            self._time.warn(terms.now_us)
+        return swept
 
 
 def _counted(made: Sequence[RunResult]) -> Counter[str]:

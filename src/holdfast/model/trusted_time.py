@@ -6,7 +6,8 @@ remove ask here, and get the wall clock's time only where something else support
 
 - while a log is open, the monotonic clock: it says how much time has passed;
 - when it is opened, the time that was written down when it was open last (`journal.time_keeper`);
-- for tables at a root, when its last commits were written, as their store says (`newest_supported`).
+- for tables at a root, when its last commits were written, as their store says (`newest_supported`);
+- for compaction of a root and retention of sinks' topics, when segments were sealed (`root.root_time`).
 
 Up to a limit (`journal.clock_jump_max_ms`, a day) the clock may be ahead of these. Further ahead, it has *jumped*:
 that is logged, and until the jump is believed, time goes on here as if there were none. It is believed when the clock

@@ -8,13 +8,31 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.clock import Clock
 from holdfast.errors import Corrupt, Invalid, NotFound
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import LeaseDocument
 from holdfast.store import layout
 from holdfast.store.port import Store
 
+_KNOWN_S = 30.0
+
 logger = logging.getLogger("holdfast.shipping")
+
+
+class KnownLeases:
+    """What leases say, looked up once for many partitions, and again after a while."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._known: tuple[float, int, dict[tuple[str, int], int]] | None = None
+
+    def needed(self, now_us: int) -> dict[tuple[str, int], int]:
+        """What readers need at this time. What was looked up by an earlier one has all of that, and serves."""
+        known, at = self._known, self._clock.monotonic()
+        if known is None or at - known[0] > _KNOWN_S or known[1] > now_us:
+            known = self._known = at, now_us, needed(self._store, now_us)
+        return known[2]
 
 
 def needed(store: Store, now_us: int) -> dict[tuple[str, int], int]:

@@ -10,7 +10,7 @@ listed, so a file that nobody knows then belongs to an intent that is still open
 and can never be named by a rewrite. An intent is closed by a rewrite with its number; if nobody writes one, it is
 closed here, after `STALE_US`, by one without files. A process that wakes up later finds the number taken.
 
-Times are compared with this machine's clock, as those of retention are.
+Times are compared with one that the caller trusts, as those of retention are.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Swept(NamedTuple):
     bytes: int = 0
     rewrites: int = 0
     """Rewrites below this number have nothing left: give it to the next sweep, which then looks at later ones only."""
+    kept: int = 0
+    """Replaced files, and intents, that wait for their time."""
 
 
 def sweep(
@@ -88,7 +90,7 @@ def sweep(
     if ended:
         store.delete([layout.intent_key(topic, partition, one.number, one.nonce) for one in ended])
     left = len(intents) - len(ended) + sweeping.kept
-    return Swept(len(keys), sum(info.size for info in (*garbage, *outdated)), done if left else len(rewrites))
+    return Swept(len(keys), sum(info.size for info in (*garbage, *outdated)), done if left else len(rewrites), left)
 
 
 class _Sweeping:

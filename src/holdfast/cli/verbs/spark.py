@@ -148,6 +148,7 @@ def _compact(
                 keyring=keyring,
                 delete_after_ms=settings.shipping.delete_after_ms,
                 lease_delay_max_ms=settings.shipping.lease_delay_max_ms,
+                clock_jump_max_ms=settings.journal.clock_jump_max_ms,
                 store=settings.store,
                 progress=lambda what, done, total: working.show(f"{what}: {done} of {total} files"),
             )
