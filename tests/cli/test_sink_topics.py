@@ -85,6 +85,8 @@ def test_retain_retires_and_later_removes(run: Run, alone: Path, monkeypatch: py
     files = alone / layout.segments_folder("spark", 0)
     assert len(list(files.iterdir())) == 3
     monkeypatch.setenv("HOLDFAST_SHIPPING__DELETE_AFTER_MS", "1")
+    assert "the clock is" in run("retain", alone).stderr
+    monkeypatch.setenv("HOLDFAST_JOURNAL__CLOCK_JUMP_MAX_MS", "36500d")
     assert "2 files" in run("retain", alone).stdout
     assert len(list(files.iterdir())) == 1
     assert run("retain", alone, "--json").stdout.count("retired") == 0

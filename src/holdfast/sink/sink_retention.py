@@ -12,7 +12,6 @@ at once, and may be ended at any time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -20,15 +19,15 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.topic_name import is_name
-from holdfast.model.trusted_time import JUMP_MAX_US, newest_supported
+from holdfast.model.trusted_time import JUMP_MAX_US
 from holdfast.root.batch_application import apply
-from holdfast.root.leased_segments import needed
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import ExpiredDocument, RetentionLimits, SegmentDocument, SinkTopicDocument
 from holdfast.root.retired_files import newest_expired, removable_below, retired_files
 from holdfast.root.rewrite_sweep import Grace
 from holdfast.root.rewrites import read_intents, read_rewrites
 from holdfast.root.root_store import RootStore
+from holdfast.root.root_time import RemovalTerms, RootTime
 from holdfast.root.sink_batches import newest_batch
 from holdfast.root.store_manifest import newest_topic, read_manifest
 from holdfast.store import layout
@@ -36,11 +35,6 @@ from holdfast.store.port import AlreadyExists, Body
 
 _TRIES = 100
 _AT_ONCE = 500
-_STAMPS = 100
-"""Segments that are asked when they were sealed."""
-
-
-logger = logging.getLogger("holdfast")
 
 
 class SinkRetained(msgspec.Struct, frozen=True):
@@ -63,8 +57,9 @@ class SinkRetention:
 
     def __init__(self, store: RootStore, clock: Clock, grace: Grace, jump_max_us: int = JUMP_MAX_US) -> None:
         """`jump_max_us`: how far the clock may be ahead of the newest segment, to be believed."""
-        self._store, self._clock, self._grace, self._jump_max_us = store, clock, grace, jump_max_us
+        self._store, self._clock, self._grace = store, clock, grace
         self._log = store.log().log
+        self._time = RootTime(store, self._log, clock, jump_max_us)
 
     def topics(self) -> list[SinkTopicDocument]:
         """The topics of this root that sinks write."""
@@ -98,32 +93,25 @@ class SinkRetention:
         batch = newest_batch(self._store, self._log, topic.topic)
         if not dry_run:
             apply(self._store, batch)
-        leases = needed(self._store, self._clock.now_us())
         partitions = sorted(map(int, batch.ends)) if batch is not None else []
-        return [self._partition(topic, number, leases, dry_run=dry_run) for number in partitions]
+        return [self._partition(topic, number, dry_run=dry_run) for number in partitions]
 
-    def _partition(
-        self, topic: SinkTopicDocument, number: int, leases: dict[tuple[str, int], int], *, dry_run: bool
-    ) -> SinkRetained:
+    def _partition(self, topic: SinkTopicDocument, number: int, *, dry_run: bool) -> SinkRetained:
         place, now_us = (topic.topic, number), self._clock.now_us()
         segments = read_manifest(self._store, self._log, *place).segments
         known = newest_expired(self._store, *place)
         before = 0 if known is None else min(known.upto, len(segments))
-        trusted_us = newest_supported([one.sealed_us for one in segments[-_STAMPS:]], now_us, self._jump_max_us)
+        trusted_us = self._time.now_us(segments)
         upto = max(before, _upto(segments[before:], topic.retention, trusted_us))
-        if _upto(segments[before:], topic.retention, now_us) > upto:
-            logger.warning(
-                "the clock is %.0f s ahead of the newest segment of topic=%s partition=%d: what only its age makes old"
-                " stays until something newer is written. If the clock is right, say so by a higher"
-                " journal.clock_jump_max_ms",
-                (now_us - trusted_us) / 1e6,
-                *place,
-                extra={"action": "clock_jump", "seconds": (now_us - trusted_us) / 1e6},
-            )
         if upto > before and not dry_run:
             self._retire(place, upto, segments[upto - 1].end, now_us)
         gone = segments[before:upto]
-        keys: set[str] = set() if dry_run else self._removable(place, segments, leases.get(place))
+        terms = self._time.removal(segments, self._grace)
+        keys: set[str] = set() if dry_run else self._removable(place, segments, terms)
+        if trusted_us < now_us:
+            would_go = set() if dry_run else self._removable(place, segments, terms._replace(now_us=now_us))
+            if would_go > keys or _upto(segments[before:], topic.retention, now_us) > upto:
+                self._time.warn(trusted_us)
         sizes = self._remove(place, keys)
         return SinkRetained(
             *place,
@@ -144,14 +132,15 @@ class SinkRetention:
         except AlreadyExists:
             pass  # another process has retired the same
 
-    def _removable(self, place: tuple[str, int], segments: Sequence[SegmentDocument], leased: int | None) -> set[str]:
-        upto = min(removable_below(self._store, *place, self._clock.now_us(), self._grace, leased), len(segments))
+    def _removable(self, place: tuple[str, int], segments: Sequence[SegmentDocument], terms: RemovalTerms) -> set[str]:
+        upto = removable_below(self._store, *place, terms.now_us, terms.grace, terms.leases.get(place))
+        upto = min(upto, len(segments))
         retired = retired_files(self._store, self._log, *place, upto, lambda number: segments[number].key)
-        return {*(retired or ()), *self._leftovers(place, segments)}
+        return {*(retired or ()), *self._leftovers(place, segments, terms)}
 
-    def _leftovers(self, place: tuple[str, int], segments: Sequence[SegmentDocument]) -> list[str]:
+    def _leftovers(self, place: tuple[str, int], segments: Sequence[SegmentDocument], terms: RemovalTerms) -> list[str]:
         """Files of attempts that can never be part of the topic: another one has their number."""
-        deadline = self._clock.now_us() - self._grace.delete_after_us
+        deadline = terms.now_us - terms.grace.delete_after_us
         listed = list(self._store.list(layout.segments_folder(*place) + "/"))
         # In this order: a file that was listed is announced by its intent, or its rewrite is there when we look.
         intents = read_intents(self._store, self._log, *place, 0)
