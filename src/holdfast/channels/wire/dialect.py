@@ -6,11 +6,13 @@ no unit of time; the rules of the protocol are the same for both (`channels.prot
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from holdfast.channels.keeping.stored_message import StoredMessage
-from holdfast.channels.wire.bloom_filters import RollingBloom
 from holdfast.channels.wire.message import SdsMessage
+
+if TYPE_CHECKING:
+    from holdfast.channels.wire.bloom_filters import RollingBloom  # its hashes come with an extra
 
 DialectName = Literal["nim", "rfc"]
 
