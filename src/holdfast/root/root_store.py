@@ -41,9 +41,11 @@ class RootStore:
             log = documents.decode(self.get(layout.LOG), layout.LOG, LogDocument)
         except NotFound:
             address = parse_url(self.url)
-            if address.scheme == "file" and is_log(Path(address.place)):
+            place = Path(address.place)
+            # One that was settled there, and is its own root no more, ships to a store since.
+            if address.scheme == "file" and is_log(place) and not (place / "segments" / layout.FRONTIERS).exists():
                 raise NotFound(
-                    f"nothing is settled in this log yet path={address.place}",
+                    f"nothing is settled in this log yet path={place}",
                     hint="seal it first: log.seal(), or `holdfast seal`; one that ships to a store is read there",
                 ) from None
             raise NotFound(

@@ -84,8 +84,8 @@ class SingleRows:
 
     def moment(self, cells: Cells, column: str) -> int | None:
         """A row's time from one of its columns; None where it has none there."""
-        place = self._schema.declared.get_field_index(column)
-        value = cells[place] if place >= 0 else None
+        known = column in self._schema.names  # any text may be asked for, also such as Arrow cannot look up
+        value = self.value(cells, column) if known else None
         return moment_of(value) if type(value) is dt.datetime else None
 
     def encode(self, rows: Sequence[tuple[Cells, int]]) -> EncodedRows:
