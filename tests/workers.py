@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +44,8 @@ FIRST = (
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in its background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # processes that tests start inherit it
     os.environ.setdefault("SPARK_SUBMIT_OPTS", BRIEF)  # of every JVM that a test starts without saying more
 
 
