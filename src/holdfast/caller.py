@@ -54,20 +54,25 @@ def interrupted() -> Unavailable:
     )
 
 
-_innermost: dict[int, ReferenceType[RLock]] = {}
-"""Locks of queues, by their ids: others wait for them with locks of their own held, and their holders wait for none."""
+_innermost: tuple[ReferenceType[RLock], ...] = ()
+"""Locks of queues: others wait for them with locks of their own held, and their holders wait for none. Replaced as a
+whole, by the holder of `_registering`, and read by anybody."""
+_registering = RLock()
 
 
 def innermost(lock: RLock) -> RLock:
     """A lock whose holder must not wait for another one: whoever has that may be waiting for this."""
-    number = id(lock)
-    _innermost[number] = ref(lock, lambda _: _innermost.pop(number, None))
+    global _innermost  # noqa: PLW0603  one for the process, as its threads are
+    if _registering._is_owned():  # type: ignore[attr-defined]
+        raise interrupted()
+    with _registering:
+        _innermost = (*(one for one in _innermost if one() is not None), ref(lock))
     return lock
 
 
 def refuse_inside() -> None:
     """Raise Unavailable where this thread was interrupted with an innermost lock."""
-    for reference in _innermost.copy().values():
+    for reference in _innermost:
         lock = reference()
         if lock is not None and lock._is_owned():  # type: ignore[attr-defined]
             raise interrupted()
