@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.journal.journal import Journal
+from holdfast.journal.open_journal import open_shared
 from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.local_log import put_together
 from holdfast.log.local_parts import parts_of
@@ -26,6 +27,22 @@ if TYPE_CHECKING:
     from holdfast.sharing.hosting.host import Host
     from holdfast.sharing.owner_link import SocketLink
     from holdfast.sharing.shared_keys import SharedKeys
+
+
+class Met(Protocol):
+    """How the link came to the owner."""
+
+    log_id: bytes
+
+
+def join_owner(asked: OpenArguments, met: Met, link: SocketLink, wait_s: float) -> Journal:
+    """Come to the owner, and open the journal that it writes."""
+    try:
+        link.join(wait_s)
+        return open_shared(asked.directory.database, met.log_id, asked.journal, link)
+    except BaseException:
+        link.close(wait_s)
+        raise
 
 
 def compose_member(

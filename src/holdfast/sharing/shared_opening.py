@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from holdfast import process_lifetime
 from holdfast.journal.journal import Journal
-from holdfast.journal.open_journal import open_shared
 from holdfast.journal.session_access import remembered_us
 from holdfast.log import open_log as alone
 from holdfast.log.local_parts import parts_of
@@ -17,7 +16,7 @@ from holdfast.sharing.hosting.host import Host
 from holdfast.sharing.membership import MemberOptions, Membership, Owner
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.shared_keys import SharedKeys
-from holdfast.sharing.shared_log import answer_members, compose_member
+from holdfast.sharing.shared_log import answer_members, compose_member, join_owner
 
 _JOIN_S = 30.0
 
@@ -37,12 +36,7 @@ def open_member(arguments: alone.OpenArguments) -> Log:
         lambda host, owner: _set_calls(host, owner, membership, link),
     )
     link = SocketLink(membership, arguments.clock, remembered_us(arguments.settings.journal))
-    try:
-        link.join(_JOIN_S)
-        journal = open_shared(arguments.directory.database, membership.log_id, arguments.journal, link)
-    except BaseException:
-        link.close(_JOIN_S)
-        raise
+    journal = join_owner(arguments, membership, link, _JOIN_S)
     log = compose_member(arguments, journal, link, _Ownership(membership), keys)
     parts_of(log).lifetime.shared = ForkAndExit(log, membership, link, journal, lambda: open_member(now()))
     return log

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from _thread import RLock
 from collections.abc import Callable, Mapping
+from heapq import nsmallest
 from typing import Any
 
 import msgspec
@@ -99,7 +100,7 @@ class AnsweredRequests:
 
     def _remember(self, answered: dict[bytes, tuple[int, bytes]], request: ExecutionRequest, answer: bytes) -> None:
         puts = [(request.id, request.at_us, answer)]
-        oldest = sorted(answered, key=lambda key: answered[key][0])[: max(0, len(answered) + 1 - KEPT)]
+        oldest = nsmallest(len(answered) + 1 - KEPT, answered, key=lambda key: answered[key][0])
         forgotten = max([self._forgotten_us, *(answered[key][0] for key in oldest)])
         if oldest:
             puts.append((_FORGOTTEN, forgotten, b""))

@@ -286,9 +286,8 @@ class Worker:
                 await self._in_thread(taken)
         except ExecutionCanceled:
             pass
-        except (
-            ExecutionHeld
-        ):  # another worker runs it, or it is changed by hand: then it may be waiting again in a moment
+        except ExecutionHeld:
+            # Another worker runs it, or it is changed by hand: then it may be waiting again in a moment.
             self._later.append((self._monotonic() + _HELD_S, taken.row))
         except Diverged as error:
             self._tell(taken, "an execution cannot continue, its program has changed: %s", error.message, logging.ERROR)

@@ -142,8 +142,9 @@ class Exchange:
             if answer is not None and not answer.is_passing:
                 raise error_of(answer.status, answer.body, str(self.address))
             wait = pause.next(answer)
-            if monotonic() + wait >= deadline or (question.first and attempt.is_refused):
-                raise self._gave_up(answer, attempt.why, timeout)
+            nobody_listens = question.first and attempt.is_refused
+            if nobody_listens or monotonic() + wait >= deadline:
+                raise self._gave_up(answer, attempt.why, None if nobody_listens else timeout)
             self.pause(wait)
 
     def checked(self, answer: ServerAnswer) -> ServerAnswer:
@@ -255,15 +256,12 @@ class Exchange:
             f"the server at {self.address} may or may not have done it: {why}", hint="look whether it was, or ask again"
         )
 
-    def _gave_up(self, answer: ServerAnswer | None, why: str, timeout: float) -> HoldfastError:
+    def _gave_up(self, answer: ServerAnswer | None, why: str, waited_s: float | None) -> HoldfastError:
         if answer is not None:
             return error_of(answer.status, answer.body, str(self.address))
-        return self.unreachable(why, timeout)
-
-    def unreachable(self, why: str, timeout: float) -> Unavailable:
-        """No answer came in time."""
+        within = "" if waited_s is None else f" within {waited_s:g} s"
         return Unavailable(
-            f"no answer of the server at {self.address} within {timeout:g} s: {why}",
+            f"no answer of the server at {self.address}{within}: {why}",
             hint="is it running there (`holdfast serve`), and can this machine reach it?",
         )
 

@@ -17,7 +17,6 @@ from holdfast.clock import Clock
 from holdfast.crypto.segment_key import MessageKeys
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.journal.journal import Journal
-from holdfast.journal.open_journal import open_shared
 from holdfast.journal.session_access import remembered_us
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
@@ -29,7 +28,7 @@ from holdfast.sharing.hosting.greeting import check_protocol
 from holdfast.sharing.key_proof import check_proof, make_proof
 from holdfast.sharing.owner_link import SocketLink
 from holdfast.sharing.shared_keys import SharedKeys
-from holdfast.sharing.shared_log import compose_member
+from holdfast.sharing.shared_log import compose_member, join_owner
 from holdfast.signals import Flag
 
 JOIN_S = 5.0
@@ -48,12 +47,7 @@ def open_caller(asked: OpenArguments) -> Log:
     keys = SharedKeys(asked.keyring, asked.cipher)
     meeting = _Meeting(asked.directory, asked.clock, keys)
     link = SocketLink(meeting, asked.clock, remembered_us(asked.settings.journal))
-    try:
-        link.join(JOIN_S)
-        journal = open_shared(asked.directory.database, meeting.log_id, asked.journal, link)
-    except BaseException:
-        link.close(JOIN_S)
-        raise
+    journal = join_owner(asked, meeting, link, JOIN_S)
     log = compose_member(asked, journal, link, _NeverOwner(), keys)
     parts_of(log).lifetime.shared = _ForkAndExit(link, journal)
     return log
@@ -162,7 +156,7 @@ class _ForkAndExit:
         """Have what is queued here written."""
         try:
             self._journal.flush(timeout)
-        except HoldfastError:  # whoever closes the log is told
+        except HoldfastError:  # closing the log reports it
             pass
 
     def close(self, timeout: float) -> None:
