@@ -160,8 +160,8 @@ class GroupFile:
         return os.pread(self._descriptor, FENCE_BYTES, SECTOR_BYTES) != _UNFENCED
 
     def is_linked(self) -> bool:
-        """Whether it has a name still: what is written to a file without one is gone with this process."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        """Whether it has a name still."""
+        return disk.has_name(self._descriptor)
 
     # -- readers ------------------------------------------------------------------------------------------
 
