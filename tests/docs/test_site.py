@@ -61,6 +61,20 @@ def test_the_index_leads_to_every_how_to() -> None:
         assert f"(howto/{page.name})" in text, page.name
 
 
+def test_comparisons_are_honest() -> None:
+    """Each says when to take the other one and names its sources, and has no figure but those of our measurements."""
+    measured = (DOCS / "operations.md").read_text() + (DOCS / "images/wedge.svg").read_text()
+    pages = sorted((DOCS / "compare").glob("*.md"))
+    assert len(pages) == 7
+    for page in pages:
+        text = page.read_text()
+        assert re.search(r"^## Take .+?^\* .+?^Sources: \[", text, re.MULTILINE | re.DOTALL), page.name
+        assert f"(compare/{page.name})" in (DOCS / "compare.md").read_text()
+        figures = re.findall(r"[\d.,]*\d(?= (?:×|rows/s|appends/s|failed|files))", text)
+        assert all(re.search(rf"(?<![\d.,]){re.escape(figure)}(?!\d)", measured) for figure in figures), page.name
+        assert figures or "We have" in text, page.name
+
+
 def test_a_link_out_of_the_documents_leads_into_the_repository() -> None:
     """On the site it becomes the file's place there; a file that is not there ends the building."""
     links = script("site_links.py")
