@@ -7,6 +7,9 @@ Some promises are held against thousands of cases: every byte, every step, every
   combination of those parameters;
 * a test with a loop of its own takes what `some(cases, 9)` gives it;
 * a property runs 30 examples in place of 100, or three of ten of `examples(25)`;
+* functions that take more than a second take turns: a third of them runs, another one for another seed. `DEAR` names
+  them; but what has `@pytest.mark.core` always runs. All thirds: `script/test gate -- --all-turns`, and, with
+  `--junitxml=FILE`, `python -m tests.sampling FILE` measures anew who is dear;
 * functions with `@pytest.mark.full("why")` do not run. No other function is ever left out, and `tests/unit/
   test_sampling.py` says so.
 
@@ -21,10 +24,12 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TypeVar
+from xml.etree import ElementTree
 
 import hypothesis
 import pytest
@@ -37,6 +42,11 @@ CASES = 4
 """What a function without a mark runs at most."""
 CASES_OF = {"spark": 1, "crash": 1, "store": 2, "disk": 2}
 """What it runs at most in these tiers; the first that it has counts."""
+DEAR = Path(__file__).with_name("dear.txt")
+"""Functions that take turns, the dearest first: each third costs about the same."""
+TURNS = 3
+_DEAR_S = 1.0
+_WAITS = "its turn comes with another commit"
 SEED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey[dict[str, str]]()
 """Functions of which not one case runs, and why."""
@@ -44,6 +54,7 @@ LEFT_OUT = pytest.StashKey[dict[str, str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="take some of many cases, drawn by the seed of the commit")
+    parser.addoption("--all-turns", action="store_true", help="with --sample: also what runs with other commits")
     parser.addoption(
         "--left-out", action="store_true", help="with --sample: list the functions that do not run, and why"
     )
@@ -102,7 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """After `-m` and `-k` have chosen."""
     if not config.option.sample:
         return
-    kept = {id(item) for function in functions(items).values() for item in chosen(config, function)}
+    waiting = set() if config.option.all_turns else others_turn(config.stash[SEED])
+    kept = {id(item) for name, cases in functions(items).items() for item in chosen(config, cases, name in waiting)}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
     if config.option.left_out:
@@ -120,9 +132,15 @@ def functions(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
     return found
 
 
-def chosen(config: pytest.Config, cases: list[pytest.Item]) -> list[pytest.Item]:
+def others_turn(seed: int) -> set[str]:
+    """Functions that run with other seeds."""
+    return {name for place, name in enumerate(DEAR.read_text().split()) if (place + seed) % TURNS}
+
+
+def chosen(config: pytest.Config, cases: list[pytest.Item], waits: bool) -> list[pytest.Item]:
     """The cases of one function that run."""
-    reasons = [reason(case) for case in cases]
+    waits = waits and cases[0].get_closest_marker("core") is None
+    reasons = [reason(case) or (_WAITS if waits else None) for case in cases]
     wanted = [case for case, why in zip(cases, reasons, strict=True) if why is None]
     if not wanted:
         config.stash[LEFT_OUT][cases[0].nodeid.partition("[")[0]] = reasons[0] or ""
@@ -200,3 +218,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"again: {VARIABLE}={config.stash[SEED]} .venv/bin/python -m pytest{sample} {shlex.quote(nodeid)}"
         )
+
+
+# -- what is dear -----------------------------------------------------------------------------------------------
+
+
+def dear(report: Path) -> list[str]:
+    """Functions that took longer than a second in a run of the gate, by its report, the dearest first."""
+    costs: dict[str, float] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        *folders, last = str(case.get("classname")).split(".")
+        module = [*folders, f"{last}.py"] if last.startswith("test_") else [*folders[:-1], f"{folders[-1]}.py::{last}"]
+        name = f"{'/'.join(module)}::{case.get('name')}".partition("[")[0]
+        costs[name] = costs.get(name, 0.0) + float(case.get("time", 0))
+    return sorted((name for name, seconds in costs.items() if seconds > _DEAR_S), key=costs.__getitem__, reverse=True)
+
+
+if __name__ == "__main__":
+    DEAR.write_text("\n".join(dear(Path(sys.argv[1]))) + "\n")

@@ -57,6 +57,7 @@ def booked(directory: Path) -> int:
         return sum(1 for _ in log.topic("bookings").read())
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("policy", "how"), [("skip", "sync"), ("fail", "async"), ("rerun", "sync")])
 def test_killed_at_every_point_it_gets_through(tmp_path: Path, policy: str, how: str) -> None:
     """Each history: killed once, resumed once. What is booked inside the log is booked exactly once."""

@@ -94,6 +94,7 @@ def run_cycles(directory: Path, cycles: int, seed: int, longest: int) -> History
     return history
 
 
+@pytest.mark.core
 def test_what_was_acknowledged_survives_forty_kills(tmp_path, seed, is_sampled):
     """At random moments: every acknowledged record is there once, in order, encrypted, in its place."""
     kills = 10 if is_sampled else 40

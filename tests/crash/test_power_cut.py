@@ -22,6 +22,7 @@ def look(copy: Path, acked: dict[Place, bytes], notes: Notes) -> None:
     check(copy / "log", acked, notes)
 
 
+@pytest.mark.core
 def test_every_state_after_a_cut_holds_what_was_acknowledged(tmp_path, some, is_sampled):
     """Cuts at sampled steps."""
     notes = Notes()

@@ -166,6 +166,7 @@ def kill_in_turn(
         assert len(run.shipped) > 5
 
 
+@pytest.mark.core
 def test_kills_of_application_and_server_in_turn(server: S3Server, tmp_path: Path, seed: int, is_sampled: bool) -> None:
     """At random moments."""
     if is_sampled:  # one of the two kinds, as the seed has it

@@ -41,6 +41,7 @@ def run_cycles(directory: Path, cycles: int, seed: int, longest: int) -> int:
     return total
 
 
+@pytest.mark.core
 def test_kills_tear_no_transaction(tmp_path, seed, is_sampled):
     """Each actor's topics and spaces are of one turn, and not before what was acknowledged."""
     assert run_cycles(tmp_path / "log", 3 if is_sampled else 10, seed, longest=200) > (10 if is_sampled else 50)

@@ -1583,6 +1583,7 @@ def flipped(subjects: dict[str, Subject], pytestconfig: pytest.Config) -> Callab
     return run
 
 
+@pytest.mark.core
 @pytest.mark.usefixtures("_little_memory")
 @pytest.mark.parametrize("sample", FLIPS)
 @pytest.mark.parametrize("name", ["plain", "keyed"])

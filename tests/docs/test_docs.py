@@ -95,6 +95,7 @@ def test_examples_run(page, tmp_path, request):
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.timeout(2 * SPARK_PATIENCE)
 def test_a_newcomer_runs_the_readme_then_the_quickstart_and_both_again(tmp_path, some):

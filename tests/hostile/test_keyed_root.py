@@ -49,6 +49,7 @@ def seeds(seed: int, is_sampled: bool) -> Seeds:
     return lambda count: range(first, first + (-(-count // 4) if is_sampled else count))
 
 
+@pytest.mark.core
 def test_no_forged_object_changes_what_is_read(trial: Trial, judge: Judgement, seeds: Seeds) -> None:
     assert trial.run(seeds(80), READS, judge) == []
 

@@ -498,6 +498,7 @@ def run(contract: type[OneContract], examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.core
 def test_a_log_is_the_same_at_every_distance(contract: type[OneContract], is_sampled: bool) -> None:
     run(contract, 5 if is_sampled else 40, 25)
 

@@ -84,6 +84,7 @@ def test_what_is_lost_on_its_way_is_written_once_and_in_order(
         assert len(log.space(name).items()) == 4 * 3
 
 
+@pytest.mark.core
 def test_a_killed_server_loses_nothing_and_repeats_nothing(mortal: ServedLog, name: str, seed: int) -> None:
     """Eight tasks of two loops and threads write and wait; the server is killed again and again."""
     random, stop = Random(seed), Event()

@@ -121,6 +121,7 @@ def _placed(directory: Path, settings: dict[str, Any] | None = None, **limits: A
             place.close()
 
 
+@pytest.mark.core
 def test_every_route_with_every_right_about_every_kind_of_topic(tmp_path: Path) -> None:
     """A route that is not in the table, or is answered otherwise, shows as a difference."""
     found, expected = matrix(tmp_path).split("\n"), TABLE.read_text().split("\n")

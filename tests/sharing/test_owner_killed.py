@@ -40,6 +40,7 @@ def kill_owners(directory: Path, seconds: float) -> None:
         print(f"{kills} owners killed, {stored} records")
 
 
+@pytest.mark.core
 def test_nothing_is_lost_or_repeated_when_owners_are_killed_again_and_again(tmp_path: Path, is_sampled: bool) -> None:
     kill_owners(tmp_path / "log", 5 if is_sampled else 20)
 

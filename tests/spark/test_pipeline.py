@@ -60,6 +60,7 @@ def no_spark() -> Any:
 # -- increments ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_increments_end_like_one_run(
     spark: SparkSession, shop: Shop, tmp_path: Path, seed: int, is_sampled: bool
 ) -> None:

@@ -64,6 +64,7 @@ def root(tmp_path: Path) -> Path:
 # -- batches ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.core
 def test_every_reader_reads_what_was_written(spark, root):
     """All types, nested ones, nulls; by the format, natively, by stream, and without Spark; twice the same."""
     frame = spark.range(0, 40, 1, 3).selectExpr(*COLUMNS)

@@ -31,6 +31,9 @@ def test_kinds(kind, n): pass
 @pytest.mark.full("takes minutes")
 def test_long(): pass
 
+@pytest.mark.core
+def test_core(): pass
+
 def test_loop(some):
     assert len(some(range(50), 5)) == 50, some(range(50), 5)
 """
@@ -64,6 +67,35 @@ def test_some_cases_are_taken_the_same_for_the_same_seed(run):
     assert [len(cases(everything, name)) for name in ("test_many", "test_kinds", "test_long")] == [100, 20, 1]
 
 
+def test_dear_functions_take_turns(run, tmp_path, monkeypatch):
+    """A third runs for each seed, and each in one of three; what is core runs always."""
+    dear = tmp_path / "dear.txt"
+    dear.write_text("test_subject.py::test_loop\ntest_subject.py::test_core\ntest_subject.py::test_many\n")
+    monkeypatch.setattr(sampling, "DEAR", dear)
+    names = ("test_loop", "test_core", "test_many", "test_kinds")
+    runs = [[len(cases(run("--sample", seed=seed), name)) for name in names] for seed in range(3)]
+    assert runs == [[1, 1, 0, 2], [0, 1, 3, 2], [0, 1, 0, 2]]
+    assert [len(cases(run("--sample", "--all-turns"), name)) for name in names] == [1, 1, 3, 2]
+
+
+def test_those_that_take_turns_are_there():
+    """One that was renamed would run with each commit."""
+    for name in sampling.DEAR.read_text().split():
+        file, *_, function = name.split("::")
+        assert function == "runTest" or f"def {function}(" in (sampling.DEAR.parent.parent / file).read_text(), name
+
+
+def test_a_report_names_the_dear_ones(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testcase classname="tests.a.test_b" name="test_c[1.5]" time="0.7"/>'
+        '<testcase classname="tests.a.test_b" name="test_c[2]" time="0.7"/>'
+        '<testcase classname="tests.a.test_b" name="test_cheap" time="0.9"/>'
+        '<testcase classname="tests.a.test_b.TestD" name="test_e" time="2"/></testsuites>'
+    )
+    assert sampling.dear(report) == ["tests/a/test_b.py::TestD::test_e", "tests/a/test_b.py::test_c"]
+
+
 def test_a_failure_comes_with_the_command_that_repeats_it(run):
     """Its loop takes the same five of fifty again."""
     lines = run("--sample")
@@ -76,5 +108,5 @@ def test_a_failure_comes_with_the_command_that_repeats_it(run):
 
 
 def test_no_function_is_left_out_without_a_reason(pytestconfig):
-    """Of all that was collected here: whoever is in no gate says why."""
+    """Of all that was collected here: what is not in this gate says why."""
     assert all(pytestconfig.stash[sampling.LEFT_OUT].values())
