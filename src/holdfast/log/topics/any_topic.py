@@ -106,13 +106,12 @@ class AnyTopic(Generic[Item]):
         self, put: Callable[[float], _AppendTicket[Given]], timeout: float | None, durability: Durability
     ) -> Given:
         """Queue and wait without blocking the event loop; `put` is called again until there is room."""
-        if durability != "durable":
-            self._journal.check_durability(durability)
         wait_seconds = self._wait_seconds if timeout is None else seconds(timeout)
+        if durability == "durable":
+            return await (await self._journal.when_room(put, wait_seconds))
+        self._journal.check_durability(durability)
         deadline = self._monotonic() + wait_seconds
         ticket = await self._journal.when_room(put, wait_seconds)
-        if durability == "durable":
-            return await ticket
         return await ticket.when_shipped.within(None if timeout is None else max(0.0, deadline - self._monotonic()))
 
     def _submit_batch(self, batch: PreparedBatch, wait_seconds: float) -> BatchTicket:
