@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 
 
 class HoldfastError(Exception):
-    """The root of all errors that holdfast raises on purpose."""
+    """The root of all errors that holdfast raises on purpose; `hint` is the remedy in one line."""
 
     default_hint = ""
 
@@ -76,7 +76,7 @@ class HoldfastError(Exception):
 
 
 class Invalid(HoldfastError):
-    """The call or a setting is wrong; nothing was written."""
+    """The call or a setting is wrong, an argument's type included; nothing was written. The hint says what to write."""
 
 
 def other_version(what: str, **values: object) -> Invalid:
@@ -89,11 +89,15 @@ def other_version(what: str, **values: object) -> Invalid:
 
 
 class NotFound(HoldfastError):
-    """What was asked for is not here."""
+    """What was asked for is not here, or no longer here; for a mistyped name the message has the one that was
+    probably meant.
+    """
 
 
 class Expired(NotFound):
-    """Retention has removed these records; `first` is the first offset that is left."""
+    """Retention has removed these records; `first` is the first offset that is left: go on with `start=error.first`,
+    or `consumer.seek("first")`.
+    """
 
     def __init__(self, message: str, *, first: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -107,7 +111,9 @@ class Denied(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """Not possible now; the same call may succeed later."""
+    """Not possible now: locked, a full disk, stalled, not sealed or not shipped in time, a store that does not
+    answer. The same call may succeed later.
+    """
 
 
 class Full(Unavailable):
@@ -117,7 +123,11 @@ class Full(Unavailable):
 
 
 class Closed(HoldfastError):
-    """This handle can no longer be used."""
+    """This handle can no longer be used; `reason` says why.
+
+    `clean`: it was closed. `poisoned`: a disk error or a defect. `fenced`: another process took over the log, here or
+    on the store, or its directory was moved away or removed. `forked`: it was opened before a fork.
+    """
 
     def __init__(self, message: str, *, reason: ClosedReason = "clean", hint: str | None = None) -> None:
         super().__init__(message, hint=_REOPEN[reason] if hint is None else hint)
@@ -185,7 +195,7 @@ class OutcomeUnknown(HoldfastError):
 
 
 class ExecutionError(HoldfastError):
-    """An execution cannot go on as it is asked to."""
+    """An execution cannot go on as requested; the root of those below."""
 
 
 class Diverged(ExecutionError):
@@ -215,7 +225,7 @@ class AmbiguousEffect(ExecutionError):
 
 
 class ExecutionHeld(ExecutionError):
-    """Another program runs this execution right now."""
+    """Another program runs this execution right now, or its writer abandoned it."""
 
     def __init__(self, message: str, *, holder: str, hint: str | None = None) -> None:
         super().__init__(f"{message} holder={holder}", hint=hint)
@@ -231,7 +241,9 @@ class ExecutionCanceled(ExecutionError):
 
 
 class StepFailed(ExecutionError):
-    """A step raised, and what it raised cannot be made again here: its type and message are all there is."""
+    """A step raised something that cannot be made again here, or whose class is in no module that is loaded, for a
+    journal imports nothing. Its type and message are all there is.
+    """
 
     def __init__(self, message: str, *, path: str, type_name: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -253,11 +265,15 @@ class PromiseFailed(ExecutionError):
 
 
 class WaitTimedOut(ExecutionError, TimeoutError):
-    """What the program waited for did not come in time; that is recorded, and every later run gets the same."""
+    """What the program waited for did not come in time; that is recorded, and every later run gets the same. Also a
+    `TimeoutError`.
+    """
 
 
 class UnsupportedEntryKind(ExecutionError):
-    """The journal has a kind of entry that this version does not know; nothing was run."""
+    """The journal has a kind of entry that this version does not know; nothing was run or written. Use the newer
+    version.
+    """
 
 
 def refuse_to_travel(_: object) -> NoReturn:

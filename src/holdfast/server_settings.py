@@ -62,7 +62,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a connection may stay open without a request."""
 
     send_timeout_ms: float = 30_000
-    """How long a client may take no bytes of what it asked for."""
+    """How long a client may take no bytes of what it requested."""
 
     requests_max: int = 256
     """Requests at work at a time, followers not counted."""
@@ -83,7 +83,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes in one page of a read."""
 
     followers_max: int = 128
-    """Connections that follow topics; and as many clients that are told of changes."""
+    """Connections that follow topics; and as many clients that wait for events."""
 
     heartbeat_ms: float = 15_000
     """How often a follower gets a sign of life from the server."""
@@ -92,7 +92,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Members of consumers: those that live in the server, and those of clients."""
 
     member_timeout_ms: float = 60_000
-    """How long a member, or a client that is told of changes, lives without a request."""
+    """How long a member, or a client that waits for events, lives without a request."""
 
     shutdown_timeout_ms: float = 30_000
     """How long requests may go on after SIGTERM, before they are cut off."""

@@ -94,9 +94,11 @@ def test_links_are_no_paths_from_the_top() -> None:
 
 
 def test_what_is_generated_is_current() -> None:
-    """`script/llms.py` and `script/sbom` would write what is there."""
+    """`script/llms.py`, `script/sbom` and `script/reference.py` would write what is there."""
     assert script("llms.py").llms() == (ROOT / "llms.txt").read_text()
     assert script("sbom").sbom() == (ROOT / "requirements/sbom.json").read_text()
+    for page, text in script("reference.py").reference().items():
+        assert page.read_text() == text, f"run script/reference.py: {page.name} is not what the definitions say"
 
 
 def test_files_for_others_can_be_read() -> None:

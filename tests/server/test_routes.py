@@ -164,8 +164,7 @@ def test_the_document_has_every_route_and_the_page_too():
     assert len(set(operations)) == len(operations)
     for reference in re.findall(r"'\$ref': '#/components/schemas/(\w+)'", str(document)):
         assert reference in document["components"]["schemas"]
-    flat = PAGE.replace(" …/members", " /v1/topics/{topic}/consumers/{name}/members")
-    missing = [(r.method, r.path) for r in ROUTES if not re.search(rf"`{r.method} {re.escape(r.path)}[?`]", flat)]
+    missing = [(r.method, r.path) for r in ROUTES if not re.search(rf"`{r.method} {re.escape(r.path)}[?`]", PAGE)]
     assert missing == []
     for route in ROUTES:
         for name in route.query:

@@ -27,31 +27,39 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The wire format of channels that do not say: `nim` (nim-sds) or `rfc` (LIP-109, `@waku/sds`)."""
 
     bloom_capacity: int = 10_000
-    """Message ids in the filter that goes with every message. All participants of an `rfc` channel need the same."""
+    """Message ids in the filter that goes with every message; not below `history_max`. All participants of an `rfc`
+    channel need the same.
+    """
 
     bloom_error_rate: float = 0.001
-    """How often the filter may say yes by mistake when it is full."""
+    """How often the filter may say yes by mistake when it is full. All participants of an `rfc` channel need the
+    same.
+    """
 
     history_max: int = 1_000
     """Messages that a channel has at hand, for causal history and repair; the oldest go first."""
 
     remembered_max: int = 100_000
-    """Ids that a channel remembers, so that nothing is delivered twice; each takes about 300 bytes of memory."""
+    """Ids that a channel remembers, so that nothing is delivered twice; each takes about 300 bytes of memory and 60
+    of disk. Not below `history_max`; at most 1,000,000.
+    """
 
     causal_history_max: int = 10
-    """Messages that a sent message names as its causes."""
+    """Messages that a sent message names as its causes; at most 1,000."""
 
     content_bytes_max: int = 2**20
-    """The largest content; exactly this much is allowed."""
+    """The largest content, sent or received; exactly this much is allowed, and 1 MiB is the most.
+    `journal.payload_bytes_max` bounds it, too, where channels are kept in a log.
+    """
 
     outgoing_max: int = 10_000
     """Messages that may wait for an acknowledgement; beyond that sending raises Full."""
 
     incoming_max: int = 2_000
-    """Messages that may wait for others they depend on; beyond that newcomers are refused, as if they were lost."""
+    """Messages that may wait for others they depend on; beyond that new ones are refused, as if they were lost."""
 
     repairs_max: int = 1_000
-    """Repair requests, and answers to such requests, that may wait; beyond that those that are due last go."""
+    """Repair requests, and answers to such requests, that may wait; beyond that those due last are dropped."""
 
     resend_interval_ms: int = 60_000
     """How long a message waits for an acknowledgement before it is due to be sent again."""
@@ -60,34 +68,39 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often a message is sent again before it is given up."""
 
     sync_interval_ms: int = 30_000
-    """How often a channel sends what it knows when it has nothing else to send; 0 = never."""
+    """How often a channel sends what it knows, when it has nothing else to send; 0 = never."""
 
     buffer_sweep_interval_ms: int = 60_000
-    """How often unacknowledged messages are looked at."""
+    """How often unacknowledged messages are checked."""
 
     repair_sweep_interval_ms: int = 5_000
-    """How often repair requests and answers are looked at."""
+    """How often repair requests and answers are checked."""
 
     repair_t_min_ms: int = 30_000
-    """The shortest wait before a missing message is asked for."""
+    """The shortest wait before a missing message is requested."""
 
     repair_t_max_ms: int = 0
-    """The longest wait before a missing message is asked for, or answered; 0 = 300 s for nim, 120 s for rfc."""
+    """The longest wait before a missing message is requested, or answered; 0 = 300 s for nim, 120 s for rfc."""
 
     repair_requests_max: int = 3
-    """Missing messages that one message asks for."""
+    """Missing messages that one message asks for; at most 1,000."""
 
     repair_bytes_per_s: int = 64 * 2**10
-    """How many bytes of answers to others' requests go out in the long run; at once as many as in 16 s."""
+    """How many bytes of answers to others' requests go out in the long run, of each channel; at once as many as in 16
+    s.
+    """
 
     response_groups: int = 1
     """Into how many groups participants are divided, one of which answers a request; 1 = everybody may."""
 
     lost_after_ms: int = 0
-    """How long a message waits for others before they are taken for lost and it is delivered without; 0 = for ever."""
+    """How long a message waits for others before they count as lost and it is delivered without them; 0 = for ever.
+    """
 
     lamport_jump_max_ms: int = 24 * 3600 * 1000
-    """How far ahead of our wall clock a message's time may be; beyond that it is refused."""
+    """How far ahead of our wall clock a message's time may be; beyond that it is refused. A minute at least. What we
+    send is never more than 18 hours ahead (three quarters of this, if that is less), whatever was received.
+    """
 
     derived_ids: bool = False
     """Whether ids are derived from what they name, and messages under other ids refused. All participants alike."""
@@ -102,13 +115,15 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Channels beyond which no message creates another one."""
 
     topic_bytes_max: int = 2**30
-    """Bytes of segments that the topic `_channels` keeps, unless it has a retention policy of its own; 0 = no limit."""
+    """Bytes of segments that the topic `_channels` keeps, unless it has a policy of its own; of this and
+    `retention.bytes_max` the smaller counts. 0 = no limit.
+    """
 
     topic_age_max_ms: float = 90 * 24 * 3600 * 1000
-    """How long the topic `_channels` keeps a sealed segment, likewise; 0 = no limit."""
+    """How long the topic `_channels` keeps a sealed segment, likewise. 0 = no limit."""
 
     ack_timeout_ms: float = 5_000
-    """How long an operation waits for its state to be durable; it succeeds in memory all the same."""
+    """How long an operation waits for its state to be durable; it succeeds in memory nevertheless."""
 
     def __post_init__(self) -> None:
         problems = [

@@ -21,19 +21,29 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """
 
     payload_bytes_max: int = 2**20
-    """The largest result, argument or value that is kept with an entry; larger ones go beside it, by reference."""
+    """The largest result, argument or value that is kept with an entry; exactly this much is allowed. A larger result
+    of a step goes beside the journal, by reference.
+    """
 
     steps_max: int = 10_000
-    """Steps of one execution; at nine tenths of that its prefix is folded and counts no more. 0 = no limit."""
+    """Steps of one execution that are not folded. At nine tenths of that, what is finished is folded, and counts no
+    more; what is not finished still does. 0 = no limit.
+    """
 
     executions_max: int = 10_000
-    """Executions that are kept; beyond that the oldest that have ended go, and if none has, new ones are refused."""
+    """Executions that are kept; beyond that the oldest that have ended go, and if none has, new ones are refused
+    (`Full`). At most 90,000.
+    """
 
     journal_bytes_max: int = 2**30
-    """Bytes of entries of all executions together; beyond that as above."""
+    """Bytes of the journals of all executions together; likewise, and entries of those that run are refused, too
+    (`Unavailable`). An execution can always be ended.
+    """
 
     ack_timeout_ms: int = 5_000
-    """How long an entry that must be durable is waited for."""
+    """How long an entry that must be durable is waited for, then `OutcomeUnknown`; and for room in the queue, then
+    `Full`.
+    """
 
     keep_completed_ms: int = 7 * 86_400_000
     """How long an execution that completed is kept."""
@@ -45,13 +55,15 @@ class ExecutionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How often a log looks for timers and schedules that are due."""
 
     waiting_max: int = 1_000
-    """Promises, signals and timers that may be waited for at once."""
+    """Promises, timers and signals that may be waited for at once."""
 
     topic_bytes_max: int = 2**30
-    """Bytes of segments that the topic `_executions` keeps, unless it has a policy of its own; 0 = no limit."""
+    """Bytes of segments that the topic `_executions` keeps, unless it has a policy of its own; of this and
+    `retention.bytes_max` the smaller counts. 0 = no limit.
+    """
 
     topic_age_max_ms: int = 90 * 86_400_000
-    """How long the topic `_executions` keeps a sealed segment, likewise; 0 = no limit."""
+    """How long the topic `_executions` keeps a sealed segment, likewise. 0 = no limit."""
 
     def __post_init__(self) -> None:
         least = {"steps_max": 0, "topic_bytes_max": 0, "topic_age_max_ms": 0}

@@ -18,7 +18,7 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     flush_interval_ms: float = 10
-    """How long buffered records (`offer`) may wait for company before they are committed on their own."""
+    """How long buffered records (`offer`) may wait for others before they are committed on their own."""
 
     ack_timeout_ms: float = 5_000
     """How long an append waits for its acknowledgement before it raises OutcomeUnknown."""
@@ -62,10 +62,12 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Topics in one log."""
 
     idempotency_keys_max: int = 1_000_000
-    """How many idempotency keys are remembered, newest first; an older key is forgotten and may be used anew."""
+    """How many idempotency keys are remembered, newest first; an older key is forgotten and can be used again."""
 
     sessions_max: int = 10_000
-    """How many sessions are kept, of producers and of processes that share the log; beyond that the oldest goes."""
+    """How many sessions are kept, of producers and of processes that share the log; beyond that the oldest goes,
+    unless it was used within the last minute: then a new one is refused.
+    """
 
     session_answers_max: int = 64
     """Of how many sequence numbers of one session the answers are kept: these may be sent again."""
@@ -74,16 +76,22 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a session is kept after its last use."""
 
     clock_jump_max_ms: float = 86_400_000
-    """How far the clock may jump before nothing is removed for its age; it is believed when it has lasted as long."""
+    """How far the clock may jump. After a longer jump nothing is removed for its age until it has lasted as long,
+    with the log open. A very high value says that the clock is right.
+    """
 
     checkpoint_bytes: int = 8 * 2**20
     """How much write-ahead log may gather before it is folded into the database file."""
 
     group_file_bytes: int = 32 * 2**20
-    """The largest file in which groups of plain records become durable; 0: none, all goes through the database."""
+    """The largest file in which groups of plain records become durable (format 0013); 0: none, everything goes
+    through the database.
+    """
 
     tail_bytes_max: int = 4 * 2**30
-    """Bytes that may be durable and not sealed yet; beyond that appends wait for the roller, then raise Full."""
+    """Stored bytes of the whole log that may be durable and not sealed yet; beyond that appends wait for the roller,
+    then raise Full. From half of it on, the longest tail is sealed whatever its size.
+    """
 
     def __post_init__(self) -> None:
         problems = [

@@ -167,32 +167,38 @@ class Verb(NamedTuple):
 
 
 def _whole_log(_: object) -> tuple[About, ...]:
+    """The whole log."""
     return (About(None),)
 
 
 def _anything(_: object) -> tuple[About, ...]:
+    """What the token reaches."""
     return ()
 
 
 def _topic(request: Any) -> tuple[About, ...]:
+    """The topic."""
     return (About(request.topic),)
 
 
 def _topics(request: Any) -> tuple[About, ...]:
-    """Several topics, one, or all."""
+    """The topics, or the whole log."""
     named = request.topic
     return (About(None),) if named is None else tuple(map(About, (named,) if isinstance(named, str) else named))
 
 
 def _watched(request: WatchMarks) -> tuple[About, ...]:
+    """Each topic."""
     return tuple(map(About, request.topics))
 
 
 def _consumer(request: Any) -> tuple[About, ...]:
+    """The topic; a consumer of that name."""
     return (About(request.topic, request.name),)
 
 
 def _executions(_: object) -> tuple[About, ...]:
+    """`_executions`."""
     return (About(EXECUTIONS),)
 
 

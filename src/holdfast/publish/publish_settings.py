@@ -15,8 +15,8 @@ class PublishSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the owner of a log publishes its topics, and how often."""
 
     delta: bool = False
-    """Publish every topic that can be as a Delta table, behind what is settled. Tables that are there are kept up to
-    date in any case.
+    """The owner publishes every topic that can be as a Delta table, behind what is settled. Tables that are there are
+    kept up to date in any case.
     """
 
     interval_ms: float = 60_000

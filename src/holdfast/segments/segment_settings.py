@@ -17,7 +17,7 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stored bytes after which a partition's tail is sealed."""
 
     age_max_ms: float = 300_000
-    """How long a record may stay unsealed, also in a partition that gets no more."""
+    """How long a record may stay unsealed, even in a partition that gets no more records."""
 
     seal_on_close: bool = True
     """Seal what is left when the log is closed; otherwise it stays in the journal, just as durable."""
@@ -38,15 +38,13 @@ class SegmentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The level of zstd."""
 
     trim_entries: int = 64
-    """Journal entries removed in one commit after they were sealed; appends beside it wait that long.
-
-    Fewer where entries are large: about a mebibyte at a time.
+    """Journal entries removed in one commit after they were sealed; appends beside it wait that long. Fewer where
+    entries are large: about a mebibyte at a time.
     """
 
     idle_ratio: float = 4
-    """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest.
-
-    At most 1 where a tail grows faster than it is sealed.
+    """Rest between pieces of sealing while records are appended, as a multiple of the work; 0 = no rest. At most 1
+    where a tail grows faster than it is sealed.
     """
 
     key_index_bytes_max: int = 64 * 2**20
@@ -74,16 +72,19 @@ class RetentionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Records that each partition keeps in segments."""
 
     disk_bytes_max: int = 0
-    """What the whole log may take on the disk; beyond that the oldest segments of any topic go."""
+    """What the whole log may take on the disk; beyond that the oldest segments of any topic are removed."""
 
     headroom_bytes: int = 512 * 2**20
-    """Room that is kept free below `disk_bytes_max`, for the tail and for segments being written."""
+    """Room that is kept free below `disk_bytes_max`, for the tail and for segments being written; must be below it.
+    """
 
     interval_ms: float = 60_000
-    """How often the owner applies retention; it also does after sealing."""
+    """How often the owner applies retention; it also does so after sealing."""
 
     allow_unsettled: bool = False
-    """Whether segments may go that are not on the log's store yet; otherwise they stay, whatever the limits say."""
+    """Whether segments may be removed that are not on the log's store yet; otherwise they stay, whatever the limits
+    say.
+    """
 
     def __post_init__(self) -> None:
         problems = [
@@ -108,13 +109,13 @@ class ReconcileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Rest between units of work, as a multiple of the time that the unit took; 0 = no rest."""
 
     unit_segments: int = 1_000
-    """Segments looked at in one unit of work."""
+    """Segments checked in one unit of work."""
 
     deep: bool = False
     """Whether the background job reads and proves every file; costly."""
 
     fix: bool = False
-    """Whether the background job repairs what it can prove; it reports only, otherwise."""
+    """Whether the background job repairs what it can prove; otherwise it only reports."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -135,7 +136,7 @@ class DiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Below this much free space a warning is logged (`disk_filling`), before the guard refuses anything. 0 = none."""
 
     check_interval_ms: float = 1_000
-    """How often free space is looked at."""
+    """How often free space is checked."""
 
     def __post_init__(self) -> None:
         names = ("free_bytes_min", "free_bytes_warning")

@@ -65,14 +65,15 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     profile: str = ""
-    """A name for values that fit together: `low-latency`, `balanced` or `economy`; what is set beside it wins."""
+    """A name for a set of values: `low-latency`, `balanced` or `economy`; what is set beside it wins."""
 
     commit_batches: bool = True
     """Ship commits soon, in batches of their own; otherwise only sealed segments are shipped."""
 
     send_when_idle: bool = True
     """Send the first commit at once when nothing is under way; otherwise never more than one batch per
-    `batch_timeout_ms`, unless a threshold is reached: slower, and what a store's bill depends on."""
+    `batch_timeout_ms`, unless a threshold is reached.
+    """
 
     batch_timeout_ms: float = 5
     """How long after the last batch was sent more commits are collected, while requests are under way."""
@@ -81,19 +82,25 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Group commits after which a batch is sent without waiting longer."""
 
     batch_bytes_max: int = 8 * 2**20
-    """Stored bytes after which a batch is sent without waiting longer; one larger group commit travels alone."""
+    """Stored bytes after which a batch is sent without waiting longer; one larger group commit travels alone. At most
+    1 GiB.
+    """
 
     max_in_flight_requests: int = 16
     """Commit batches under way at once; beyond that commits wait in the journal."""
 
     target_pool_size: int = 0
-    """Connections kept open; 0 = 2 × max_in_flight_requests."""
+    """Connections kept open (S3); 0 = 2 × `max_in_flight_requests`. Not below `max_in_flight_requests`, not above
+    twice that.
+    """
 
     max_retry_attempts: int = 3
     """How often a failed batch is sent again before `escalation` applies; 0 = it applies at once."""
 
     retry_base_delay_ms: float = 100
-    """The longest wait before the first retry; it doubles with each further one."""
+    """The longest wait before the first retry; it doubles with each further one. Above zero wherever failed batches
+    are sent again.
+    """
 
     retry_delay_max_ms: float = 30_000
     """The longest wait before any retry, unless the store itself asks for more."""
@@ -102,21 +109,22 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When retries are exhausted: `keep-trying` with a growing alarm, `fail-appends`, or `abort` the process."""
 
     rebuild_store: bool = False
-    """Bring back a store that was emptied, or put back from an old copy, from what is here, without asking. Never where
-    something would be given up, and never over another log's."""
+    """Restore a store that was emptied, or replaced by an old copy, from what is here, without asking. Never where
+    something would be given up, and never over another log's.
+    """
 
     claim_check_interval_ms: float = 1_000
     """How often an owner looks for its own claim while it ships, to find out that the store was emptied; 0 = before
     every acknowledgement."""
 
     request_timeout_ms: float = 30_000
-    """How long one request may take before its outcome counts as unknown."""
+    """How long one request of the shipper may take before its outcome counts as unknown."""
 
     connect_timeout_ms: float = 5_000
     """How long opening a connection may take."""
 
     heartbeat_interval_ms: float = 15_000
-    """How long a connection may be idle before it is asked whether it still answers."""
+    """How long a connection may be idle before it is probed."""
 
     drain_timeout_ms: float = 10_000
     """How long close() waits for what is under way; the rest stays in the log and is shipped after the next open."""

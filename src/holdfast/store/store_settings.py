@@ -32,21 +32,24 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     url: str = ""
-    """The store's root: file:///directory, memory://name, s3://bucket/prefix, gs://…, az://…; empty for none."""
+    """The store's root: `file:///directory`, `memory://name`, `s3://bucket/prefix`, `gs://…`, `az://…`; empty for
+    none. `holdfast.open(store=…)` overrides it.
+    """
 
     endpoint: str = ""
-    """Where a service that speaks S3 (or an Azure account) is reached, as a URL; empty for AWS_ENDPOINT_URL_S3 or
-    AWS_ENDPOINT_URL (S3 only), then the cloud's own.
+    """The URL of an S3-compatible service (or an Azure account); empty for `AWS_ENDPOINT_URL_S3` or
+    `AWS_ENDPOINT_URL` (S3 only), then the cloud's own.
     """
 
     region: str = ""
-    """The bucket's region; empty for AWS_REGION or AWS_DEFAULT_REGION, then us-east-1."""
+    """The bucket's region; empty for `AWS_REGION` or `AWS_DEFAULT_REGION`, then us-east-1."""
 
     path_style: str = "auto"
-    """Whether the bucket stands in the path (yes) or in the host name (no); auto: in the path at an endpoint."""
+    """Whether the bucket stands in the path (`yes`) or in the host name (`no`); `auto`: in the path at an endpoint.
+    """
 
     credentials: str = ""
-    """Where credentials are found: empty for the usual chain, profile:NAME, env:PREFIX or file:PATH. Never a secret."""
+    """Where credentials of S3 are found: empty for the usual chain, `profile:NAME`, `env:PREFIX` or `file:PATH`."""
 
     ca_file: str = ""
     """A file with certificates (PEM) to trust besides the usual ones."""
@@ -55,13 +58,15 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an endpoint without TLS is allowed other than on this machine."""
 
     move: bool = False
-    """Whether a log that was shipped elsewhere may be shipped to `url` from now on, all of it anew."""
+    """Whether a log that was shipped elsewhere may be shipped to `url` from now on, in full."""
 
     retries: int = 3
     """How often a read that failed is repeated; a create is never."""
 
     timeout_ms: float = 30_000
-    """How long one request may take as a whole."""
+    """How long one request of reading, listing and removing may take as a whole; on S3 plus what its bytes take at 64
+    KiB/s.
+    """
 
     read_bytes_max: int = 256 * 2**20
     """What reading may take into memory at once of untrusted objects: one row group, decoded, or one
@@ -69,8 +74,8 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     prefetch_requests: int = 16
-    """How many requests for segments a reading may have under way at once, ahead of the rows that it is at; 0 for none,
-    one part is fetched after the other then. Of no meaning for directories.
+    """How many requests for segments a reading may have under way at once, ahead of the rows that it is at; 0 for
+    none: one part is fetched after the other then. At most 32. Directories are read in place.
     """
 
     prefetch_bytes: int = 64 * 2**20

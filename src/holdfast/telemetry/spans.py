@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -42,26 +42,56 @@ RESTORE = "holdfast.recovery.restore"
 REBUILD = "holdfast.recovery.rebuild"
 COMPACT = "holdfast.compaction.compact"
 
-SPANS: dict[str, tuple[str, ...]] = {
-    APPEND: ("holdfast.topic", "holdfast.partition", "holdfast.records", "holdfast.offset", "durable.settled"),
-    RECOVER: ("holdfast.topics", "holdfast.epoch"),
-    READ: ("holdfast.topic", "holdfast.records"),
-    SEAL: ("holdfast.topic", "holdfast.partition", "holdfast.offset", "holdfast.records", "holdfast.bytes"),
-    RETAIN: ("holdfast.segments",),
-    SHIP: ("holdfast.records", "holdfast.bytes", "holdfast.first_seq", "holdfast.last_seq"),
-    SETTLE: ("holdfast.topic", "holdfast.partition", "holdfast.segment", "holdfast.bytes"),
-    RECONCILE: ("holdfast.where", "holdfast.deep", "holdfast.findings", "holdfast.repairs"),
-    RESTORE: ("holdfast.copy", "holdfast.records"),
-    REBUILD: ("holdfast.records",),
-    COMPACT: ("holdfast.topic", "holdfast.partition", "holdfast.files_before", "holdfast.files_after"),
-    "durable.backend.open": ("execution_id", "kind", "is_resume"),
-    "durable.journal.append": ("execution_id", "count", "entry_kind", "step_id", "durable.settled"),
-    "durable.journal.read": ("execution_id", "segment_count", "step_count"),
-    "durable.journal.read_segment": ("execution_id", "count"),
-    "durable.journal.finalize": ("execution_id", "status"),
-    "durable.journal.prune": ("deleted_count",),
+
+class SpanKind(NamedTuple):
+    """What a span stands for, and the attributes that it may have."""
+
+    about: str
+    attributes: tuple[str, ...]
+
+
+SPANS: dict[str, SpanKind] = {
+    APPEND: SpanKind(
+        "an append, a batch or a transaction: from the hand-over until it is durable. Of a record alone: where it is",
+        ("holdfast.topic", "holdfast.partition", "holdfast.records", "holdfast.offset", "durable.settled"),
+    ),
+    RECOVER: SpanKind("opening a log: what is stored is proved and taken over", ("holdfast.topics", "holdfast.epoch")),
+    READ: SpanKind(
+        "a `read` within a recorded span: from the first record to the last", ("holdfast.topic", "holdfast.records")
+    ),
+    SEAL: SpanKind(
+        "a segment: written, synced, in the manifest",
+        ("holdfast.topic", "holdfast.partition", "holdfast.offset", "holdfast.records", "holdfast.bytes"),
+    ),
+    RETAIN: SpanKind("retention removes segments", ("holdfast.segments",)),
+    SHIP: SpanKind(
+        "a commit batch on its way, with all attempts",
+        ("holdfast.records", "holdfast.bytes", "holdfast.first_seq", "holdfast.last_seq"),
+    ),
+    SETTLE: SpanKind(
+        "a segment's file on its way", ("holdfast.topic", "holdfast.partition", "holdfast.segment", "holdfast.bytes")
+    ),
+    RECONCILE: SpanKind(
+        "a pass of `reconcile`, in the background too; `holdfast.where` is `log` or `store`",
+        ("holdfast.where", "holdfast.deep", "holdfast.findings", "holdfast.repairs"),
+    ),
+    RESTORE: SpanKind("`holdfast.restore`", ("holdfast.copy", "holdfast.records")),
+    REBUILD: SpanKind("`holdfast.rebuild`", ("holdfast.records",)),
+    COMPACT: SpanKind(
+        "the compaction of a partition",
+        ("holdfast.topic", "holdfast.partition", "holdfast.files_before", "holdfast.files_after"),
+    ),
+    "durable.backend.open": SpanKind("an execution is begun, or resumed", ("execution_id", "kind", "is_resume")),
+    "durable.journal.append": SpanKind(
+        "entries of an execution: from the hand-over until they are durable",
+        ("execution_id", "count", "entry_kind", "step_id", "durable.settled"),
+    ),
+    "durable.journal.read": SpanKind("an execution's journal is read", ("execution_id", "segment_count", "step_count")),
+    "durable.journal.read_segment": SpanKind("a part of it is decoded", ("execution_id", "count")),
+    "durable.journal.finalize": SpanKind("an execution ends", ("execution_id", "status")),
+    "durable.journal.prune": SpanKind("executions are removed whose time is over", ("deleted_count",)),
 }
-"""Every span, with the attributes that it may have."""
+"""Every span that is made."""
 
 
 class Settles(Protocol):

@@ -15,11 +15,16 @@ class TelemetrySettings(msgspec.Struct, frozen=True):
     """What is reported."""
 
     append_spans: Literal["parent", "always", "off"] = "parent"
-    """Appends that get a span where OpenTelemetry is set up: those of callers that are in a recorded one; all; none."""
+    """Appends that get a span where OpenTelemetry is set up: `parent`, those of callers that are in a recorded span;
+    `always`; `off`.
+    """
     trace_headers: bool = True
-    """Whether the trace of an append that has a span, or that is offered within one, goes into the record's headers."""
+    """Whether the trace of such an append, or of an `offer` within a recorded span, goes into the record's headers.
+    """
     partitions_max: int = 100
-    """Partitions whose marks are reported one by one; the others are added up."""
+    """Partitions whose marks are reported one by one, the oldest first; the others are added up as `(other)`. 0 adds
+    up all.
+    """
     consumers_max: int = 100
     """The same for consumers."""
 

@@ -45,7 +45,7 @@ class AppendAnswer(msgspec.Struct, frozen=True):
 
 
 async def append(request: ApiRequest, served: Served) -> Answer:
-    """Append a body."""
+    """Append a body. Answers when everything in it survives power loss."""
     topic = _topic(request, served)
     content = await request.body()
     return await append_body(request, served, topic, content)

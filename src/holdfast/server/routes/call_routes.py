@@ -50,7 +50,10 @@ async def _answered(request: ApiRequest, served: Served, verb: Verb, message: ms
 
 
 async def events(request: ApiRequest, served: Served) -> Answer:
-    """What a client was told; waits until there is something."""
+    """What a client was told behind the event with the number `after`, as `[peer, [[number, name, body] …]]`; waits
+    until there is something. An event stays until a question says that it came. `peer` changes where the server was
+    started anew, or has forgotten events: what was watched and joined is then asked for again.
+    """
     after, wait = request.text("after") or "0", request.seconds("wait", 0.0) or 0.0
     if not after.isdecimal() or not after.isascii() or len(after) > 18:
         raise Invalid("after is the number of an event", hint="that of the newest that came, or 0")
@@ -62,7 +65,7 @@ async def events(request: ApiRequest, served: Served) -> Answer:
 
 
 async def goodbye(request: ApiRequest, served: Served) -> Answer:
-    """A client wants to be told nothing more: its members of consumers leave."""
+    """A client wants to be told nothing more: its members of consumers leave; 204."""
     served.peers.end(session_of(request))
     return Answer(status=204)
 

@@ -30,7 +30,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 async def client_info(request: ApiRequest, served: Served) -> Answer:
-    """This server and its log, for clients."""
+    """This server and its log: what a client checks before it sends."""
     journal = parts_of(served.log).journal
     limits = {name: getattr(journal.settings, name) for name in CLIENT_LIMITS}
     shipping = journal.shipping_state
@@ -59,13 +59,15 @@ async def list_producers(request: ApiRequest, served: Served) -> Answer:
 
 
 async def forget_producer(request: ApiRequest, served: Served) -> Answer:
-    """Let go of a producer."""
+    """Let go of a producer: 204."""
     await served.do(request.caller, partial(served.log.forget_producer, request.params["producer"]))
     return Answer(status=204)
 
 
 async def topic_state(request: ApiRequest, served: Served) -> Answer:
-    """A topic as it is, or as soon as it has moved."""
+    """A topic as it is; with `wait` (seconds) and `known` (a `tag`), as soon as it has moved. Those who wait count as
+    followers.
+    """
     topic, known = served.topic(request.params["topic"]), request.text("known")
     state = await served.read(partial(_state, topic))
     wait = request.seconds("wait", 0.0) or 0.0

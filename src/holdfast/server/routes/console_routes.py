@@ -50,13 +50,15 @@ def _page() -> Answer:
 
 
 async def console(request: ApiRequest, served: Served) -> Answer:
-    """The page."""
+    """The console: a page that shows the log over these routes, with the viewer's token; 404 with `server.console =
+    false`.
+    """
     _check_wanted(served)
     return _page()
 
 
 async def console_file(request: ApiRequest, served: Served) -> Answer:
-    """A script, a style or a picture of it."""
+    """A script, a style or a picture of the console."""
     _check_wanted(served)
     found = _files().get(request.params["file"])
     if found is None:

@@ -205,7 +205,7 @@ def _members(served: Served) -> ClientMembers:
 
 
 async def list_consumers(request: ApiRequest, served: Served) -> Answer:
-    """How far consumers are."""
+    """How far consumers are, as `log.consumers()` says it: those that the token may see."""
     topic = request.text("topic")
     return json_answer(await served.verb(request.caller, VERBS["consumers"], AskConsumers(topic)))
 
@@ -220,14 +220,16 @@ async def show_consumer(request: ApiRequest, served: Served) -> Answer:
 
 
 async def forget_consumer(request: ApiRequest, served: Served) -> Answer:
-    """Let go of a consumer's position."""
+    """Let go of a consumer's position: 204."""
     body = ForgetConsumer(request.params["name"], request.params["topic"])
     await served.verb(request.caller, VERBS["forget_consumer"], body)
     return Answer(status=204)
 
 
 async def join(request: ApiRequest, served: Served) -> Answer:
-    """Make a member."""
+    """Make a member: 201. A client may choose the id (`member`, 32 hexadecimal digits): sent again, it is the same
+    member.
+    """
     body = await request.json(MemberBody)
     members = _members(served)
     async with members.alone(body.member):
@@ -264,7 +266,10 @@ async def show_member(request: ApiRequest, served: Served) -> Answer:
 
 
 async def poll(request: ApiRequest, served: Served) -> Answer:
-    """The next records."""
+    """The next records: a page as reading gives it, with `position`, `partitions` and `lag`. Waits at most `timeout`
+    seconds (60 at most) for the first record. `position` is how far the client really got: where an answer was lost
+    on its way, those records come again.
+    """
     body = await request.json(PollBody)
     member, form = _members(served).get(request), request.accepts((JSON, ARROW))
     async with member.lock:
@@ -305,7 +310,9 @@ def _again(topic: AnyKind, items: list[Any]) -> Reading[Any]:
 
 
 async def commit(request: ApiRequest, served: Served) -> Answer:
-    """Make it durable how far the client got."""
+    """Make it durable that everything below `position` (required) is consumed, in the partitions that it names. It
+    does not move what `poll` gives out. 409 where another member has one of these partitions now.
+    """
     body = await request.json(CommitBody)
     member, position = _members(served).get(request), position_of(body.position)
     async with member.lock:
@@ -350,7 +357,7 @@ def _go_to(consumer: Consumer[Any], position: Mapping[int, int]) -> None:
 
 
 async def seek(request: ApiRequest, served: Served) -> Answer:
-    """Go on from somewhere else."""
+    """Go on from somewhere else: `to` is an offset, `first`, `next`, `committed`, a position, or a time as ISO 8601."""
     body = await request.json(SeekBody)
     member = _members(served).get(request)
     async with member.lock:
@@ -359,7 +366,7 @@ async def seek(request: ApiRequest, served: Served) -> Answer:
 
 
 async def leave(request: ApiRequest, served: Served) -> Answer:
-    """Let a member go."""
+    """Let a member go: 204."""
     member = _members(served).get(request)
     async with member.lock:
         _members(served).remove(member)

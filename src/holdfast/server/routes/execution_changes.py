@@ -36,7 +36,10 @@ _decode = msgspec.msgpack.Decoder(ExecutionBody).decode
 
 
 async def ask(request: ApiRequest, served: Served) -> Answer:
-    """Do what is asked for, once."""
+    """Do what is asked for, once: `[id, action, fields]` as MessagePack. Actions are `start`, `signal`,
+    `settle_promise`, and for `admin` `cancel`, `resume`, `fork`, `rewind`, `settle`, `prune`. The answer is kept
+    under the id (16 bytes): sent again, it is not done again.
+    """
     if request.media_type != MSGPACK:
         raise RefusedRequest(415, "what is asked for is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     try:

@@ -68,7 +68,7 @@ class RejectBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_executions(request: ApiRequest, served: Served) -> Answer:
-    """Executions, the newest first."""
+    """Executions, the newest first; `status` may be repeated."""
     statuses = request.query.getlist("status") or None
     limit = min(request.whole("limit", _LIMIT) or 0, _LIMIT_MAX)
     found = await served.read(
@@ -78,7 +78,7 @@ async def list_executions(request: ApiRequest, served: Served) -> Answer:
 
 
 async def show_execution(request: ApiRequest, served: Served) -> Answer:
-    """All that is durable of one."""
+    """All that is durable of one: summary, steps, events; with `reveal=true` (`admin`) payloads, too."""
     reveal = request.flag("reveal")
     if reveal:
         request.caller.require(("admin",), "_executions")
@@ -87,7 +87,7 @@ async def show_execution(request: ApiRequest, served: Served) -> Answer:
 
 
 async def start_execution(request: ApiRequest, served: Served) -> Answer:
-    """Ask for an execution that a worker runs."""
+    """Ask for an execution that a worker runs: 201. With an `id` of your own, asking twice is asking once."""
     body = await request.json(StartBody)
     if {"id", "queue", "priority", "not_before"} & body.kwargs.keys():
         raise Invalid("an argument has the name of an option", hint="give it in args")
@@ -107,7 +107,7 @@ async def start_execution(request: ApiRequest, served: Served) -> Answer:
 
 
 async def execution_result(request: ApiRequest, served: Served) -> Answer:
-    """Wait for its end."""
+    """Wait for its end, at most 60 s: `{"value": …}`; 409 with what it raised, 503 if it has not ended."""
     timeout = request.seconds("timeout", 0.0)
     try:
         result = served.log.executions.result_async(request.params["id"], timeout)
@@ -122,14 +122,14 @@ async def execution_result(request: ApiRequest, served: Served) -> Answer:
 
 
 async def signal(request: ApiRequest, served: Served) -> Answer:
-    """Send a signal."""
+    """Send a signal: `{"sent": true}`, false where this `signal_id` was sent before."""
     body = await request.json(SignalBody)
     send = partial(served.log.executions.signal, request.params["id"], body.name, body.value, signal_id=body.signal_id)
     return json_answer({"sent": await served.read(send)})
 
 
 async def cancel(request: ApiRequest, served: Served) -> Answer:
-    """End it, for good."""
+    """End it, for good: `{"status"}`."""
     body = await request.json(CancelBody)
     return json_answer(
         {"status": await served.read(partial(served.log.executions.cancel, request.params["id"], body.reason))}
@@ -144,13 +144,13 @@ async def resume(request: ApiRequest, served: Served) -> Answer:
 
 
 async def resolve(request: ApiRequest, served: Served) -> Answer:
-    """Settle a promise with a value."""
+    """Settle a promise with a value: `{"settled": true}`, false where it was settled before."""
     body = await request.json(ResolveBody)
     return json_answer({"settled": await served.read(partial(served.log.executions.resolve, body.token, body.value))})
 
 
 async def reject(request: ApiRequest, served: Served) -> Answer:
-    """Settle a promise with a reason."""
+    """Settle a promise with a reason: the same."""
     body = await request.json(RejectBody)
     return json_answer({"settled": await served.read(partial(served.log.executions.reject, body.token, body.reason))})
 

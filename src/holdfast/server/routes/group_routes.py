@@ -38,7 +38,7 @@ _ITEMS_MAX = 16_384
 
 
 async def write_group(request: ApiRequest, served: Served) -> Answer:
-    """Write a group, once."""
+    """Write a group of a client's queue, once."""
     if request.media_type != MSGPACK:
         raise RefusedRequest(415, "a group is MessagePack", hint=f"send Content-Type: {MSGPACK}")
     journal, session = parts_of(served.log).journal, session_of(request)

@@ -72,12 +72,12 @@ async def root(request: ApiRequest, served: Served) -> Answer:
 
 
 async def stats(request: ApiRequest, served: Served) -> Answer:
-    """Counters and levels."""
+    """What `log.stats()` says."""
     return json_answer(without_places_in(await served.read(served.log.stats)))
 
 
 async def metrics(request: ApiRequest, served: Served) -> Answer:
-    """The same and more for Prometheus: every metric of the log that this process has."""
+    """Every metric of the log that this process has, as Prometheus text or OpenMetrics, as `Accept` asks."""
     accept = request.header(b"accept") or ""
     content, kind = await served.read(partial(render, [served.log], accept=accept))
     return Answer(content, kind)
@@ -104,11 +104,13 @@ def verb(name: str) -> Handler:
 
 
 async def alive(request: ApiRequest, served: Served) -> Answer:
-    """The process answers."""
+    """The process answers: 200."""
     return Answer(b'{"status":"alive"}', JSON)
 
 
 async def ready(request: ApiRequest, served: Served) -> Answer:
-    """The log is open and takes records."""
+    """The log is open and takes records: 200; 503 with an error body where it is closed, fenced or poisoned, or the
+    server is shutting down.
+    """
     served.check_ready()
     return Answer(b'{"status":"ready"}', JSON)

@@ -23,10 +23,10 @@ def _page() -> bytes:
 
 
 async def document(request: ApiRequest, served: Served) -> Answer:
-    """The OpenAPI document."""
+    """The OpenAPI 3.1 document."""
     return Answer(_document(), JSON)
 
 
 async def page(request: ApiRequest, served: Served) -> Answer:
-    """The same as a page."""
+    """The same as a page that needs nothing from elsewhere."""
     return Answer(_page(), "text/html; charset=utf-8", headers=[(b"content-security-policy", _POLICY)])

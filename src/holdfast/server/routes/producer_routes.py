@@ -18,7 +18,9 @@ class ProducerAnswer(msgspec.Struct, frozen=True):
 
 
 async def show_producer(request: ApiRequest, served: Served) -> Answer:
-    """The last sequence that is durable."""
+    """The last sequence that is durable; null for a producer that is not known, or not any more. Needs the right to
+    use the name.
+    """
     if "append" not in request.caller.scopes:
         raise Denied("this token does not allow append")
     name = request.params["producer"]

@@ -38,7 +38,7 @@ class PageAnswer(msgspec.Struct, frozen=True):
 
 
 async def read(request: ApiRequest, served: Served) -> Answer:
-    """One page."""
+    """One page. It is complete before its first byte is sent, so an error is always a status."""
     topic = served.topic(request.params["topic"])
     query = wanted(request, topic, served.settings)
     form = request.accepts(FORMS)
@@ -59,7 +59,9 @@ async def _wait(topic: AnyKind, query: PageRequest, seconds: float) -> None:
 
 
 async def one_record(request: ApiRequest, served: Served) -> Answer:
-    """The record at an offset."""
+    """The record at an offset: of a raw topic its payload, the rest in headers; of a typed topic the row as JSON. 404
+    where there is none yet, 410 where it has expired.
+    """
     topic = served.topic(request.params["topic"])
     partition, offset = whole_of(request.params["partition"], "partition"), whole_of(request.params["offset"], "offset")
     if offset < 0:
@@ -94,7 +96,7 @@ def _record_headers(record: Record) -> Headers:
 
 
 async def latest(request: ApiRequest, served: Served) -> Answer:
-    """The newest record with a key."""
+    """The newest record or row with this key, as JSON; 404 where there is none."""
     topic = served.topic(request.params["topic"])
     key = key_of(request, topic)
     if key is None:
@@ -115,7 +117,7 @@ def _line(topic: AnyKind, query: PageRequest, missing: str) -> Answer:
 
 
 async def follow(request: ApiRequest, served: Served) -> Stream:
-    """Records as they become durable."""
+    """Records as they become durable, until the client goes or the server shuts down."""
     topic = served.topic(request.params["topic"])
     form = request.accepts((EVENTS, NDJSON))
     start = request.header(b"last-event-id") or request.text("start")

@@ -144,7 +144,7 @@ async def space_items(request: ApiRequest, served: Served) -> Answer:
 
 
 async def space_item(request: ApiRequest, served: Served) -> Answer:
-    """One item of a space."""
+    """One item of a space; 404 where there is none."""
     key = request.header_bytes(b"holdfast-key")
     if key is None:
         key = (request.text("key") or "").encode("utf-8", "surrogateescape")

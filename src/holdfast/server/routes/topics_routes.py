@@ -102,7 +102,7 @@ class RetentionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_topics(request: ApiRequest, served: Served) -> Answer:
-    """The topics that the token's patterns match."""
+    """The topics that the token's patterns match; with `marks=true` each has its `marks`, too."""
     names = [name for name in await served.read(served.log.topics) if request.caller.sees(name)]
     marks = request.flag("marks")
     return json_answer(TopicList(await served.read(lambda: [_line(served.topic(name), marks) for name in names])))
@@ -115,7 +115,9 @@ def _line(topic: AnyKind, marks: bool) -> TopicEntry:
 
 
 async def show_topic(request: ApiRequest, served: Served) -> Answer:
-    """One topic, with its columns, marks and retention."""
+    """One topic, with its columns, marks and retention. `first` is the first offset that is left, by partition;
+    `retention` is null where the topic has no policy of its own.
+    """
     return json_answer(await served.read(partial(_shown, served, request.params["topic"])))
 
 
@@ -140,7 +142,10 @@ def _retention(served: Served, name: str) -> RetentionAnswer | None:
 
 
 async def put_topic(request: ApiRequest, served: Served) -> Answer:
-    """Create a topic, or start a new version of its schema."""
+    """Create a topic, or start a new version of its schema: 201 if it was created, 200 if it was there, 409 where it
+    cannot be so. `schema` is an Arrow IPC schema message in base64; in its place the body may be the IPC stream of an
+    empty table, with the rest in the query.
+    """
     name = request.params["topic"]
     found, schema = await _declared(request)
 
@@ -181,7 +186,7 @@ async def _declared(request: ApiRequest) -> tuple[TopicBody, pa.Schema | None]:
 
 
 async def schema(request: ApiRequest, served: Served) -> Answer:
-    """The newest schema, as an Arrow stream without rows."""
+    """The newest schema, as an Arrow stream without rows; 404 for a raw topic."""
     topic = served.topic(request.params["topic"])
     if not isinstance(topic, TypedTopic):
         raise NotFound(f"topic {topic.name!r} is raw: it has no schema", hint="its records are bytes")
@@ -202,7 +207,9 @@ async def marks(request: ApiRequest, served: Served) -> Answer:
 
 
 async def watermark(request: ApiRequest, served: Served) -> Answer:
-    """How far a partition is sealed; or wait until it is."""
+    """How far a partition is sealed. With `offset` and `timeout` it waits until everything below is; 503 if it is not
+    in time.
+    """
     topic = served.topic(request.params["topic"])
     number = whole_of(request.params["partition"], "partition")
     offset, timeout = request.whole("offset"), request.seconds("timeout", 0.0) or 0.0
@@ -227,7 +234,7 @@ async def _sealed(topic: AnyKind, number: int, offset: int, timeout: float) -> N
 
 
 async def set_retention(request: ApiRequest, served: Served) -> Answer:
-    """Give a topic a policy of its own."""
+    """Give a topic a policy of its own, durably."""
     found = await request.json(RetentionBody)
     if found.wait_limit_s is not None and found.wait_limit_bytes is not None:
         raise Invalid("the wait has one limit", hint="give wait_limit_s or wait_limit_bytes")
