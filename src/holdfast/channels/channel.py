@@ -53,22 +53,41 @@ class ChannelStats(msgspec.Struct, frozen=True):
     """Counters of one channel since it was opened, and the size of its buffers now."""
 
     lamport: int
+    """The Lamport time."""
     history: int
+    """Messages remembered."""
     outgoing: int
+    """Messages that are not acknowledged."""
     incoming: int
+    """Messages that wait for others."""
     requests: int
+    """Requests that are to be sent."""
     responses: int
+    """Answers that are to be sent."""
     delivered_total: int
+    """Messages delivered."""
     duplicates_total: int
+    """Messages received again."""
     refused_total: int
+    """Messages not taken: absurd ones, and those for which there was no room."""
     commits_total: int
+    """Operations that went with one commit are counted once."""
     commits_failed_total: int
+    """Commits that failed."""
     notes_dropped_total: int
+    """Records of `_channels` that were dropped because nothing could be kept for so long."""
     clock_refused_total: int = 0
+    """Of the refused ones: those whose Lamport time is too far ahead of our wall clock. Ten in a row are logged
+    (`channel_clock_behind`): then it is our clock that is wrong.
+    """
     forged_total: int = 0
+    """Messages that came with the id of another one."""
     repairs_total: int = 0
+    """Answers to others' requests."""
     repair_bytes_total: int = 0
+    """Their bytes."""
     repairs_withheld_total: int = 0
+    """Answers that were put off because the message was answered a moment ago, or left out for want of budget."""
 
 
 class Flight:

@@ -40,6 +40,7 @@ class MissingDependencies(msgspec.Struct, frozen=True, gc=False):
     channel_id: str
     message_id: str
     missing: tuple[HistoryEntry, ...]
+    """What it waits for."""
 
 
 class DependenciesLost(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +49,7 @@ class DependenciesLost(msgspec.Struct, frozen=True, gc=False):
     channel_id: str
     message_id: str
     lost: tuple[HistoryEntry, ...]
+    """What it no longer waits for."""
 
 
 class ResendDue(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +58,9 @@ class ResendDue(msgspec.Struct, frozen=True, gc=False):
     channel_id: str
     message_id: str
     data: bytes
+    """The bytes to broadcast."""
     attempt: int
+    """How often it is sent again."""
 
 
 class RepairReady(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +69,7 @@ class RepairReady(msgspec.Struct, frozen=True, gc=False):
     channel_id: str
     message_id: str
     data: bytes
+    """The bytes to broadcast."""
 
 
 class PeriodicSync(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +77,7 @@ class PeriodicSync(msgspec.Struct, frozen=True, gc=False):
 
     channel_id: str
     data: bytes
+    """The bytes to broadcast."""
 
 
 Event = (

@@ -33,19 +33,26 @@ class CompactionReport(msgspec.Struct, frozen=True, kw_only=True):
     """All partitions of a compaction."""
 
     root: str
+    """What was compacted."""
     log: str
+    """The log's id."""
     dry_run: bool
     target_bytes: int
     files_before: int
+    """Files in effect before; what is retired does not count."""
     files_after: int
+    """Files in effect now, or after such a compaction."""
     bytes_before: int
     bytes_after: int
     rewritten_files: int
+    """Files that were joined."""
     rewritten_rows: int
     removed_files: int
+    """Files of earlier compactions that nobody needs any more."""
     removed_bytes: int
     seconds: float
     problems: tuple[str, ...]
+    """What is damaged, in words: it stays as it is."""
     partitions: tuple[PartitionCompaction, ...]
     speed_up: float | None = None
     """How many times as fast the rows are read as before; None if it was not measured."""

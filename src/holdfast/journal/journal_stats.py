@@ -60,12 +60,17 @@ class JournalStats(msgspec.Struct, frozen=True):
     """The journal at one moment. Totals count since the log was opened."""
 
     queue_records: int
+    """Records that were accepted and are not durable yet."""
     queue_bytes: int
+    """Their bytes."""
     records_total: int
+    """Records that were made durable."""
     bytes_total: int
     """Stored bytes of entries, encrypted where the log is."""
     groups_total: int
+    """Group commits."""
     entries_total: int
+    """Entries that they stored."""
     repeats_total: int
     """Appends whose idempotency key was known: they wrote nothing."""
     offered_dropped_total: int
@@ -75,7 +80,9 @@ class JournalStats(msgspec.Struct, frozen=True):
     failed_groups_total: int
     """Groups of which nothing was stored."""
     checkpoints_total: int
+    """Times the write-ahead log was folded in."""
     commit_seconds: Histogram
+    """How long group commits took, the fsync included: `commit_seconds.quantile(0.99)`."""
     append_seconds: Histogram
     """From when a group's first record was queued until it was durable: no append of the group took longer."""
     poisoned: str | None

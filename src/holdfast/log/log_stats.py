@@ -18,11 +18,15 @@ class Stats(msgspec.Struct, frozen=True):
     """The log at one moment: one part per stage."""
 
     journal: JournalStats
+    """Queue, commits, latencies."""
     segments: SegmentStats
+    """Tail, sealing, retention, disk."""
     shipping: ShippingStats | None = None
     """None where no store is configured."""
     tables: TableStats = TableStats(0, {}, {})
+    """Topics that are published as tables."""
     consumers: ConsumerStats = ConsumerStats()
+    """Consumers and their lag."""
     executions: ExecutionStats | None = None
     """None while nobody has asked for executions through this handle."""
 

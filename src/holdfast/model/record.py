@@ -38,11 +38,16 @@ class Record(msgspec.Struct, frozen=True, eq=False):
     """
 
     payload: bytes
+    """Up to `journal.payload_bytes_max` bytes."""
     key: bytes | None = None
+    """Records with one key are in one partition (crc32 of the key, modulo partitions), in order."""
     kind: str | None = None
+    """A short text, 1 to 255 bytes."""
     headers: Mapping[str, bytes] | None = None
     time: int = NOW
+    """Microseconds since 1970 UTC."""
     offset: int = -1
+    """Where it is in its partition; of a record that was read."""
     partition: int = 0
     topic: str = ""
     """Of a record that was read; appending goes by the topic that it is appended to."""
@@ -98,10 +103,15 @@ class Marks(msgspec.Struct, frozen=True):
     """
 
     appended: int
+    """Durable, or in the queue."""
     durable: int
+    """Committed and synced here."""
     sealed: int = 0
+    """In segments."""
     shipped: int | None = None
+    """On the store."""
     settled: int = 0
+    """On the store in segments: what readers of a root see."""
 
 
 class Watermark(msgspec.Struct, frozen=True):

@@ -50,7 +50,9 @@ class Finding(msgspec.Struct, frozen=True):
 
     kind: Kind
     topic: str = ""
+    """Empty for a file that belongs to none."""
     partition: int = -1
+    """-1 likewise."""
     number: int | None = None
     """The segment; for a gap, the one that should have begun there; None for a file whose name is not ours."""
     name: str | None = None
@@ -64,6 +66,7 @@ class Finding(msgspec.Struct, frozen=True):
     actual: int | None = None
     """Bytes of the file; for a gap or an overlap, the offset at which the next segment begins."""
     detail: str = ""
+    """What is wrong, in words that may change."""
     garbage: bool = False
     """Whether the file may be removed without looking inside."""
     where: Where = "log"

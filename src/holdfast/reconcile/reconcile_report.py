@@ -21,7 +21,9 @@ class ReconcileReport(msgspec.Struct, frozen=True):
     """What a pass found. Without `complete` it is what was found so far."""
 
     findings: tuple[Finding, ...] = ()
+    """What was found and is not repaired."""
     repairs: tuple[Repair, ...] = ()
+    """What was repaired."""
     segments: int = 0
     """Segments compared."""
     files: int = 0
@@ -31,14 +33,20 @@ class ReconcileReport(msgspec.Struct, frozen=True):
     evidence: int = 0
     """Commit batches of the store behind a loss that a restore accepted; nobody removes them."""
     bytes_expected: int = 0
+    """Bytes of live segments, by the manifest."""
     bytes_actual: int = 0
+    """Bytes of those of their files that are there."""
     deep: bool = False
+    """Whether files were read."""
     mode: Literal["report", "fix"] = "report"
     fixes_skipped: str | None = None
     """Why nothing was repaired although that was asked for."""
     complete: bool = False
+    """Whether the pass went through everything."""
     started_us: int = 0
+    """Microseconds since 1970."""
     completed_us: int | None = None
+    """The same; None until it is complete."""
     where: Where = "log"
     """What was compared with the manifest: the log's own files, or the objects of its store."""
 

@@ -55,9 +55,11 @@ class LostRecords(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     first: int
+    """The first offset."""
     records: int | None
     """None when nobody knows how many: whatever was appended from `first` on and never sealed."""
     reason: str
+    """Why, in words."""
 
 
 class RebuildReport(msgspec.Struct, frozen=True):
@@ -67,9 +69,11 @@ class RebuildReport(msgspec.Struct, frozen=True):
     partitions: int
     segments: int
     records: int
+    """What the log has now."""
     salvaged: int
     """Records that were only in the damaged database's tail, and were saved."""
     lost: tuple[LostRecords, ...]
+    """What is gone."""
     set_aside: str | None
     """Where the damaged database is now."""
 

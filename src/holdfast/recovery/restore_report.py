@@ -42,22 +42,28 @@ class RestoredLoss(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     first: int
+    """The first offset."""
     records: int
+    """How many."""
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
     """What was brought back."""
 
     log: str
+    """The log's id."""
     store: str
+    """The store's address."""
     epoch: int
     """The claim on the store; 0 for a copy."""
     topics: int
     partitions: int
     segments: int
+    """Segments that the log has now."""
     records: int
     """All that can be read now, in segments and tail."""
     tail_records: int
+    """Those of them that came from commit batches."""
     bytes: int
     """Of the segments."""
     resumed: int
@@ -75,7 +81,9 @@ class RestoreReport(msgspec.Struct, frozen=True):
     keys: int = 0
     """Idempotency keys that are known again."""
     policies: tuple[RestoredPolicy, ...] = ()
+    """Retention of topics, by which this log will delete."""
     expiries: tuple[RestoredExpiry, ...] = ()
+    """What is retired and did not come back."""
     not_proved: tuple[str, ...] = ()
     """What had to be taken on trust, in words."""
     sink_topics: tuple[str, ...] = ()

@@ -14,26 +14,37 @@ class SegmentStats(msgspec.Struct, frozen=True):
     segments: int
     """Segments that are there, of all partitions."""
     tail_records: int
+    """Records that are durable and not sealed: the active segments."""
     tail_bytes: int
-    """What is durable and not sealed: the active segments."""
+    """Their stored bytes."""
     oldest_unsealed_seconds: float
     """How long the oldest unsealed record has waited, as far as this process knows."""
     seals_total: int
+    """Segments that were sealed."""
     seal_failures_total: int
+    """Attempts that failed."""
     rows_sealed_total: int
+    """Records that were sealed."""
     bytes_sealed_total: int
     """Bytes of segment files."""
     seal_seconds: Histogram
+    """How long seals took."""
     trimmed_entries_total: int
+    """Journal entries removed after they were sealed."""
     expired_segments_total: int
+    """Segments that retention removed."""
     expired_bytes_total: int
+    """Bytes of their files."""
     reconcile_passes_total: int
+    """Complete passes."""
     reconcile_findings: dict[str, int]
     """Findings of the last complete pass, by kind."""
     free_bytes: int | None
-    """Free space on the disk when it was looked at last."""
+    """Free space on the disk when it was checked last; None before that, and without a guard."""
     last_error: str | None
-    """Why the last attempt to seal or to retain failed; None when it did not."""
+    """Why the last attempt to seal or to apply retention failed, or why free space could not be checked; None after
+    the next seal.
+    """
 
 
 class SegmentCounters:

@@ -40,6 +40,7 @@ class AlarmState(msgspec.Struct, frozen=True):
     level: int
     """1 at once, 2 after a minute, 3 after ten minutes, 4 after an hour, 5 after six hours, 6 after a day."""
     message: str
+    """What the store said."""
 
 
 class Alarm:

@@ -32,10 +32,17 @@ class Event(msgspec.Struct, frozen=True):
     """Something that happened to a run of commits."""
 
     kind: Literal["accepted", "shipped", "resent"]
+    """`accepted`: durable here, and handed to a connection. `shipped`: acknowledged, in order. `resent`: the store
+    had lost these commits, and they are sent again.
+    """
     first_seq: int
+    """The first journal entry of the batch."""
     last_seq: int
+    """The last one."""
     records: int
+    """Records in it."""
     bytes: int
+    """Its bytes."""
     missed: int = 0
     """Events dropped just before this one, because the consumer was slow."""
 

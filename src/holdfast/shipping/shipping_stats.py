@@ -17,7 +17,9 @@ class Unshipped(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     first: int
+    """The offset of the first one."""
     records: int
+    """How many."""
 
 
 class ShippingStats(msgspec.Struct, frozen=True):
@@ -34,8 +36,11 @@ class ShippingStats(msgspec.Struct, frozen=True):
     segments_total: int
     """Segments that were settled."""
     objects_total: int
+    """Objects that the store has accepted."""
     bytes_total: int
+    """Their bytes."""
     put_seconds: Histogram
+    """How long they took."""
     resolved_total: int
     """Objects that were there already, and were ours: the reply had been lost."""
     retries: dict[str, int]
@@ -43,18 +48,23 @@ class ShippingStats(msgspec.Struct, frozen=True):
     lag_records: int
     """Records that are durable here and not on the store."""
     lag_bytes: int
+    """Their stored bytes in the journal."""
     lag_seconds: float
     """Age of the oldest commit that is not on the store."""
     unsettled_segments: int
     """Segments that are sealed and whose manifest object the store does not have."""
     pool: PoolState
+    """Connections to S3; zeros for other stores."""
     requests: dict[str, int]
     """Requests by kind, as the store's list price counts them."""
     dollars: float
     """Their list price."""
     events_subscribers: int
+    """Open subscriptions."""
     alarm: AlarmState | None
+    """None while all is well."""
     last_error: str | None
+    """The last failure, whether or not it has passed."""
     ended: str | None
     """Why nothing more is shipped through this handle, if so."""
     fenced: bool = False

@@ -55,10 +55,15 @@ class ChannelMeta(msgspec.Struct, frozen=True, gc=False):
     """The whole state of a channel but its history."""
 
     lamport: int = 0
+    """The Lamport time."""
     outgoing: tuple[UnacknowledgedMessage, ...] = ()
+    """What is not acknowledged."""
     incoming: tuple[BufferedMessage, ...] = ()
+    """What waits for others."""
     requests: tuple[RepairRequest, ...] = ()
+    """What will be requested."""
     responses: tuple[RepairResponse, ...] = ()
+    """What will be sent for others."""
     met: tuple[str, ...] = ()
     """Ids that count as delivered although they are not in history: marked so, or lost."""
     dialect: DialectName | Literal[""] = ""
@@ -119,7 +124,9 @@ class HistoryUpdate(msgspec.Struct, frozen=True, gc=False):
     append: tuple[SdsMessage, ...] = ()
     """In order of delivery; an id that is there already is replaced in its place."""
     evict: tuple[str, ...] = ()
+    """Ids that leave history."""
     notes: tuple[Note, ...] = ()
+    """What happened."""
     displaced: tuple[str, ...] = ()
     """Ids to append that go to the end even if they are there: one was evicted, and came back, before it was kept."""
     known: tuple[KnownMessage, ...] = ()

@@ -28,8 +28,11 @@ class BusStats(msgspec.Struct, frozen=True):
     sent_total: int
     """Messages."""
     delivered_total: int
+    """Packets that arrived."""
     lost_total: int
+    """Packets that did not."""
     duplicated_total: int
+    """Packets that arrived twice."""
     cut_total: int
     """Packets lost to a split."""
     absent_total: int
@@ -37,6 +40,7 @@ class BusStats(msgspec.Struct, frozen=True):
     overflowed_total: int
     """Packets lost because too many were under way."""
     under_way: int
+    """Packets that are to arrive."""
 
 
 class Bus:

@@ -35,6 +35,7 @@ class LinkStats(msgspec.Struct, frozen=True):
     failed_total: int
     """Messages that the transport did not take; those that matter are sent again."""
     received_total: int
+    """Received messages that were taken."""
     refused_total: int
     """Received packets that were no messages, absurd ones, for channels that are not ours, or not to be loaded."""
 

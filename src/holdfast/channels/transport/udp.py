@@ -46,6 +46,7 @@ class UdpStats(msgspec.Struct, frozen=True):
     """Counters of a transport since it was made; one message is one datagram per peer."""
 
     sent_total: int
+    """Datagrams sent, one for each peer."""
     failed_total: int
     """Datagrams that the operating system did not take, and messages too large for one."""
     received_total: int

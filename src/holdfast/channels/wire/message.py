@@ -44,8 +44,11 @@ class SdsMessage(msgspec.Struct, frozen=True, gc=False):
     content: bytes = b""
     sender_id: str = ""
     causal_history: tuple[HistoryEntry, ...] = ()
+    """Messages that it names as its causes."""
     bloom_filter: bytes = b""
+    """What the sender has."""
     repair_request: tuple[HistoryEntry, ...] = ()
+    """Messages that the sender lacks."""
 
     @property
     def kind(self) -> Kind:

@@ -28,6 +28,7 @@ class StepHandle(msgspec.Struct, gc=False, eq=False):
     key: bytes
     """32 bytes that name this step of this execution with these arguments, on every run."""
     options: StepOptions
+    """Its effect class, retries and time-out."""
     codec: Codec
     is_async: bool
     skipped: Any

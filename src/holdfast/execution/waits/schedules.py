@@ -51,10 +51,16 @@ class Schedule(msgspec.Struct, frozen=True):
 
     name: str
     when: str
+    """Cron's five fields, or `@hourly`, `@every 15m` …."""
     kind: str
+    """The kind of execution that it begins."""
     input: bytes
+    """Its arguments, encoded."""
     zone: str = "UTC"
+    """The time zone of `when`."""
     missed: str | int = "run-once"
+    """What becomes of points that passed while nobody had the log: `skip`, `run-once`, `run-all`, or at most so many.
+    """
     queue: str = "default"
     priority: int = 0
     created_us: int = 0

@@ -40,26 +40,39 @@ class ExecutionSummary(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     kind: str
     status: str
+    """`queued`, `running`, `completed`, `failed`, `aborted` or `canceled`."""
     created_us: int
     updated_us: int
     ended_us: int
+    """When it ended."""
     queue: str
+    """Where it waits for a worker."""
     priority: int
+    """The highest goes first."""
     due_us: int
+    """It does not run before."""
     attempts: int
+    """How often it was begun."""
     generation: int
+    """How often it was started again after an end."""
     entries: int
+    """Entries of its journal, when it was opened or ended last."""
     size: int
+    """Their bytes."""
     note: str
+    """Why it ended as it did, or cannot go on."""
     parent: UUID | None
+    """The execution that it was forked from."""
 
 
 class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     """All that was recorded at one path."""
 
     path: str
+    """Where it stands in the program."""
     what: StepKind
     state: StepState
+    """`left` where the execution ended meanwhile, `begun` for a guarded effect without a result."""
     effect: str
     """Empty for what is no step."""
     key: str
@@ -68,6 +81,7 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     ended_us: int
     """0 while it has no end."""
     attempts: int
+    """How often it was tried."""
     due_us: int
     """When a timer ends, or a step is tried again."""
     ambiguous: tuple[str, ...]
@@ -81,13 +95,18 @@ class ExecutionEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     at_us: int
     what: str
+    """`opened`, `completed`, `failed`, `canceled`, `aborted`, `ambiguous`, `forked`, `rewound`, `resumed`, `settled`
+    or `retried`.
+    """
     detail: str
+    """More about it, in words."""
 
 
 class ExecutionDetails(msgspec.Struct, frozen=True, kw_only=True):
     """All that was recorded of one execution."""
 
     summary: ExecutionSummary
+    """Its line in the list."""
     steps: tuple[StepDetails, ...]
     """In the order in which they were first mentioned."""
     events: tuple[ExecutionEvent, ...]

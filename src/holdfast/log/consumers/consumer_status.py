@@ -16,6 +16,7 @@ class ConsumerPartition(msgspec.Struct, frozen=True):
     committed: int
     """The offset behind the last record that is consumed."""
     durable: int
+    """The offset behind the last record that is durable."""
     lag: int
     """Records that are there and not consumed."""
     expired: int
@@ -28,7 +29,9 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     """A consumer of one topic."""
 
     consumer: str
+    """Its name."""
     topic: str
+    """The topic that it reads."""
     lag: int
     """Records that are there and not consumed, in all partitions."""
     members: int | None
@@ -36,6 +39,7 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
     retention_waits: bool
     """Whether the topic's retention waits for it."""
     partitions: tuple[ConsumerPartition, ...]
+    """How far it is in each."""
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):

@@ -45,6 +45,7 @@ class ProducerStatus(msgspec.Struct, frozen=True):
     """What the log knows about a producer."""
 
     producer: str
+    """Its name."""
     last: int
     """The highest sequence number that was written."""
     first_known: int

@@ -41,6 +41,7 @@ class TableStats(msgspec.Struct, frozen=True):
     """Published tables at one moment. Totals count since the log was opened."""
 
     commits_total: int
+    """Commits that this handle has made."""
     versions: dict[str, int]
     """The newest version of each topic's table, as far as this handle has published it."""
     problems: dict[str, str]

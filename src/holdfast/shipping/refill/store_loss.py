@@ -32,14 +32,18 @@ class LostSpan(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     first: int
+    """The first offset."""
     records: int
+    """How many."""
     segments: int
+    """In how many segments."""
 
 
 class StoreRebuildReport(msgspec.Struct, frozen=True):
     """What is sent to a store again, and what is lost."""
 
     store: str
+    """The store's address."""
     epoch: int
     """The claim under which it is written."""
     is_new: bool
