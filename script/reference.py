@@ -28,7 +28,8 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs/reference"
 BLOCK = re.compile(r"(<!-- generated: (\w+)([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-MODULES = ()
+MODULES = ("holdfast", "holdfast.results", "holdfast.channels", "holdfast.execution", "holdfast.telemetry",
+           "pyspark_holdfast", "pyspark_holdfast.pipeline")  # fmt: skip
 """Each name of their `__all__` is on some page."""
 PLAIN_TWIN = r"What `\w+` does, for coroutines\.|`\w+` for coroutines\."
 
@@ -54,7 +55,8 @@ def names() -> Iterator[str]:
     from holdfast.telemetry.metric_list import SECTIONS
 
     public = [f"{module}.{name}" for module in MODULES for name in import_module(module).__all__]
-    yield from (name for name in public if not _is_error(named(name)))
+    on_other_pages = ("holdfast.channels.ChannelSettings", "pyspark_holdfast.DefaultSource")
+    yield from (name for name in public if name not in on_other_pages and not _is_error(named(name)))
     yield from (f"settings {name}" for name in Settings.__struct_fields__)
     yield from (f"metrics {section.title}" for section in SECTIONS)
 
@@ -70,9 +72,8 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def code(text: str) -> str:
-    """Code in a cell of a table."""
-    return f"`{cell(text)}`"
+def _code(text: str) -> str:
+    return f"`{cell(text)}`" if text else ""
 
 
 def _codes(names: Iterable[str]) -> str:
@@ -123,10 +124,14 @@ def types(*names: str, call: bool = False) -> str:
             parts.append(_fenced(signature(name, kind)))
         parts.append(prose(kind))
         found = {member: value for member, value in members(kind) if member not in left_out}
-        attributes = [(member, value) for member, value in found.items() if not callable(_unwrapped(value))]
-        if attributes:
-            rows = ([code(member), code(_annotation(kind, member, value)), about(kind, member, value)]
-                    for member, value in attributes)  # fmt: skip
+        rows = [
+            [_code(member), _code(_annotation(kind, member, value)), about(kind, member, value)]
+            for member, value in found.items()
+            if not callable(_unwrapped(value))
+        ]
+        rows += ([_code(one), _code(note), cell(text)] for one, note, text in instance_attributes(kind)
+                 if one not in {*left_out, *found} and (note or text))  # fmt: skip
+        if rows:
             parts.append(table("attribute | type | meaning", rows))
         for member, value in found.items():
             if callable(_unwrapped(value)) and member.removesuffix("_async") not in found.keys() - {member}:
@@ -145,6 +150,26 @@ def members(kind: type) -> Iterator[tuple[str, Any]]:
             if not name.startswith("_") and name not in seen:
                 seen.add(name)
                 yield name, inspect.getattr_static(kind, name)
+
+
+def instance_attributes(kind: type) -> Iterator[tuple[str, str, str]]:
+    """What `__init__` sets that is public: name, type (often that of the argument of this name), text."""
+    for base in kind.__mro__:
+        made = definitions(base.__module__).get(f"{base.__qualname__}.__init__")
+        if not isinstance(made, ast.FunctionDef):
+            continue
+        notes = {one.arg: one.annotation for one in [*made.args.args, *made.args.kwonlyargs]}
+        for node, below in pairwise([*made.body, ast.Pass()]):
+            for target in ast.walk(node):
+                if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store) and target.attr[0] != "_":
+                    note = node.annotation if isinstance(node, ast.AnnAssign) else notes.get(target.attr)
+                    yield target.attr, spelled(ast.unparse(note)) if note else "", _text(below)
+
+
+def _text(node: ast.stmt) -> str:
+    """What a bare string says."""
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return str(node.value.value) if is_text else ""
 
 
 def _unwrapped(value: Any) -> Any:
@@ -223,12 +248,9 @@ def texts_of(module: str) -> dict[str, dict[str, str]]:
     """By class: the texts below its fields."""
     return {
         node.name: {
-            field.target.id: text.value.value
-            for field, text in pairwise(node.body)
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
+            field.target.id: _text(below)
+            for field, below in pairwise([*node.body, ast.Pass()])
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         }
         for node in definitions(module).values()
         if isinstance(node, ast.ClassDef)

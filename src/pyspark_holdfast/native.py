@@ -58,6 +58,7 @@ class PathTaken(NamedTuple):
     path: Literal["native", "format"]
     """Spark's own Parquet reader, or the format `holdfast`."""
     reason: str
+    """Why."""
 
 
 NATIVE = PathTaken("native", "nothing has to be opened or proved, and Spark reaches the files")

@@ -10,32 +10,20 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
-from inspect import signature
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import pyarrow as pa
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import holdfast
-import pyspark_holdfast
-from holdfast import Settings, channels, errors, execution, results
+from holdfast import Settings, errors
 from holdfast.channels.keeping.snapshot import NoteKind
-from holdfast.log.topics.watching import Watch
 from holdfast.model.schema import declare
 from holdfast.reader.read_columns import ENCRYPTED, KAFKA, RAW, columns_of
 from holdfast.reader.read_options import OPTION_NAMES, parse_options
-from holdfast.reconcile.classify import Finding, Kind
-from holdfast.reconcile.reconcile_report import Repair
-from holdfast.recovery.rebuild import LostRecords
-from holdfast.segments.retention.retention import RemovedSegment
-from holdfast.segments.segment_stats import SegmentStats
-from holdfast.shipping.alarm import AlarmState
-from holdfast.shipping.shipping_stats import ShippingStats
-from holdfast.store.pool_state import PoolState
+from holdfast.reconcile.classify import Kind
 from tests.store.servers import ACCESS_KEY, REGION, SECRET_KEY, weed
 
 pytestmark = pytest.mark.disk
@@ -218,69 +206,6 @@ def test_every_link_to_a_heading_finds_it():
             assert heading in headings(page.parent / target if target else page), f"{name_of(page)}: {target}#{heading}"
 
 
-def test_every_public_name_is_documented():
-    """Each name of `holdfast.__all__`, and each public method of what they give, is in the API reference."""
-    page = (ROOT / "docs/reference/api.md").read_text()
-    kinds = (
-        holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Ticket, results.ShippedTicket, holdfast.Reading,
-        holdfast.SettledReading, results.Subscription, results.Transaction, results.Space, Watch,
-    )  # fmt: skip
-    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
-    for name in [*holdfast.__all__, *results.__all__, *methods]:
-        assert re.search(rf"\b{name}\b", page), name
-
-
-def test_every_argument_is_documented():
-    """Each argument of what is called stands where its call is written out; `…` says that another one lists them."""
-    spans = re.findall(r"`([^`]+)`", (ROOT / "docs/reference/api.md").read_text())
-    kinds = (holdfast.Log, holdfast.Topic, holdfast.TypedTopic, holdfast.Reading, holdfast.SettledReading)
-    functions = {
-        name: getattr(holdfast, name) for name in holdfast.__all__ if not isinstance(getattr(holdfast, name), type)
-    }
-    methods = {name: getattr(kind, name) for kind in kinds for name in dir(kind) if not name.startswith("_")}
-    checked = 0
-    for name, function in (methods | functions).items():
-        calls = [span for span in spans if re.search(rf"(?:^|\.){name}\(", span)]
-        if not calls or not callable(function) or any("…" in call for call in calls):
-            continue
-        for argument in signature(function).parameters.keys() - {"self"}:
-            assert any(re.search(rf"\b{argument}\b", call) for call in calls), f"{name}({argument})"
-        checked += 1
-    assert checked > 30
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        results.Watermark,
-        results.ReconcileReport,
-        Finding,
-        Repair,
-        results.RetentionReport,
-        RemovedSegment,
-        results.RebuildReport,
-        LostRecords,
-        SegmentStats,
-        ShippingStats,
-        PoolState,
-        AlarmState,
-        results.Unshipped,
-        results.Event,
-        results.RestoreReport,
-        results.CompactionReport,
-        results.PartitionCompaction,
-        results.ConsumerStatus,
-        results.ConsumerPartition,
-        results.ConsumerStats,
-    ],
-)
-def test_every_field_of_reports_and_stats_is_documented(kind):
-    """Each field is named in the API reference."""
-    page = (ROOT / "docs/reference/api.md").read_text()
-    for field in msgspec.structs.fields(kind):
-        assert f"`{field.name}`" in page, field.name
-
-
 def test_every_kind_of_finding_says_what_to_do():
     """Each kind of finding has its row."""
     page = (ROOT / "docs/howto/reconcile.md").read_text()
@@ -305,62 +230,6 @@ def test_every_promise_names_a_test_that_exists():
 
 
 # -- channels ----------------------------------------------------------------------------------------------
-
-CHANNELS_PAGE = ROOT / "docs/reference/channels.md"
-
-
-def test_every_public_name_of_channels_is_documented():
-    """Each name of `holdfast.channels.__all__`, each public method of what is for users, and each callback."""
-    page = CHANNELS_PAGE.read_text()
-    kinds = (channels.Channels, channels.Persistence, channels.Link, channels.UdpTransport, channels.Bus)
-    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
-    coroutines = {name for name in methods if name.removesuffix("_async") in methods and name.endswith("_async")}
-    callbacks = [name for name in signature(channels.Channels.set_callbacks).parameters if name != "self"]
-    for name in [*channels.__all__, *methods, *callbacks, "channels", "kept_channels", "kept_channel"]:
-        if name not in coroutines:
-            assert re.search(rf"`[^`]*\b{name}\b[^`]*`", page), name
-
-
-EXECUTIONS_PAGE = ROOT / "docs/reference/executions.md"
-
-
-def test_every_public_name_of_executions_is_documented():
-    """Each name of `holdfast.execution.__all__`, and each public name and field of what is for users."""
-    page = EXECUTIONS_PAGE.read_text()
-    kinds = (execution.Context, execution.AsyncContext, execution.Executions, execution.Promise, execution.Worker)
-    methods = [m for kind in kinds for m in dir(kind) if not m.startswith("_")]
-    views = (execution.ExecutionSummary, execution.ExecutionDetails, execution.StepDetails, execution.Schedule)
-    fields = [field.name for kind in views for field in msgspec.structs.fields(kind)]
-    assert list(execution.__all__) == sorted(execution._HOMES)
-    for name in [*execution.__all__, *methods, *fields, "execution", "execution_id", "worker"]:
-        assert re.search(rf"`[^`]*\b{name}\b[^`]*`", page), name
-
-
-def test_what_has_a_form_for_coroutines_is_said():
-    """The column of the operations' table says yes exactly where there is a method of that name with `_async`."""
-    part = CHANNELS_PAGE.read_text().partition("## Operations")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1:3] for line in part.splitlines() if line.startswith("| `")]
-    marked = {name for call, also in rows if also.strip() == "yes" for name in re.findall(r"(\w+)\(", call)}
-    public = [name for name in dir(channels.Channels) if not name.startswith("_")]
-    there = {name.removesuffix("_async") for name in public if name.endswith("_async")}
-    named = {name for _, also in rows for name in re.findall(r"`(\w+)_async\(", also)}
-    assert marked | named == there
-    assert not marked & named
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        getattr(channels, name)
-        for name in channels.__all__
-        if issubclass(getattr(channels, name), msgspec.Struct) and name != "ChannelSettings"
-    ],
-)
-def test_every_field_of_what_channels_give_is_documented(kind):
-    """Each field of events, results, statistics and values is named on the page of channels."""
-    page = CHANNELS_PAGE.read_text()
-    for field in msgspec.structs.fields(kind):
-        assert f"`{field.name}`" in page, field.name
 
 
 def test_every_kind_of_record_of_the_topic_is_documented():
@@ -428,22 +297,6 @@ def test_what_is_for_batch_reads_only_is_refused_in_streams():
     for name, value in values.items():
         with pytest.raises(errors.Invalid):
             HoldfastSource({"path": "data", "topic": "t", name: value}).streamReader(spark_schema(KAFKA))
-
-
-def test_every_name_of_the_spark_module_is_documented():
-    """Each name of `pyspark_holdfast.__all__` has its row, with the arguments that it takes."""
-    rows = [line for line in spark_section("Functions").splitlines() if line.startswith("| `")]
-    for name in pyspark_holdfast.__all__:
-        assert any(re.match(rf"\| `{name}\b", row) for row in rows), name
-
-
-def test_every_public_method_of_the_spark_module_is_documented():
-    """Each method of what the module gives is named, but for those that Spark calls."""
-    kinds = [getattr(pyspark_holdfast, name) for name in pyspark_holdfast.__all__ if name != "DefaultSource"]
-    methods = [m for kind in kinds if isinstance(kind, type) for m in vars(kind) if not m.startswith(("_", "onQuery"))]
-    assert "prometheus" in methods
-    for name in methods:
-        assert re.search(rf"`{name}\b", spark_section("Functions")), name
 
 
 def test_every_setting_of_spark_is_documented():

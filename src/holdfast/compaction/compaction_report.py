@@ -20,9 +20,11 @@ class PartitionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     rewritten_files: int
     """Files that they took the place of."""
     rewritten_rows: int
+    """Rows in them."""
     removed_files: int
     """Files of earlier compactions that nobody needs any more."""
     removed_bytes: int
+    """Their bytes."""
     skipped: dict[str, int]
     """Files that could have been joined and were not, by reason."""
     problems: tuple[str, ...]
@@ -37,23 +39,30 @@ class CompactionReport(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     """The log's id."""
     dry_run: bool
+    """Whether nothing was written."""
     target_bytes: int
+    """How large files should become."""
     files_before: int
     """Files in effect before; what is retired does not count."""
     files_after: int
     """Files in effect now, or after such a compaction."""
     bytes_before: int
     bytes_after: int
+    """In a dry run as many as before."""
     rewritten_files: int
     """Files that were joined."""
     rewritten_rows: int
+    """Rows in them."""
     removed_files: int
     """Files of earlier compactions that nobody needs any more."""
     removed_bytes: int
+    """Their bytes."""
     seconds: float
+    """How long it took."""
     problems: tuple[str, ...]
     """What is damaged, in words: it stays as it is."""
     partitions: tuple[PartitionCompaction, ...]
+    """The same for each partition."""
     speed_up: float | None = None
     """How many times as fast the rows are read as before; None if it was not measured."""
 

@@ -30,6 +30,7 @@ class PublicationReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     """Rows that it shows now."""
     bytes: int = 0
+    """Of those files."""
     settled: dict[str, int] = {}
     """The offset up to which the table shows each partition."""
     reason: str | None = None

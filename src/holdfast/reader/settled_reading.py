@@ -60,7 +60,8 @@ def read(
 ) -> SettledReading:
     """Read what is settled of one or several topics; see `SettledReading`.
 
-    Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers` and `payload`.
+    Rows of raw topics have the columns `topic`, `partition`, `offset`, `time`, `key`, `kind`, `headers`, `payload`;
+    those of typed topics `_topic`, `_partition`, `_offset`, `_time` and their own.
 
     Times are datetimes with a zone, text such as "2026-01-31", or microseconds since 1970; `starting_timestamp` is
     included, `ending_timestamp` is not. Offsets are "earliest", "latest" or text such as '{"orders":{"0":1200}}'.

@@ -49,6 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
     """
 
     kind: Kind
+    """What it is; each has its row in how to reconcile."""
     topic: str = ""
     """Empty for a file that belongs to none."""
     partition: int = -1

@@ -22,6 +22,7 @@ class RestoredPolicy(msgspec.Struct, frozen=True):
     bytes_max: int
     age_max_us: int
     records_max: int
+    """0 is no limit, of each."""
 
 
 class RestoredExpiry(msgspec.Struct, frozen=True):

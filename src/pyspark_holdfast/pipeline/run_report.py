@@ -27,9 +27,11 @@ class InputReport(msgspec.Struct, frozen=True, kw_only=True):
     end: dict[str, int]
     """The offset behind the last one; the version that is read now."""
     rows: int
+    """Rows that were read."""
     lag: int
     """Rows, or versions, that had become available when the run ended and were not read."""
     is_whole: bool = False
+    """Whether all rows were read, not only the new ones."""
     columns: dict[str, str] = {}
     """As of a table."""
 
@@ -39,31 +41,46 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
+    """`append`, `keyed`, `windowed` or `snapshot`."""
     outcome: Outcome
+    """`written`, `unchanged` (there was nothing new), `failed`, or `skipped` (a table that it reads failed)."""
     description: str = ""
     place: str
+    """Its folder."""
     table_id: str = ""
+    """The id in its Delta log."""
     run: int = 0
+    """Its newest run."""
     version: int = -1
     """Of the Delta table, after this run."""
     inputs: list[InputReport] = []
     rows_in: int = 0
+    """Rows that were read."""
     rows_out: int = 0
+    """Rows that were written."""
     rows: int = 0
     """In the whole table."""
     files: int = 0
+    """In the whole table."""
     bytes: int = 0
+    """Of those files."""
     files_added: int = 0
+    """By this run."""
     files_removed: int = 0
+    """By this run."""
     bytes_written: int = 0
+    """By this run."""
     started_ms: int = 0
     seconds: float = 0.0
+    """How long it took, without the time that Spark takes to start."""
     columns: dict[str, str] = {}
     """By name: the type, as Spark says it."""
     error: str = ""
+    """Why it failed, in words."""
     error_kind: str = ""
     """The kind of a holdfast error, as `Corrupt`; of any other the name of its type."""
     hint: str = ""
+    """What to do about it."""
     note: str = ""
     """What people should know: what is waited for, why it was skipped, what must be computed again, too."""
 
@@ -78,13 +95,18 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a pipeline."""
 
     format: int = FORMAT
+    """1; another one if fields go or change."""
     pipeline: str
+    """Its name."""
     id: str
     """Of this run: a random UUID."""
     started_ms: int
+    """When it began, in milliseconds since 1970."""
     seconds: float
+    """How long it took."""
     reason: Literal["run", "backfill"] = "run"
     tables: list[TableReport]
+    """In the order in which they ran."""
 
     @property
     def is_fine(self) -> bool:

@@ -22,7 +22,9 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     description: str
     place: str
+    """Its folder."""
     table_id: str = ""
+    """The id in its Delta log."""
     version: int = -1
     """Of its Delta log; -1: there is no table yet."""
     run: int = 0
@@ -33,11 +35,13 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     bytes: int = 0
     columns: dict[str, str] = {}
+    """By name: the type, as Spark says it."""
     inputs: list[InputReport] = []
     """How far it has read each input (`end`), and how much of it is new (`lag`)."""
     error: str = ""
     """Why this is not known."""
     hint: str = ""
+    """What to do about that."""
 
     @property
     def lag(self) -> int:

@@ -91,6 +91,7 @@ class ChannelData(msgspec.Struct, frozen=True, gc=False):
     """What a channel starts from."""
 
     meta: ChannelMeta = ChannelMeta()
+    """The newest snapshot."""
     history: tuple[SdsMessage, ...] = ()
     """In the order in which it was appended."""
     hints: Mapping[str, bytes] = {}

@@ -71,6 +71,7 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Where it stands in the program."""
     what: StepKind
+    """`step`, `promise`, `timer`, `signal` or `version`."""
     state: StepState
     """`left` where the execution ended meanwhile, `begun` for a guarded effect without a result."""
     effect: str
@@ -78,6 +79,7 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The fingerprint, in hex digits."""
     started_us: int
+    """When it began."""
     ended_us: int
     """0 while it has no end."""
     attempts: int

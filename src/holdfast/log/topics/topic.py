@@ -58,13 +58,17 @@ class Topic(AnyTopic[Record]):
     ) -> Receipt:
         """Append one record and return its receipt once it survives power loss.
 
+        `key` (bytes or text) chooses the partition: records with one key are in one partition, in order; those
+        without a key take turns, unless `partition` says which. `headers` map text to bytes or text, `kind` is a
+        short text. `time` is an aware datetime, or microseconds since 1970 UTC (default: now).
+
         With `durability="shipped"` once it survives the loss of this machine: the store has acknowledged it, and
         everything before it (needs a store; waits `shipping.shipped_timeout_ms` more, then raises Unavailable).
 
-        Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no
-        acknowledgement (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and
-        returns the original receipt, which then says that it is `repeated`; with another payload, key, kind or headers
-        than the first time it is Invalid.
+        Raises Full when there is no room within `timeout` seconds, OutcomeUnknown when there was no acknowledgement
+        (default: `journal.ack_timeout_ms`). A repeated `idempotency_key` writes nothing and returns the original
+        receipt, which then says that it is `repeated`; with another payload, key, kind or headers than the first time
+        it is Invalid.
         """
         wait_seconds, deadline = self._begin("append", timeout, durability)
         ticket = self.submit(
