@@ -207,7 +207,7 @@ def signature(name: str, value: Any) -> str:
     if inspect.Parameter.POSITIONAL_ONLY in kinds:
         texts.insert(kinds.count(inspect.Parameter.POSITIONAL_ONLY), "/")
     short = f"{begin}{name}({', '.join(texts)}){returns}"
-    return short if len(short) <= 100 else f"{begin}{name}(\n    " + ",\n    ".join(texts) + f",\n){returns}"
+    return short if len(short) <= 80 else f"{begin}{name}(\n    " + ",\n    ".join(texts) + f",\n){returns}"
 
 
 def _default_of(value: object) -> str:
