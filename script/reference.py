@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+import click
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,12 +52,14 @@ def reference() -> dict[Path, str]:
 
 def names() -> Iterator[str]:
     """What the pages must have between them."""
+    from holdfast.cli.program import VERBS
     from holdfast.settings import Settings
     from holdfast.telemetry.metric_list import SECTIONS
 
     public = [f"{module}.{name}" for module in MODULES for name in import_module(module).__all__]
     on_other_pages = ("holdfast.channels.ChannelSettings", "pyspark_holdfast.DefaultSource")
     yield from (name for name in public if name not in on_other_pages and not _is_error(named(name)))
+    yield from (f"options {verb}" for verb in VERBS)
     yield from (f"settings {name}" for name in Settings.__struct_fields__)
     yield from (f"metrics {section.title}" for section in SECTIONS)
 
@@ -490,10 +493,109 @@ def _verb_about(verb: Any) -> str:
     return text[0].lower() + text[1:] + ("; never holdfast's own" if verb.right.changes else "")
 
 
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def overview() -> str:
+    """Every verb, and what its help begins with."""
+    from holdfast.cli.program import program
+
+    verbs_of = program.list_commands(click.Context(program))
+    found = [(verb, _command(verb)) for verb in verbs_of]
+    rows = ([f"[{_code(_usage(*one))}](#holdfast-{one[0]})", _marked(_summary(one[1]))] for one in found)
+    return table("verb | what", rows)
+
+
+def options(*words: str) -> str:
+    """The options of a verb, and its actions with theirs."""
+    command = _command(*words)
+    if isinstance(command, click.Group):
+        return "\n\n".join(
+            f"#### `{_usage(' '.join((*words, name)), one)}`\n\n"
+            f"{_marked(_summary(one))}\n\n{options(*words, name)}"
+            for name, one in command.commands.items() if not isinstance(one, click.Group)
+        )  # fmt: skip
+    context = click.Context(command)
+    shared = [one for one in SHARED if one in {name for option in command.params for name in option.opts}]
+    records = [one.get_help_record(context) for one in command.params if isinstance(one, click.Option)]
+    rows = [[_code(names.replace(" RANGE", "")), _marked(text)]
+            for names, text in filter(None, records) if names.partition(" ")[0] not in SHARED]  # fmt: skip
+    return table(
+        "option | meaning", [*rows, [_codes(SHARED[one] for one in shared), "as of [all verbs](#for-all-verbs)"]]
+    )
+
+
+SHARED = {"--keyring": "--keyring REF", "--json": "--json"}
+"""Options of many verbs, which the page explains once."""
+
+
+def fields(*names: str) -> str:
+    """What `--json` prints: the fields of an object, then those of the objects in it, but for those named `-Name`."""
+    left = [(named(name), "") for name in names if not name.startswith("-")]
+    parts, seen = [], {name[1:] for name in names if name.startswith("-")}
+    while left:
+        kind, inside = left.pop(0)
+        if kind.__name__ in seen:
+            continue
+        seen.add(kind.__name__)
+        given = msgspec.structs.fields(kind)
+        rows = ([f"`{one.encode_name}`", _code(_annotation(kind, one.name, None)), about(kind, one.name, None)]
+                for one in given)  # fmt: skip
+        caption = f"Of {inside}: {docstring(kind)}" if inside else docstring(kind)
+        parts += [cell(caption.partition("\n\n")[0]), table("field | type | meaning", rows)]
+        left = [(one, f"`{field.encode_name}`") for field in given for one in _structs(field.type)] + left
+    return "\n\n".join(parts)
+
+
+def _structs(note: Any) -> list[type]:
+    return [note] if _is_struct(note) else [kind for one in get_args(note) for kind in _structs(one)]
+
+
+def inspection() -> str:
+    """The lines of `holdfast inspect`, each with its fields."""
+    from holdfast.cli.inspection.inspect_lines import LINES
+
+    def told(line: type, field: str) -> str:
+        text = about(line, field, None).rstrip(".")
+        return f"`{field}` ({text[0].lower()}{text[1:]})" if text else f"`{field}`"
+
+    rows = ([f"`{line.__struct_config__.tag}`", ", ".join(told(line, one) for one in line.__struct_encode_fields__)]
+            for line in LINES)  # fmt: skip
+    return table("`type` | fields", rows)
+
+
+def _command(*words: str) -> click.Command:
+    from holdfast.cli.program import program
+
+    command: click.Command = program
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None, words
+        command = found
+    return command
+
+
+def _usage(name: str, command: click.Command) -> str:
+    pieces = [piece for piece in command.collect_usage_pieces(click.Context(command)) if piece != "[OPTIONS]"]
+    return " ".join(["holdfast", name, *(["ACTION …"] if isinstance(command, click.Group) else pieces)])
+
+
+def _summary(command: click.Command) -> str:
+    return (command.help or "").partition("\n\n")[0]
+
+
+def _marked(text: str) -> str:
+    """A text of the help, with options and what stands in quotation marks as code, without the ranges of numbers."""
+    text = cell(re.sub(r"(; |(?P<alone>\[))(\d+<=)?x[<>=]+\d+(?(alone)\])", "", text))
+    return re.sub(r"(?<!\w)'([^']+)'(?!\w)|(?<![\w`-])(--[a-z-]+)", lambda found: f"`{found[1] or found[2]}`", text)
+
+
 KINDS: dict[str, Callable[..., str]] = {
     "function": functions, "type": types, "new": new, "settings": settings, "errors": errors, "metrics": metrics,
     "attributes": attributes, "spans": spans, "profiles": profiles, "routes": routes, "calls": calls, "rights": rights,
-    "verbs": verbs,
+    "verbs": verbs, "overview": overview, "options": options, "fields": fields,
+    "inspection": inspection,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -27,18 +27,25 @@ class Problem(msgspec.Struct, frozen=True):
     """Damage that was found, for JSON."""
 
     message: str
+    """What is wrong."""
     topic: str | None
     partition: int | None
     offset: int | None
     hint: str
+    """What to do."""
 
 
 class ErrorLine(msgspec.Struct, frozen=True):
     """An error, for JSON; `error` is the kind."""
 
     error: str
+    """A kind of error, as `Invalid`; `Usage` for wrong usage, `OSError` for a failed file or pipe, `Defect` for a bug
+    in holdfast.
+    """
     message: str
+    """What went wrong; never a payload or a key."""
     hint: str
+    """What to do, perhaps empty."""
 
 
 def problem(error: Corrupt) -> Problem:

@@ -20,10 +20,14 @@ class Cost(msgspec.Struct, frozen=True):
     """Commit batches at the pace that the settings allow, and their list price."""
 
     profile: str
+    """Its name, or empty."""
     batch_timeout_ms: float
     puts_per_second: float
+    """While records come all the time."""
     puts_per_month: int
+    """Of 30 days."""
     dollars_per_month: float
+    """At the list price of S3."""
 
     def words(self, store: str | None) -> str:
         """In one line."""

@@ -13,6 +13,7 @@ class PartitionCompaction(msgspec.Struct, frozen=True, kw_only=True):
     files_before: int
     files_after: int
     bytes_before: int
+    """Bytes of those files."""
     bytes_after: int
     """In a dry run: as many as before; how well rows compress together is known when they are written."""
     runs: int
@@ -47,6 +48,7 @@ class CompactionReport(msgspec.Struct, frozen=True, kw_only=True):
     files_after: int
     """Files in effect now, or after such a compaction."""
     bytes_before: int
+    """Bytes of those files."""
     bytes_after: int
     """In a dry run as many as before."""
     rewritten_files: int

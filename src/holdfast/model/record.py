@@ -83,7 +83,9 @@ class Receipt(msgspec.Struct, frozen=True, eq=False, gc=False):
     partition: int
     offset: int
     seq: int
+    """The number of the journal entry that holds it; records that were packed into one entry share it."""
     repeated: bool = False
+    """Its idempotency key was known: nothing was written, and this is the first receipt."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Receipt) and self._place == other._place

@@ -34,12 +34,18 @@ class RecordLine(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     time: str | None
+    """When it was appended, or the time that it was given; null outside of the years 1 to 9999."""
     time_us: int
+    """The same in microseconds since 1970, always exact."""
     key: str | None
+    """Null where it has none, as `kind` and `headers`."""
     kind: str | None
     headers: dict[str, str] | None
+    """An object."""
     payload: str
+    """Text where it is plain UTF-8, else base64."""
     key_encoding: Encoding = msgspec.UNSET
+    """Only there, as `base64`, where the key is that; the same of the next two."""
     headers_encoding: Encoding = msgspec.UNSET
     payload_encoding: Encoding = msgspec.UNSET
 

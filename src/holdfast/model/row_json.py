@@ -51,8 +51,11 @@ class JsonRow(msgspec.Struct, frozen=True):
     partition: int
     offset: int
     time: str | None
+    """When it was appended, or the time that it was given."""
     time_us: int
+    """The same in microseconds since 1970, always exact."""
     row: Row
+    """Of a typed topic, in place of key to payload: the columns by name."""
 
 
 # -- out --------------------------------------------------------------------------------------------------

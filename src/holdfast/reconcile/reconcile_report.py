@@ -13,6 +13,7 @@ class Repair(msgspec.Struct, frozen=True):
     """One thing that was repaired."""
 
     action: Literal["removed", "quarantined", "restored"]
+    """What was done with the file."""
     path: str
     """Relative to the log's directory: where the file was, or (restored) where it is now; on the store, the key."""
 

@@ -66,6 +66,7 @@ class RebuildReport(msgspec.Struct, frozen=True):
     """What a rebuild brought back, and what it could not."""
 
     topics: int
+    """How many are back, as of the next two."""
     partitions: int
     segments: int
     records: int

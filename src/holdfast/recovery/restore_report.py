@@ -58,7 +58,9 @@ class RestoreReport(msgspec.Struct, frozen=True):
     epoch: int
     """The claim on the store; 0 for a copy."""
     topics: int
+    """How many are back."""
     partitions: int
+    """How many are back."""
     segments: int
     """Segments that the log has now."""
     records: int

@@ -54,6 +54,7 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     version: int = -1
     """Of the Delta table, after this run."""
     inputs: list[InputReport] = []
+    """What it reads."""
     rows_in: int = 0
     """Rows that were read."""
     rows_out: int = 0

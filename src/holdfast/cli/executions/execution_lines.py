@@ -22,37 +22,62 @@ class ExecutionLine(msgspec.Struct, frozen=True):
     id: str
     kind: str
     status: str
+    """`queued`, `running`, `completed`, `failed`, `aborted` or `canceled`."""
     created: str | None
     updated: str | None
     ended: str | None
+    """Null before its end."""
     seconds: float | None
     """From its creation to its end."""
     queue: str | None
+    """Where it waits for a worker; null where it does not, as of the next two."""
     priority: int
+    """The highest goes first."""
     not_before: str | None
+    """When it may run first."""
     attempts: int
+    """How often it was begun."""
     generation: int
+    """How often it was restarted after an end."""
     entries: int
+    """Of its journal, in `list` as of its last opening or end."""
     bytes: int
+    """Their size."""
     note: str
+    """Why it ended as it did, or cannot go on."""
     parent: str | None
+    """The execution that it was forked from."""
 
 
 class StepLine(msgspec.Struct, frozen=True):
     """A step."""
 
     path: str
+    """Where it stands in the program."""
     what: str
+    """`step`, `promise`, `timer`, `signal` or `version`."""
     state: str
+    """`done`, `failed`, `begun` (a guarded effect without a result), `retrying`, `waiting` or `running`; `left` where
+    the execution ended meanwhile.
+    """
     effect: str | None
+    """Its effect class; null where it has none."""
     key: str | None
+    """Its fingerprint; null where it has none."""
     started: str | None
+    """When it began."""
     ended: str | None
+    """Null where it has no end."""
     seconds: float | None
+    """How long it took."""
     attempts: int
+    """How often it was tried."""
     due: str | None
+    """When it is tried again, or a timer ends."""
     ambiguous: list[str]
+    """What was decided each time nobody knew whether the effect had happened: `skip`, `fail`, `rerun`, `settled`."""
     value: Any = msgspec.UNSET
+    """With `--reveal`, in `show`: what it gave, or its error; bytes are an object with `base64`."""
 
 
 class EventLine(msgspec.Struct, frozen=True):
@@ -60,31 +85,44 @@ class EventLine(msgspec.Struct, frozen=True):
 
     at: str | None
     event: str
+    """`opened`, `completed`, `failed`, `canceled`, `aborted`, `ambiguous`, `forked`, `rewound`, `resumed`, `settled`
+    or `retried`.
+    """
     detail: str
+    """More about it, in words."""
 
 
 class ExecutionReport(msgspec.Struct, frozen=True):
     """All of an execution."""
 
     execution: ExecutionLine
+    """As of `list`."""
     steps: list[StepLine]
+    """In the order in which they were first recorded."""
     events: list[EventLine]
+    """What happened to the whole, in order."""
     input: Any = msgspec.UNSET
+    """With `--reveal`: what it was called with."""
     result: Any = msgspec.UNSET
+    """With `--reveal`: what it returned or raised."""
 
 
 class ChangeLine(msgspec.Struct, frozen=True):
     """What became of a change."""
 
     id: str
+    """Of the execution; of `fork`, the new one."""
     action: str
+    """What was done."""
     status: str
+    """The status that it has now."""
 
 
 class PruneLine(msgspec.Struct, frozen=True):
     """How many executions were removed, or would be."""
 
     executions: int
+    """How many went, or would go."""
     dry_run: bool
 
 
@@ -92,6 +130,7 @@ class BroughtLine(msgspec.Struct, frozen=True):
     """What became of something that was brought to an execution."""
 
     action: str
+    """`settle_promise` or `signal`."""
     is_new: bool
     """Whether this did it: not if it had been done before."""
 

@@ -52,6 +52,7 @@ class FormatLine(Line, frozen=True, tag="format"):
     text: str | None
     log_id: str | None
     format_check: str
+    """`absent` where there is no file FORMAT."""
 
 
 class TableLine(Line, frozen=True, tag="table"):
@@ -59,10 +60,12 @@ class TableLine(Line, frozen=True, tag="table"):
 
     topic: str
     format: str
+    """`delta`."""
     version: int
     files: int
     rows: int
     settled: int
+    """The offsets up to which it shows its partitions, added up."""
     table_check: str
 
 
@@ -75,8 +78,10 @@ class LogLine(Line, frozen=True, tag="log"):
     epoch: int
     next_seq: int
     groups: int
+    """Commits so far."""
     key_epoch: int
     idempotency_keys: int
+    """How many are remembered."""
     stamp_check: str
 
 
@@ -122,6 +127,7 @@ class HeadLine(Line, frozen=True, tag="head"):
     key_epoch: int
     stamp_check: str
     tail_check: str
+    """Ends where its entries end."""
 
 
 class SchemaLine(Line, frozen=True, tag="schema"):
@@ -131,6 +137,7 @@ class SchemaLine(Line, frozen=True, tag="schema"):
     version: int
     fingerprint: str
     bytes: int
+    """Of its definition."""
     created: str | None
     key_epoch: int
     stamp_check: str
@@ -143,6 +150,7 @@ class PolicyLine(Line, frozen=True, tag="policy"):
     bytes_max: int
     age_max_us: int
     records_max: int
+    """0 = no limit."""
     key_epoch: int
     stamp_check: str
 
@@ -154,25 +162,32 @@ class WatermarkLine(Line, frozen=True, tag="watermark"):
     topic: str | None
     partition: int | None
     segments: int
+    """Sealed so far."""
     sealed_offset: int
     first_segment: int
     first_offset: int
+    """That retention has left."""
     chain: str
     key_epoch: int
     stamp_check: str
     seal_check: str
+    """The manifest ends there, with this chain value."""
 
 
 class ShippingLine(Line, frozen=True, tag="shipping"):
     """Where the log is shipped to, and how far in the order of commits."""
 
     root: str
+    """Its address."""
     shipped_seq: int
+    """Entries up to this one are there."""
     copy: bool
     key_epoch: int
     stamp_check: str
     epoch: int = 0
+    """The newest claim."""
     fenced: int = 0
+    """The claim that took the log over, or 0."""
 
 
 class ShipmentLine(Line, frozen=True, tag="shipment"):
@@ -182,12 +197,14 @@ class ShipmentLine(Line, frozen=True, tag="shipment"):
     topic: str | None
     partition: int | None
     slots: int
+    """Manifest objects on the store."""
     settled_segments: int
     settled_offset: int
     shipped_offset: int
     key_epoch: int
     stamp_check: str
     shipment_check: str
+    """No further than the partition is here."""
 
 
 class SegmentLine(Line, frozen=True, tag="segment"):
@@ -198,20 +215,27 @@ class SegmentLine(Line, frozen=True, tag="segment"):
     number: int
     first: int
     end: int
+    """Offsets, end not included."""
     rows: int
     bytes: int
+    """Of its file."""
     state: str
+    """`live`, `expiring`, `expired`, `lost`."""
     sealed: str | None
+    """When."""
     time_min: str | None
     time_max: str | None
     schema: str | None
+    """Fingerprint, `null` for raw records."""
     key_id: str | None
+    """`null` when it is plain."""
     epoch: int
     key_epoch: int
     sha256: str
     chain: str
     stamp_check: str
     chain_check: str
+    """Follows from the segment before it."""
 
 
 class EntryLine(Line, frozen=True, tag="entry"):
@@ -222,19 +246,27 @@ class EntryLine(Line, frozen=True, tag="entry"):
     partition: int | None
     first: int
     end: int
+    """Offsets, end not included."""
     count: int
     bytes: int
+    """Of the stored body."""
     group: int
+    """The commit."""
     kind: str
+    """`raw` or `typed`."""
     codec: int
     schema: str | None
+    """Fingerprint, `null` for raw records."""
     time_min: str | None
     time_max: str | None
     key_epoch: int
     digest: str
     link_check: str
+    """Follows the entry before."""
     digest_check: str
+    """Stored bytes are those that were written."""
     body_check: str
+    """Opens and decodes."""
 
 
 class SizesLine(Line, frozen=True, tag="record"):
@@ -248,6 +280,7 @@ class SizesLine(Line, frozen=True, tag="record"):
     key_bytes: int | None
     kind_bytes: int | None
     headers_bytes: int | None
+    """`null` where there is none."""
     payload_bytes: int
 
 

@@ -35,13 +35,21 @@ class RootPartition(msgspec.Struct, frozen=True):
     """What a root has of one partition."""
 
     partition: int
+    """Its number."""
     first: int
+    """The first offset that is left."""
     shipped: int
+    """Everything below is on the store."""
     settled: int
+    """Everything below is there in segments."""
     records: int
+    """Records that can be read."""
     tail_records: int
+    """Records in commit batches."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
 
 
 class RootSchema(msgspec.Struct, frozen=True):
@@ -49,17 +57,24 @@ class RootSchema(msgspec.Struct, frozen=True):
 
     version: int
     fingerprint: str
+    """12 digits."""
     columns: dict[str, str]
+    """Names and Arrow types."""
 
 
 class RootTable(msgspec.Struct, frozen=True):
     """The table that a topic is published as."""
 
     format: str
+    """`delta`."""
     location: str
+    """Where other engines find it."""
     version: int
+    """Its newest version."""
     files: int
+    """Files that it shows."""
     rows: int
+    """Rows that it shows."""
     lag_records: int
     """Records that are settled and that the table does not show yet."""
     problem: str | None
@@ -70,14 +85,23 @@ class RootTopic(msgspec.Struct, frozen=True):
     """What a root has of one topic."""
 
     topic: str
+    """Its name."""
     kind: str
+    """`raw` or `typed`."""
     records: int
+    """Records that can be read, in all partitions."""
     tail_records: int
+    """Records in commit batches."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
     partitions: list[RootPartition]
+    """One by one."""
     schemas: list[RootSchema]
+    """Of a typed topic, the oldest first."""
     table: RootTable | None = None
+    """The table that the topic is published as; else null."""
     written_by: str = "log"
     """`sink` for a topic that a sink writes."""
 
@@ -86,29 +110,50 @@ class Claim(msgspec.Struct, frozen=True):
     """Who last claimed the log, to ship to this root."""
 
     epoch: int
+    """Its number."""
     purpose: str
+    """`open` or `restore`."""
     host: str
+    """The machine."""
     pid: int
+    """The process there."""
     claimed: str | None
+    """When."""
 
 
 class RootStatus(msgspec.Struct, frozen=True):
     """A root at one moment."""
 
     store: str
+    """The store's address."""
     log_id: str
+    """The log's identity, as hex."""
     created: str | None
+    """When the log was created."""
     format: int
+    """The format of the root."""
     encrypted: bool
+    """Whether there are keys."""
     keys: list[str]
+    """The names of the keys in use."""
     verified: bool
+    """Whether all of it was proved by the log's keys: `false` without a keyring, and for a log without keys, and
+    where there are `problems`.
+    """
     claim: Claim | None
+    """Who claimed the log last, to ship here; null where nobody ships."""
     records: int
+    """Records that can be read."""
     tail_records: int
+    """Records in commit batches."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
     topics: list[RootTopic]
+    """As `holdfast topics URL` has them."""
     problems: list[Problem]
+    """The damage that was found."""
 
 
 def tell_topics(root: Root, options: ReadOptions, *, as_json: bool) -> int:

@@ -19,20 +19,33 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     """How far a partition got, and what it holds."""
 
     partition: int
+    """Its number."""
     first: int
+    """The first offset that is left; what was before it has expired."""
     appended: int
+    """Everything below has come so far, as of the other marks. Seen from another process it is `durable`."""
     durable: int
+    """Committed and synced."""
     sealed: int
+    """In segments."""
     shipped: int | None
     """None where there is no store."""
     settled: int
+    """On the store in segments; without one, what is sealed."""
     tail_records: int
+    """What is durable and not sealed yet."""
     tail_bytes: int
+    """Its stored bytes."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
     unshipped: int | None
+    """Records that are durable and not on the store; null where there is none, and so are the next two."""
     unsettled_segments: int | None
+    """Sealed segments that the store does not list yet."""
     stranded: int | None = None
+    """The same as `unshipped` of a log that was taken over, where that is 0."""
 
     @property
     def shown_shipped(self) -> object:
@@ -49,8 +62,11 @@ class TopicStatus(msgspec.Struct, frozen=True):
     """A topic and its partitions."""
 
     topic: str
+    """Its name."""
     kind: str
+    """`raw` or `typed`."""
     partitions: list[PartitionStatus]
+    """One by one."""
 
 
 def topics(control: ControlRows, sizes: dict[int, PartitionBytes]) -> dict[int, TopicStatus]:

@@ -46,14 +46,23 @@ class ChannelLine(msgspec.Struct, frozen=True):
     """A channel in the list."""
 
     participant: str
+    """Whose it is."""
     channel: str
+    """Its id."""
     dialect: str | None
+    """Its wire format: `nim`, `rfc`, or `null` where nothing says."""
     history: int
+    """Messages that it remembers."""
     unacknowledged: int
+    """Own messages that nobody is known to have."""
     waiting: int
+    """Messages that wait for others."""
     missing: int
+    """Messages that are waited for and are not here."""
     lamport: int
+    """Its Lamport time: seconds (`nim`) or milliseconds (`rfc`) since 1970, or ahead of that."""
     sealed: bool
+    """Whether its messages travel under a key."""
 
 
 class OutgoingLine(msgspec.Struct, frozen=True):
@@ -62,10 +71,15 @@ class OutgoingLine(msgspec.Struct, frozen=True):
     message_id: str
     lamport: int | None
     bytes: int
+    """Size of its content."""
     sent: str | None
+    """When, the last time."""
     age_seconds: float
+    """Since then."""
     attempts: int
+    """How often it was sent again."""
     possible_acks: int
+    """Filters that knew it; `rfc` needs two."""
 
 
 class WaitingLine(msgspec.Struct, frozen=True):
@@ -75,9 +89,13 @@ class WaitingLine(msgspec.Struct, frozen=True):
     sender_id: str
     lamport: int | None
     bytes: int
+    """Size of its content."""
     received: str | None
+    """When; null where that was not kept."""
     age_seconds: float | None
+    """Since then."""
     missing: list[str]
+    """The ids that it waits for."""
 
 
 class MissingLine(msgspec.Struct, frozen=True):
@@ -85,9 +103,13 @@ class MissingLine(msgspec.Struct, frozen=True):
 
     message_id: str
     sender_id: str
+    """Empty where that is unknown."""
     retrieval_hint: str
+    """From the one who named it; base64 if `retrieval_hint_encoding` says so."""
     waiting: int
+    """How many wait for it."""
     due_seconds: float | None
+    """Until we ask for it; null if we shall not."""
     retrieval_hint_encoding: Encoding = msgspec.UNSET
 
 
@@ -97,24 +119,38 @@ class RepairLine(msgspec.Struct, frozen=True):
     message_id: str
     sender_id: str
     due: str | None
+    """When."""
     due_seconds: float
+    """From now; negative: it goes with the next message."""
 
 
 class ChannelReport(msgspec.Struct, frozen=True):
     """Everything that is kept of a channel, except its history."""
 
     participant: str
+    """Whose it is."""
     channel: str
+    """Its id."""
     dialect: str | None
+    """Its wire format: `nim`, `rfc`, or `null` where nothing says."""
     lamport: int
+    """Its Lamport time: seconds (`nim`) or milliseconds (`rfc`) since 1970, or ahead of that."""
     history: int
+    """Messages that it remembers."""
     unacknowledged: list[OutgoingLine]
+    """Own messages that nobody is known to have."""
     waiting: list[WaitingLine]
+    """Messages that wait for others."""
     missing: list[MissingLine]
+    """What is waited for and does not wait here itself."""
     requests: list[RepairLine]
+    """What will be requested."""
     responses: list[RepairLine]
+    """What will be sent for others."""
     met: list[str]
+    """Ids that count as delivered although they were not: marked so, or lost."""
     sealed: bool
+    """Whether its messages travel under a key."""
 
 
 class MessageLine(msgspec.Struct, frozen=True):
@@ -123,9 +159,13 @@ class MessageLine(msgspec.Struct, frozen=True):
     message_id: str
     sender_id: str
     lamport: int | None
+    """Its Lamport time."""
     bytes: int
+    """Size of its content."""
     causes: list[str]
+    """Ids that it names as its causes, oldest first."""
     content: str
+    """Base64 if `content_encoding` says so."""
     content_encoding: Encoding = msgspec.UNSET
 
 

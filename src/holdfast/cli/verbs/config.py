@@ -30,18 +30,25 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting."""
 
     name: str
+    """`section.key`."""
     value: str | int | float | bool
     origin: str
+    """`default`, `file`, `environment`, `profile` or `option`."""
 
 
 class Config(msgspec.Struct, frozen=True):
     """All settings in force."""
 
     file: str | None
+    """The settings file, or `null`."""
     store: str | None
+    """The store's address, or `null`: nothing is shipped."""
     settings: list[Setting]
+    """Each in force."""
     cost: Cost
+    """What commit batches cost while records come all the time."""
     profiles: list[Cost]
+    """The same for each profile by itself."""
 
 
 @click.command("config", epilog=EPILOG)

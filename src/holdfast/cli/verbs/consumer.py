@@ -50,11 +50,16 @@ class ConsumerLine(msgspec.Struct, frozen=True):
     """A consumer of a topic, in the list."""
 
     consumer: str
+    """Its name."""
     topic: str
     lag: int
+    """Records that are durable and not committed as consumed."""
     expired: int
+    """Records that retention removed before they were consumed."""
     committed: str | None
+    """When a position was committed last."""
     retention_waits: bool
+    """Whether the topic's retention waits for it."""
 
 
 class ConsumerPartitionLine(msgspec.Struct, frozen=True):
@@ -62,21 +67,31 @@ class ConsumerPartitionLine(msgspec.Struct, frozen=True):
 
     partition: int
     first: int
+    """The first offset that is left."""
     position: int
+    """The offset behind the last record that is consumed."""
     durable: int
+    """The offset behind the last record that is durable."""
     lag: int
+    """Records that are durable and not committed as consumed."""
     expired: int
+    """Records that retention removed before they were consumed."""
     committed: str | None
+    """When a position was committed last."""
 
 
 class ConsumerReport(msgspec.Struct, frozen=True):
     """A consumer of a topic, with all partitions."""
 
     consumer: str
+    """Its name."""
     topic: str
     lag: int
+    """Records that are durable and not committed as consumed."""
     retention_waits: bool
+    """Whether the topic's retention waits for it."""
     partitions: list[ConsumerPartitionLine]
+    """One by one."""
 
 
 @click.group("consumer", cls=Actions, epilog=EPILOG, no_args_is_help=False)
@@ -123,7 +138,12 @@ def show_command(directory: Path, consumer: str, topic: str | None, reference: s
 @directory_argument
 @consumer_argument
 @topic_argument
-@click.option("--to", required=True, metavar="PLACE", help="first, next, an offset, a position as JSON, or a time.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="PLACE",
+    help="'first', 'next', an offset (a negative one counts from the end: '--to=-10'), a position as JSON, or a time.",
+)
 @click.option("--partition", type=click.IntRange(min=0), help="Only in this partition.")
 @keyring_option
 @json_option

@@ -70,7 +70,9 @@ id_argument = click.argument(
 reveal_option = click.option(
     "--reveal", is_flag=True, help="Print payloads, too: arguments, results, errors. They may be secret."
 )
-repeat_option = click.option("--repeat-guarded", is_flag=True, help="Guarded effects after that step may happen again.")
+repeat_option = click.option(
+    "--repeat-guarded", is_flag=True, help="Continue although guarded effects after that step would happen again."
+)
 
 
 @click.group("execution", cls=Actions, epilog=EPILOG, no_args_is_help=False)
@@ -247,7 +249,9 @@ def _change(directory: Path, reference: str | None, action: str, shown: str, as_
 @click.option("--id", "execution", metavar="ID", help="Its id: asking twice is asking once.  [default: a new one]")
 @click.option("--queue", default=DEFAULT, show_default=True, help="Where it waits for a worker.")
 @click.option("--priority", type=int, default=0, show_default=True, help="The highest goes first.")
-@click.option("--not-before", metavar="TIME", callback=_moment, help="When it may run first: ISO 8601.")
+@click.option(
+    "--not-before", metavar="TIME", callback=_moment, help="When it may run first: ISO 8601 with a time zone."
+)
 @keyring_option
 @json_option
 @click.pass_context

@@ -60,7 +60,7 @@ def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int | N
 )
 @click.option("--topic", help="Topics, heads, shipments, segments and entries of this topic only.")
 @click.option("--records", is_flag=True, help="List the records in each entry: offset, time, sizes.")
-@click.option("--reveal", is_flag=True, help="List records with their payloads, keys and headers.")
+@click.option("--reveal", is_flag=True, help="List records with their payloads, keys and headers; warns first.")
 @keyring_option
 @json_option
 def inspect_command(

@@ -39,11 +39,17 @@ class KeyLine(msgspec.Struct, frozen=True):
     """A key, by name; what a log has under it is None where no log is given."""
 
     id: str
+    """The key's name."""
     current: bool
+    """Whether it encrypts what is written with this keyring."""
     known: bool
+    """Whether it is in the keyring."""
     sealing: bool | None = None
+    """With `--log`: whether the log encrypts with it now; else null, as the rest."""
     entries: int | None = None
+    """Journal entries of the log that only this key opens."""
     segments: int | None = None
+    """Segments of the log that only this key opens. A store keeps more: documents there are never removed."""
 
 
 class _Use(msgspec.Struct):

@@ -29,10 +29,15 @@ class MetricLine(msgspec.Struct, frozen=True):
     """One value, with OpenTelemetry's name of the metric."""
 
     name: str
+    """OpenTelemetry's name of the metric: `holdfast.lag`."""
     kind: Kind
+    """`gauge` or `counter`."""
     unit: str
+    """`By`, `s`, `{record}` …."""
     attributes: dict[str, str]
+    """By name: `holdfast.log`, `holdfast.role`, and what the metric is about: `holdfast.topic` …."""
     value: int | float
+    """A number."""
 
 
 @click.command("metrics", epilog=EPILOG)

@@ -49,7 +49,11 @@ class PositionLine(msgspec.Struct, frozen=True):
     """The last line with --json and --position: where to continue, and whether there was nothing more."""
 
     position: str
+    """Where to go on; with `--position`, the last line. In text, and with `--raw` or `--format arrow`, it is on
+    stderr.
+    """
     exhausted: bool
+    """Whether that was all there was when the read began."""
 
 
 def parse_time(text: str) -> int:
@@ -66,24 +70,39 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 @topic_argument
 @click.option("--start", type=int, help="First offset; a negative one counts from the end.  [default: the first left]")
 @click.option("--end", type=int, help="Offset to stop before; a negative one counts from the end.")
-@click.option("--since", metavar="TIME", callback=parsed(parse_time), help="Only records of this time or later.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=parsed(parse_time),
+    help="Only records of this time or later: ISO 8601 (in UTC, or with a zone), or how long ago, as '10m'.",
+)
 @click.option("--until", metavar="TIME", callback=parsed(parse_time), help="Only records of this time or earlier.")
-@click.option("--key", help="Only records with this key; of a typed topic, with this value in its key column.")
+@click.option(
+    "--key", help="Only records with this key, or this value in the key column. Not of a store, nor with --follow."
+)
 @click.option("--limit", type=click.IntRange(min=0), help="How many records at most.")
 @click.option(
-    "--bytes", "size", metavar="SIZE", callback=parsed(parse_bytes), help="How many bytes at most, as '1MiB'."
+    "--bytes",
+    "size",
+    metavar="SIZE",
+    callback=parsed(parse_bytes),
+    help="How many bytes at most, as '1MiB'; the first record comes in any case.",
 )
 @click.option("--reverse", is_flag=True, help="Last record first.")
 @click.option(
     "--partition", "partitions", type=int, multiple=True, help="This partition only; may be given repeatedly."
 )
 @click.option(
-    "--columns", metavar="NAMES", multiple=True, callback=_columns, help="Of a typed topic: only these, as 'a,b'."
+    "--columns",
+    metavar="NAMES",
+    multiple=True,
+    callback=_columns,
+    help="Of a typed topic: only these, as 'a,b'; may be given repeatedly.",
 )
 @click.option(
     "--position",
     metavar="TOKEN",
-    help="Continue where an earlier read ended, '-' for the beginning, and print the new position at the end.",
+    help="Go on where an earlier read ended, with --reverse backwards; '-': at the beginning. Prints the new position.",
 )
 @click.option("--format", "form", type=click.Choice([TEXT, JSON, ARROW]), help="How to print.  [default: text]")
 @click.option("--raw", is_flag=True, help="Payloads only, byte by byte, each followed by a newline.")

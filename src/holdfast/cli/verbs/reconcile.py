@@ -40,20 +40,37 @@ class ReconcileLine(msgspec.Struct, frozen=True):
     """What a pass found; without `complete`, what it found so far."""
 
     findings: tuple[Finding, ...]
+    """What is left."""
     repairs: tuple[Repair, ...]
+    """What was repaired."""
     segments: int
+    """How many were compared."""
     files: int
+    """How many were compared."""
     in_flight: int
+    """Segments and files on their way in or out."""
     evidence: int
+    """Commit batches of the store behind a loss that a restore accepted: no finding, and nothing that `--fix`
+    removes.
+    """
     bytes_expected: int
+    """Bytes of live segments, by the manifest."""
     bytes_actual: int
+    """Bytes of their files."""
     deep: bool
+    """Whether files were read."""
     mode: str
+    """`report` or `fix`."""
     fixes_skipped: str | None
+    """Why nothing was repaired although `--fix` was given, or null."""
     complete: bool
+    """Whether everything was compared."""
     started: str | None
+    """When it began."""
     completed: str | None
+    """When it was complete; null until then."""
     where: str
+    """What was compared: the `log`'s own files, or the `store`."""
 
 
 @click.command("reconcile", epilog=EPILOG)

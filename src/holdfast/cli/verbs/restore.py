@@ -45,7 +45,7 @@ How the store is reached (endpoint, region, credentials) comes from the settings
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Bring back what comes before a hole, although more had been acknowledged as shipped.",
+    help="Bring back what comes before a hole, although more was acknowledged; leave out damaged commit batches.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @keyring_option

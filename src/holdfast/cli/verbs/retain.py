@@ -47,7 +47,7 @@ def parse_limit(text: str) -> timedelta | int:
 
 @click.command("retain", epilog=EPILOG)
 @place_argument
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go; works beside the log's owner.")
 @click.option("--topic", help="Give this topic a policy of its own first.")
 @click.option("--bytes", "bytes_max", metavar="SIZE", callback=parsed(parse_bytes), help="Keep so much, as '10GiB'.")
 @click.option("--age", metavar="TIME", callback=parsed(parse_seconds), help="Keep what was sealed since, as '7d'.")

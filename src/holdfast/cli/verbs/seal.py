@@ -37,9 +37,13 @@ class SealLine(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     records: int
+    """How many records were sealed now."""
     segments: int
+    """Into how many segments."""
     sealed: int
+    """The mark: everything below this offset lies in segments."""
     index: int | None
+    """The number of the newest segment, `null` before the first."""
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -54,7 +58,7 @@ class _Mark(msgspec.Struct, frozen=True):
     "--timeout",
     metavar="TIME",
     callback=parsed(parse_seconds),
-    help="How long to wait, as '10min'; else until it is done.",
+    help="How long to wait for each topic, as '10min'; else until it is done. What is not sealed is just as durable.",
 )
 @keyring_option
 @json_option

@@ -25,24 +25,40 @@ class ServingLine(msgspec.Struct, frozen=True):
     """What is served where, for JSON."""
 
     url: str
+    """Where it answers."""
     log: str
+    """The log's id."""
     tokens: bool
+    """Whether requests need one."""
     pid: int
+    """The process."""
 
 
 @click.command("serve", epilog=EPILOG)
 @directory_argument
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [env: HOLDFAST_SERVER__LISTEN]")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name that requests may use for this server.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where to listen; port 0 takes any.  [env: HOLDFAST_SERVER__LISTEN]"
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that requests may use for this server, beside those of the address; may be repeated.",
+)
 @click.option("--tokens", type=click.Path(path_type=Path), help="The file of tokens; default: TOKENS in DIR.")
 @click.option(
     "--no-tokens", is_flag=True, help="Serve without tokens a log that had some, to everybody on this machine."
 )
 @click.option("--token", metavar="REF", help="One more token, with all rights: env:NAME or file:PATH, never a token.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="The certificate chain, in PEM.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, in PEM, without a password.")
 @click.option("--console/--no-console", default=None, help="Whether GET / answers with a page that shows the log.")
-@click.option("--share/--no-share", default=True, help="Share the log with processes that open it with share=True.")
+@click.option(
+    "--share/--no-share",
+    default=True,
+    help="Share the log with processes that open it with share=True, or own it alone.",
+)
 @keyring_option
 @json_option
 def serve_command(

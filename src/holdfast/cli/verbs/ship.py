@@ -54,26 +54,42 @@ class UnshippedLine(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     first: int
+    """The first offset."""
     records: int
+    """How many."""
 
 
 class ShipReport(msgspec.Struct, frozen=True):
     """What was shipped, and what is left."""
 
     store: str
+    """The store's address."""
     epoch: int
+    """The claim on the store; 0 where nothing was to be shipped."""
     records: int
+    """Records that are on the store now and were not, by the marks."""
     segments: int
+    """Segments that were settled."""
     batches: int
+    """Commit batches that were acknowledged."""
     objects: int
+    """Objects that the store has taken."""
     bytes: int
+    """Their bytes."""
     seconds: float
+    """From opening the log to its end."""
     puts: int
+    """PUT requests, failed ones included."""
     dollars: float
+    """All requests that were counted, at the list price of S3."""
     records_left: int
+    """Records that are not there."""
     segments_left: int
+    """Segments that are not there."""
     left: list[UnshippedLine]
+    """The records that are not there."""
     rebuilt: StoreRebuildReport | None = None
+    """With `--rebuild-store`; else null."""
 
 
 @click.command("ship", epilog=EPILOG)
@@ -81,9 +97,13 @@ class ShipReport(msgspec.Struct, frozen=True):
 @store_option
 @click.option("--seal", is_flag=True, help="Seal first, so that all of it is in segments on the store.")
 @click.option(
-    "--rebuild-store", is_flag=True, help="First bring back a store that has lost what it had, from what is here."
+    "--rebuild-store",
+    is_flag=True,
+    help="First bring back a store that has lost what it had; refused where something would be given up.",
 )
-@click.option("--accept-loss", is_flag=True, help="With --rebuild-store: give up what only the store had.")
+@click.option(
+    "--accept-loss", is_flag=True, help="With --rebuild-store: give up what only the store had; it is listed."
+)
 @click.option(
     "--timeout",
     metavar="TIME",

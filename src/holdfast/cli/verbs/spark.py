@@ -48,8 +48,13 @@ class SparkAnswer(msgspec.Struct, frozen=True):
     rows: int
     """Rows that were printed, or counted."""
     marks: str
+    """From where to where each partition was settled when the query was planned, as text: the same for `--option
+    asOf=…` asks it again of the same records.
+    """
     path: str
+    """`native` (Spark's own Parquet reader) or `format`."""
     reason: str
+    """Why."""
 
 
 @click.group("spark", cls=Actions, epilog=EPILOG, no_args_is_help=False)
@@ -68,10 +73,12 @@ master_option = click.option("--master", default="local[*]", show_default=True, 
 @spark_command.command("read")
 @root_argument
 @click.argument("topic", metavar="TOPIC")
-@click.option("--where", metavar="SQL", help="Only rows for which this is true.")
+@click.option("--where", metavar="SQL", help="Only rows for which this SQL is true; times in UTC.")
 @click.option("--columns", metavar="NAMES", help="Only these columns, as 'a,b'.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows at most.")
-@click.option("--count", "counting", is_flag=True, help="Only how many rows there are.")
+@click.option(
+    "--count", "counting", is_flag=True, help="Only how many rows there are, all of them: --limit does not count."
+)
 @click.option("--option", "pairs", metavar="NAME=VALUE", multiple=True, help="An option of the format; repeatable.")
 @master_option
 @keyring_option

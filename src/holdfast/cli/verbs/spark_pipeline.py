@@ -73,7 +73,11 @@ def _working(command: Command) -> Command:
 @_shared
 @_working
 @click.option("--only", metavar="TABLE", multiple=True, help="Only this table; repeatable.")
-@click.option("--every", metavar="TIME", help="Run again and again, as 30s, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="Run again and again, as '30s', until SIGTERM or Ctrl-C; after failures later, up to five minutes.",
+)
 @click.option("--available-now", is_flag=True, help="One run, up to what is settled now: the default.")
 def run_command(
     file: Path, only: tuple[str, ...], every: str | None, available_now: bool, master: str, as_json: bool, **places: Any
@@ -93,7 +97,9 @@ def status_command(file: Path, as_json: bool, **places: Any) -> int:
 @_shared
 @click.argument("table", metavar="TABLE")
 @_working
-@click.option("--from", "begin", metavar="BOUND", help="From where: offsets as JSON, a time, or run:17.")
+@click.option(
+    "--from", "begin", metavar="BOUND", help="From where: offsets as JSON, a time, or run:17; both bounds of one kind."
+)
 @click.option("--to", "end", metavar="BOUND", help="To where; a run is included, a time or offset is not.")
 def backfill_command(
     file: Path, table: str, begin: str | None, end: str | None, master: str, as_json: bool, **places: Any

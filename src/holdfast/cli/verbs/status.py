@@ -52,46 +52,83 @@ class KeyName(msgspec.Struct, frozen=True):
 
     scheme: str
     key_id: str
+    """Its name."""
 
 
 class ShippingStatus(msgspec.Struct, frozen=True):
     """How far the log is on its store, by the marks stored last, and what shipping may cost."""
 
     store: str
+    """The store's address."""
     copy: bool
+    """Whether this is a copy (`holdfast restore --copy`), which never ships."""
     shipped_seq: int
+    """Journal entries up to this number are on the store."""
     lag_records: int
+    """Records that are durable and not on the store."""
     lag_bytes: int
+    """Their stored bytes in the journal; 0 where only segments hold them."""
     unsettled_segments: int
+    """Sealed segments that the store does not list yet."""
     cost: Cost | None
+    """What commit batches cost, with the settings of the log's owner (or last owner) that had a store, not with those
+    of the reader; null where no owner recorded them.
+    """
     fenced: bool = False
+    """Whether another process has taken the log over: this directory takes no records any more, and nothing of it is
+    on its way.
+    """
     stranded_records: int = 0
+    """Of such a log: records that are durable here and nowhere else."""
     alarm: str | None = None
+    """What holds shipping up, as the owner wrote it down; else null."""
     ended: str | None = None
+    """Why it ended for good; else null."""
     last_error: str | None = None
+    """What the store said last; else null."""
 
 
 class Status(msgspec.Struct, frozen=True):
     """The log at one moment."""
 
     path: str
+    """The log's directory."""
     log_id: str
+    """The log's identity, as hex."""
     owner_pid: int | None
+    """The process that owns the log now, or `null`."""
     created: str | None
+    """When the log was created."""
     epoch: int | None
+    """How often it was opened by an owner."""
     encrypted: bool | None
+    """Whether there are keys."""
     keys: list[KeyName]
+    """The keys in use."""
     verified: bool
+    """Whether the control rows were checked; false without the key, where rows could not even be read, and where a
+    segment's file is missing or has another size.
+    """
     database_bytes: int
+    """The size of `durable.db`."""
     wal_bytes: int
+    """The size of its write-ahead log."""
     records: int
+    """Records that can be read, in all partitions."""
     tail_records: int
+    """What is durable and not sealed yet."""
     tail_bytes: int
+    """Its stored bytes."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
     shipping: ShippingStatus | None
+    """Where the log is shipped to, or null."""
     topics: list[TopicStatus]
+    """One by one."""
     problems: list[Problem]
+    """The damage that was found."""
     consumers: dict[str, int] | None = None
     """By `consumer/topic`, how many records it lags behind; None where that cannot be read: without the key, say."""
     tables: list[PublicationReport] = []

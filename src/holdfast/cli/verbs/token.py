@@ -46,8 +46,11 @@ class TokenLine(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
     topics: tuple[str, ...]
     created: str | None
+    """When it was made."""
     expires: str | None
+    """When it ends; null for never."""
     rate_max: float | None
+    """Requests per second; null for no limit of its own."""
 
 
 class NewTokenLine(msgspec.Struct, frozen=True):
@@ -58,8 +61,11 @@ class NewTokenLine(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
     topics: tuple[str, ...]
     expires: str | None
+    """When it ends; null for never."""
     token: str | None
+    """The token; null with `--to`."""
     file: str | None
+    """The file that has it; else null."""
 
 
 tokens_option = click.option(
@@ -77,7 +83,13 @@ def token_command() -> None:
 @directory_argument
 @name_argument
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help=_SCOPES)
-@click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="A topic, or a pattern with '*'.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="PATTERN",
+    help="A topic, or a pattern with '*', which in front stands for no '_'; may be repeated.",
+)
 @click.option("--expires", metavar="TIME", help="When it ends: 12h, 90d …; default: never.")
 @click.option("--rate", type=float, help="Requests per second, at most.")
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Write it to a new file of mode 0600 instead.")

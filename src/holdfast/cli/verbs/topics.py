@@ -38,14 +38,18 @@ class SchemaVersionLine(msgspec.Struct, frozen=True):
 
     version: int
     fingerprint: str
+    """12 digits."""
     created: str | None
+    """When it began."""
     columns: dict[str, str]
+    """Names and Arrow types."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
     """A topic's own retention policy; None is no limit."""
 
     bytes_max: int | None
+    """Null is no limit, of each."""
     age_max_us: int | None
     records_max: int | None
 
@@ -54,16 +58,27 @@ class TopicEntryLine(msgspec.Struct, frozen=True):
     """A topic."""
 
     topic: str
+    """Its name."""
     kind: str
+    """`raw` or `typed`."""
     created: str | None
+    """When it was created."""
     records: int
+    """Records that can be read, in all partitions."""
     tail_records: int
+    """What is durable and not sealed yet."""
     tail_bytes: int
+    """Its stored bytes."""
     segments: int
+    """Segments that are there."""
     segment_bytes: int
+    """Bytes of their files, by the manifest."""
     partitions: list[PartitionStatus]
+    """One by one."""
     schemas: list[SchemaVersionLine]
+    """Of a typed topic, the oldest first."""
     retention: RetentionPolicy | None
+    """The topic's own policy; null where the settings hold."""
 
 
 @click.command("topics", epilog=EPILOG)
