@@ -175,6 +175,10 @@ def _text(node: ast.stmt) -> str:
     return str(node.value.value) if is_text else ""
 
 
+def _doc(value: Any) -> str:
+    return inspect.getdoc(_unwrapped(value)) or ""
+
+
 def _unwrapped(value: Any) -> Any:
     return value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
 
@@ -236,7 +240,7 @@ def _annotation(kind: type, name: str, value: Any) -> str:
 def about(kind: type, name: str, value: Any) -> str:
     """What an attribute means: its own docstring, or the text below the field."""
     is_property = isinstance(value, property) or hasattr(value, "func")
-    text = docstring(value) if is_property else field_texts(kind).get(name)
+    text = _doc(value) if is_property else field_texts(kind).get(name)
     return cell((text or "").partition("\n\n    ")[0])
 
 
@@ -279,22 +283,10 @@ def definitions(module: str) -> dict[str, Definition]:
     return found
 
 
-def docstring(value: Any) -> str:
-    """A docstring as the source has it: `inspect.getdoc` would take an example at its end for prose."""
-    value = getattr(value, "fget", None) or getattr(value, "func", None) or _unwrapped(value)
-    node = definitions(value.__module__).get(value.__qualname__)
-    text = ast.get_docstring(node, clean=False) if node else None
-    if text is None:
-        return inspect.getdoc(value) or ""
-    first, *rest = text.splitlines()
-    margin = node.body[0].col_offset
-    return "\n".join([first.strip(), *(line[margin:].rstrip() for line in rest)]).strip()
-
-
 def prose(value: Any) -> str:
     """A docstring as Markdown: examples are fenced."""
     parts: list[str] = []
-    for part in re.split(r"\n{2,}", docstring(value)):
+    for part in re.split(r"\n{2,}", _doc(value)):
         is_code = part.startswith(("    ", ">>> "))
         if is_code and parts and parts[-1].endswith("```"):
             parts[-1] = parts[-1][:-4] + f"\n\n{textwrap.dedent(part)}\n```"
@@ -354,7 +346,7 @@ def errors() -> str:
         arguments = inspect.signature(kind.__init__).parameters.keys() if "__init__" in vars(kind) else ()
         named = [name for name in arguments if name not in ("self", "message", "hint")]
         hint = vars(kind).get("default_hint", "")
-        text = docstring(kind).replace("\n\n", " ")
+        text = _doc(kind).replace("\n\n", " ")
         own = ["message", "hint"] if kind is HoldfastError else named
         yield ["↳ " * depth + f"`{kind.__name__}`", cell(text), cell(hint), _codes(own)]
         for below in kind.__subclasses__():
@@ -412,7 +404,7 @@ def _route_name(route: Any) -> str:
 
 def route_text(route: Any) -> str:
     """What a route does, and the fields of what it takes and gives."""
-    parts = [cell(docstring(route.handler) or f"{route.summary}.")]
+    parts = [cell(_doc(route.handler) or f"{route.summary}.")]
     parts += [f"Query: {_codes(route.query)}."] if route.query else []
     parts += [f"Body: `{fields_of(route.body, with_defaults=True)}`."] if _is_struct(route.body) else []
     parts += [f"Answer: `{fields_of(route.answer)}`."] if _is_struct(route.answer) else []
@@ -489,7 +481,7 @@ def _verb_scopes(verb: Any) -> str:
 def _verb_about(verb: Any) -> str:
     if verb.right is None:
         return ""
-    text = docstring(verb.right.about).rstrip(".")
+    text = _doc(verb.right.about).rstrip(".")
     return text[0].lower() + text[1:] + ("; never holdfast's own" if verb.right.changes else "")
 
 
@@ -541,7 +533,7 @@ def fields(*names: str) -> str:
         given = msgspec.structs.fields(kind)
         rows = ([f"`{one.encode_name}`", _code(_annotation(kind, one.name, None)), about(kind, one.name, None)]
                 for one in given)  # fmt: skip
-        caption = f"Of {inside}: {docstring(kind)}" if inside else docstring(kind)
+        caption = f"Of {inside}: {_doc(kind)}" if inside else _doc(kind)
         parts += [cell(caption.partition("\n\n")[0]), table("field | type | meaning", rows)]
         left = [(one, f"`{field.encode_name}`") for field in given for one in _structs(field.type)] + left
     return "\n\n".join(parts)

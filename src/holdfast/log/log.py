@@ -277,8 +277,10 @@ class Log(AsyncVerbs):
     def executions(self) -> Executions:
         """The durable executions of this log: look at them, start some for workers, change them by hand.
 
-        for execution in log.executions.list(status="failed"):
-            print(execution.id, execution.kind, execution.note)
+            for execution in log.executions.list(status="failed"):
+                print(execution.id, execution.kind, execution.note)
+
+        Of a log that is open for reading only, too: its owner is asked to make the changes.
         """
         return holding(self._executions.facade(), self)
 

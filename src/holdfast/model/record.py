@@ -44,11 +44,13 @@ class Record(msgspec.Struct, frozen=True, eq=False):
     kind: str | None = None
     """A short text, 1 to 255 bytes."""
     headers: Mapping[str, bytes] | None = None
+    """Names to bytes; an append takes text, too."""
     time: int = NOW
     """Microseconds since 1970 UTC."""
     offset: int = -1
     """Where it is in its partition; of a record that was read."""
     partition: int = 0
+    """Of its topic."""
     topic: str = ""
     """Of a record that was read; appending goes by the topic that it is appended to."""
 

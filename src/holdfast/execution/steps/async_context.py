@@ -150,9 +150,11 @@ class AsyncContext(AnyContext):
         return results(tasks)
 
     def first(self, *awaitables: Awaitable[Any]) -> Coroutine[Any, Any, First]:
-        """Which of several is first, as `winner` and `value`; the others are cancelled. Later runs give the same one.
+        """Which of several is first, as `winner` and `value`.
 
-        winner, value = await ctx.first(promise, ctx.sleep(60))
+            winner, value = await ctx.first(promise, ctx.sleep(60))
+
+        The others are cancelled. Later runs give the same one.
         """
         if not awaitables:
             raise Invalid("nothing can be first among nothing", hint="give at least one step, promise or timer")

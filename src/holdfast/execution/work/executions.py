@@ -70,8 +70,10 @@ class ExecutionSource(Protocol):
 class Executions:
     """The executions of one log.
 
-    for execution in log.executions.list(status="failed"):
-        print(execution.id, execution.note)
+        for execution in log.executions.list(status="failed"):
+            print(execution.id, execution.note)
+
+    Ids are given as they are, or as text.
     """
 
     def __init__(
