@@ -21,7 +21,7 @@ from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import msgspec
@@ -126,6 +126,8 @@ def types(*names: str, call: bool = False) -> str:
         if call:
             parts.append(_fenced(signature(name, kind)))
         parts.append(prose(kind))
+        if call and "__init__" in vars(kind):
+            parts.append(prose(kind.__init__))
         found = {member: value for member, value in members(kind) if member not in left_out}
         rows = [
             [_code(member), _code(_annotation(kind, member, value)), about(kind, member, value)]
@@ -166,7 +168,7 @@ def instance_attributes(kind: type) -> Iterator[tuple[str, str, str]]:
             for target in ast.walk(node):
                 if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store) and target.attr[0] != "_":
                     note = node.annotation if isinstance(node, ast.AnnAssign) else notes.get(target.attr)
-                    yield target.attr, spelled(ast.unparse(note)) if note else "", _text(below)
+                    yield target.attr, spelled(ast.unparse(note), {}) if note else "", _text(below)
 
 
 def _text(node: ast.stmt) -> str:
@@ -189,7 +191,7 @@ def entry(title: str, calls: list[tuple[str, Any]], level: str = "####") -> str:
     lines = [signature(*first)]
     for name, value in twins:
         is_same = inspect.signature(value).parameters == inspect.signature(first[1]).parameters
-        returns = spelled(inspect.signature(value).return_annotation)
+        returns = spelled(inspect.signature(value).return_annotation, value.__globals__)
         lines.append(f"async def {name}(…) -> {returns}  # the same arguments" if is_same else signature(name, value))
     texts = dict.fromkeys(text for _, value in calls if not re.fullmatch(PLAIN_TWIN, text := prose(value)))
     return "\n\n".join([f"{level} `{title}`", _fenced("\n".join(lines)), *texts])
@@ -198,16 +200,16 @@ def entry(title: str, calls: list[tuple[str, Any]], level: str = "####") -> str:
 def signature(name: str, value: Any) -> str:
     """A call, on as many lines as it needs."""
     function = _unwrapped(value)
-    found = inspect.signature(function)
+    found, scope = inspect.signature(function), vars(sys.modules[function.__module__])
     arguments = [one for one in found.parameters.values() if one.name not in ("self", "cls")]
-    returns = "" if isinstance(value, type) else f" -> {spelled(found.return_annotation)}"
+    returns = "" if isinstance(value, type) else f" -> {spelled(found.return_annotation, scope)}"
     begin = "async def " if inspect.iscoroutinefunction(function) else ""
     texts = [str(one.replace(annotation=inspect.Parameter.empty)) for one in arguments]
     for place, one in enumerate(arguments):
         if one.annotation is not inspect.Parameter.empty:
             default = "" if one.default is inspect.Parameter.empty else f" = {_default_of(one.default)}"
             stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(one.kind, "")
-            texts[place] = f"{stars}{one.name}: {spelled(one.annotation)}{default}"
+            texts[place] = f"{stars}{one.name}: {spelled(one.annotation, scope)}{default}"
     kinds = [one.kind for one in arguments]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         texts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
@@ -218,23 +220,30 @@ def signature(name: str, value: Any) -> str:
 
 
 def _default_of(value: object) -> str:
-    return (
-        "…" if re.match("<|UNSET|typing", repr(value)) else json.dumps(value) if isinstance(value, str) else repr(value)
-    )
+    if isinstance(value, str):
+        return json.dumps(value)
+    return "…" if re.match("<|UNSET|typing", repr(value)) else repr(value)
 
 
-def spelled(note: Any) -> str:
-    """A type as the source has it, without the names of modules."""
+def spelled(note: Any, scope: dict[str, Any]) -> str:
+    """A type as the source has it, without the names of modules; a name for certain words is these words."""
+
+    def words(found: re.Match[str]) -> str:
+        value = scope.get(found[0])
+        is_literal = get_origin(value) is Literal
+        return f"Literal[{', '.join(map(_default_of, get_args(value)))}]" if is_literal else found[0]
+
     text = note if isinstance(note, str) else getattr(note, "__name__", str(note))
-    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|\bbuiltins\.|ForwardRef\(['\"]|['\"]\)$", "", text)
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|\bbuiltins\.|ForwardRef\(['\"]|['\"]\)$", "", text)
+    return re.sub(r"\b[A-Z]\w+", words, text)
 
 
 def _annotation(kind: type, name: str, value: Any) -> str:
     getter = getattr(value, "fget", None) or getattr(value, "func", None)
     if getter is not None:
-        return spelled(inspect.signature(getter).return_annotation)
-    found = (inspect.get_annotations(base).get(name) for base in kind.__mro__)
-    return spelled(next((note for note in found if note is not None), ""))
+        return spelled(inspect.signature(getter).return_annotation, vars(sys.modules[getter.__module__]))
+    found = ((inspect.get_annotations(base).get(name), base) for base in kind.__mro__)
+    return next((spelled(note, vars(sys.modules[base.__module__])) for note, base in found if note is not None), "")
 
 
 def about(kind: type, name: str, value: Any) -> str:

@@ -63,9 +63,13 @@ class Lag(msgspec.Struct, frozen=True):
     """How far a query is behind: totals, and the age of the oldest unprocessed record."""
 
     records: int = 0
+    """Settled and not processed yet."""
     bytes: int = 0
+    """Of their segments; one that is cut counts in proportion."""
     seconds: float = 0.0
+    """Age of the oldest of them."""
     partitions: dict[Where, PartitionLag] = {}
+    """The same by topic and partition."""
 
 
 class Unread(NamedTuple):
@@ -90,7 +94,11 @@ def unread(segments: Sequence[SegmentDocument], start: int, end: int) -> Unread:
 
 
 class LagListener(StreamingQueryListener):
-    """Counts how far the streams of a SparkSession are behind one root; options as for the format: endpoint …"""
+    """Counts how far the streams of a SparkSession are behind one root; options as for the format: endpoint …
+
+    Add it with `spark.streams.addListener`. A query counts if its offsets are of the log at this root; `topic` or
+    `topicPattern` choose among its topics.
+    """
 
     def __init__(self, root: str, *, clock: Clock | None = None, **options: str) -> None:
         is_chosen = any(name.lower() in ("topic", "topicpattern") for name in options)

@@ -146,7 +146,8 @@ def _time(moment: object, name: str) -> int | None:
 class SettledReading:
     """Rows of the settled part of topics: an Arrow stream, read as it is asked for.
 
-    What is read was settled when the reading was made: `marks` says how far, and `as_of=marks` reads the same again.
+    What is read was settled when the reading was made: `marks` says how far, and `as_of=marks` reads the same again,
+    or is NotFound where retention was faster.
     With `include_tail` there is also what the store had above the marks at that moment, after all other rows. This
     reading returns the same rows each time, but no other reading can repeat them: marks cover only what is settled.
     """

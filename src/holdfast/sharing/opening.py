@@ -46,8 +46,8 @@ def open_log(
     takes no lock and changes nothing in the directory, which may be on a read-only mount or belong to another user;
     what would write is Invalid.
 
-    With a `store` (`s3://bucket/prefix`, `file:///directory` …; also `store.url` in the settings) everything is shipped
-    there in order, beside the appends. The log opens and goes on while the store is away.
+    With a `store` (`s3://bucket/prefix`, `file:///directory`, an absolute path, `./backup` …; also `store.url` in the
+    settings) everything is shipped there in order, beside the appends. The log opens and goes on while it is away.
 
     >>> import holdfast, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:

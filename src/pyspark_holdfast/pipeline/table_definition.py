@@ -206,6 +206,8 @@ def table(
 ) -> Any:
     """Make a table of a function of DataFrames. Without `inputs`, the names of its arguments are the inputs.
 
+    Name and description are those of the function, unless they are given.
+
     `per_run`: the function may look at all rows of a run together, and what comes out depends on how runs were cut.
     """
 

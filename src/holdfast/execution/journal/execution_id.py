@@ -45,7 +45,10 @@ def fresh_id(clock: Clock) -> ExecutionId:
 
 
 def derived_id(domain: str, payload: bytes | str | int) -> ExecutionId:
-    """The id that this domain and payload always have; a number is its digits."""
+    """The id that this domain and payload always have (UUID version 8); a number is its digits.
+
+    So a second caller finds the first one's work: `log.execution("import", id=execution_id("import", "2026-11-16"))`.
+    """
     if isinstance(payload, bool) or not isinstance(payload, bytes | str | int):
         raise Invalid(
             f"a payload is bytes, text or a whole number, not {type(payload).__name__}", hint="for instance 7"
