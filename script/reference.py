@@ -233,8 +233,8 @@ def spelled(note: Any, scope: dict[str, Any]) -> str:
         is_literal = get_origin(value) is Literal
         return f"Literal[{', '.join(map(_default_of, get_args(value)))}]" if is_literal else found[0]
 
-    text = note if isinstance(note, str) else getattr(note, "__name__", str(note))
-    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|\bbuiltins\.|ForwardRef\(['\"]|['\"]\)$", "", text)
+    written = getattr(note, "__forward_arg__", None) or getattr(note, "__name__", str(note))
+    text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|\bbuiltins\.", "", note if isinstance(note, str) else written)
     return re.sub(r"\b[A-Z]\w+", words, text)
 
 

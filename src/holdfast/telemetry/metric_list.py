@@ -4,7 +4,8 @@ A section reads one part of a log's sample (`LogSample`), and is left out where 
 without a store has no shipping metrics, and a read-only handle has none of those that only an owner counts. Totals
 count since this process opened the log. Values come from `log.stats()` and the marks; nothing is counted here.
 
-To add one: a line in its section, with its reader. Tests hold the reference, the dashboard and the alerts to this list.
+To add one: a line in its section, with its reader. The reference is made of this list; tests hold the dashboard and the
+alerts to it.
 """
 
 from __future__ import annotations
