@@ -75,6 +75,18 @@ def test_comparisons_are_honest() -> None:
         assert figures or "We have" in text, page.name
 
 
+def test_a_how_to_shows_code_at_once_and_a_decision_is_short() -> None:
+    """Code within fourteen lines and 110 words; 800 words at most, but for the list of where channels differ."""
+    for page in (DOCS / "howto").glob("*.md"):
+        opening, fence, _ = page.read_text().partition("```")
+        assert fence, page.name
+        assert opening.count("\n") <= 14, page.name
+        assert len(opening.split()) <= 110, page.name
+    for page in (DOCS / "decisions").glob("*.md"):
+        limit = 1300 if page.name.startswith("0009") else 800
+        assert len(page.read_text().split()) <= limit, page.name
+
+
 def test_a_link_out_of_the_documents_leads_into_the_repository() -> None:
     """On the site it becomes the file's place there; a file that is not there ends the building."""
     links = script("site_links.py")
