@@ -2,6 +2,7 @@
 
     HoldfastError
     ├── Invalid          fix the call or the setting; nothing was written
+    │   └── Undecodable  a record's payload is not what its codec, or the reader's type, says
     ├── NotFound         it is not here (any more)
     │   └── Expired      retention has removed it; `.first` is what is left
     ├── Denied           the caller may not do that
@@ -77,6 +78,29 @@ class HoldfastError(Exception):
 
 class Invalid(HoldfastError):
     """The call or a setting is wrong, an argument's type included; nothing was written. The hint says what to write."""
+
+
+class Undecodable(Invalid):
+    """A payload is not what its topic's codec, or the reader's type, says; `record.payload` has it."""
+
+    default_hint = "record.payload has the bytes; a reader's type may be another one than the writer's"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.topic, self.partition, self.offset = topic, partition, offset
+        super().__init__(_placed(message, topic=topic, partition=partition, offset=offset), hint=hint)
+
+
+def _placed(message: str, **places: object) -> str:
+    where = " ".join(f"{name}={value}" for name, value in places.items() if value is not None)
+    return f"{message} {where}" if where else message
 
 
 def other_version(what: str, **values: object) -> Invalid:
@@ -160,9 +184,7 @@ class Corrupt(HoldfastError):
         hint: str | None = None,
     ) -> None:
         self.path, self.topic, self.partition, self.offset = path, topic, partition, offset
-        places = {"path": path, "topic": topic, "partition": partition, "offset": offset}
-        where = " ".join(f"{name}={value}" for name, value in places.items() if value is not None)
-        super().__init__(f"{message} {where}" if where else message, hint=hint)
+        super().__init__(_placed(message, path=path, topic=topic, partition=partition, offset=offset), hint=hint)
 
 
 class OutcomeUnknown(HoldfastError):

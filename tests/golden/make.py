@@ -267,6 +267,8 @@ def _write_segments(log: Log, scribe: Scribe) -> None:
     scribe.append_rows(log, "readings", NARROW, [{"sensor": "a", "celsius": 21.5}, {"sensor": None, "celsius": -0.0}])
     _seal(log, "readings")
     scribe.append_rows(log, "readings", WIDE, [{"sensor": "grüß", "tags": ["x", None]}])
+    log.topic("values", codec="json")
+    scribe.append(log, "values", b'{"id":1}')
 
 
 def _seal(log: Log, topic: str) -> None:
@@ -490,7 +492,7 @@ ROWS = {
     ),
     "epochs": EpochRow(2, 1_700_000_000_000_000, 4242, 5, b""),
     "key_epochs": KeyEpoch(5, "aes-256-gcm-salted", "golden-1", SALT, bytes(32), b""),
-    "topics": TopicRow(1, "orders", 3, -1, 5, b""),
+    "topics": TopicRow(1, "orders", 3, "json", -1, 5, b""),
     "heads": HeadRow(4, 1, 2, 2**40, LINK, 5, b""),
     "idempotency": KeyRow(6, LINK, 4, 2**40, 9, FINGERPRINT, 5, b""),
     "shipping": ShippingRow("memory://golden", bytes(range(16)), 3, 2**40, 1, 4, "an alarm", "an end", "an error", 5),
@@ -634,7 +636,7 @@ def store_documents() -> dict[str, AnyDocument]:
         layout.LOG: documents.LogDocument(log=log, created_us=_NOW),
         layout.epoch_key(1): documents.EpochDocument(epoch=1, purpose="open", **claim),
         layout.epoch_key(2): documents.EpochDocument(epoch=2, purpose="restore", **claim),
-        layout.topic_key("orders", 1): documents.TopicDocument(version=1, **topic),
+        layout.topic_key("orders", 1): documents.TopicDocument(version=1, codec="json", **topic),
         layout.topic_key("orders", 2): documents.TopicDocument(
             version=2, schemas=(_SCHEMA_VERSION,), retention=documents.RetentionLimits(0, 3_600_000_000, 1000), **topic
         ),

@@ -174,12 +174,12 @@ def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
     return open_log(directory, reference, settings, read_only=False)
 
 
-def find_topic(log: Log, name: str, partitions: int | None = None) -> Topic | TypedTopic:
-    """The topic as it is, raw or typed; a new one is raw."""
+def find_topic(log: Log, name: str, partitions: int | None = None, codec: str | None = None) -> Topic | TypedTopic:
+    """The topic as it is, raw or typed; a new one is raw, of this codec."""
     try:
         return log.topic(name, schema="latest", partitions=partitions)
     except (Invalid, NotFound):  # it is raw, or does not exist: asked for as raw, it says what is wrong
-        return log.topic(name, partitions=partitions)
+        return log.topic(name, partitions=partitions, codec=codec)
 
 
 def with_store(settings: Settings, url: str | None) -> Settings:

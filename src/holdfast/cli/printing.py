@@ -20,6 +20,7 @@ from holdfast.log.topics.reading import Reading
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record_json import iso, record_line
 from holdfast.model.row_json import PlacedRow, placed, row_line
+from holdfast.model.value_codec import MSGPACK, ValueRecord
 from holdfast.reader.settled_reading import SettledReading
 
 Item = Record | PlacedRow
@@ -69,7 +70,11 @@ def write_arrow(reading: Reading[Any] | SettledReading) -> None:
 def _record_text(record: Record) -> None:
     kind = "-" if record.kind is None else printable(record.kind)
     time = iso(record.time) or record.time
-    emit(f"{record.partition} {record.offset:>8}  {time}  {shown(record.key)}  {kind}  {shown(record.payload)}")
+    payload = shown(record.payload)
+    if isinstance(record, ValueRecord) and record.codec.name == MSGPACK:
+        value = record.codec.as_json(record.payload)
+        payload = payload if isinstance(value, msgspec.UnsetType) else printable(bytes(value).decode())
+    emit(f"{record.partition} {record.offset:>8}  {time}  {shown(record.key)}  {kind}  {payload}")
 
 
 def _row_text(item: PlacedRow) -> None:

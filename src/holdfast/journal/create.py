@@ -60,6 +60,7 @@ class KnownTopic(NamedTuple):
     schemas: tuple[tuple[bytes, bytes], ...] = ()
     """Fingerprint and definition of each version."""
     policy: tuple[int, int, int] | None = None
+    codec: str = ""
 
 
 class KnownKey(NamedTuple):
@@ -209,7 +210,7 @@ class _Filling:
 
     def _fill_topic(self, topic_id: int, topic: KnownTopic) -> None:
         backend, vault = self._backend, self.vault
-        draft = TopicRow(topic_id, topic.name, len(topic.partitions), self._now, vault.epoch, b"")
+        draft = TopicRow(topic_id, topic.name, len(topic.partitions), topic.codec, self._now, vault.epoch, b"")
         backend.insert_topic(stamped(draft, vault))
         for version, (fingerprint, definition) in enumerate(topic.schemas, 1):
             schema = SchemaRow(topic_id, version, fingerprint, definition, self._now, vault.epoch, b"")

@@ -44,6 +44,7 @@ from holdfast.model.control_rows import DiskFailed, PolicyRow, SchemaRow, Shipme
 from holdfast.model.entry import Entry
 from holdfast.model.topic_name import check_name
 from holdfast.model.trusted_time import TrustedTime
+from holdfast.model.value_codec import recorded_codec
 from holdfast.signals import Signal
 
 __all__ = ["Group", "Journal", "JournalContext", "Make", "OpenUnit", "Operation", "Run", "Unit"]
@@ -180,6 +181,11 @@ class Journal:
         return self._state.topics.schemas
 
     @property
+    def codecs(self) -> Mapping[str, str]:
+        """What the payloads of topics are, where they are not bytes: `json`, `text` or `msgpack`."""
+        return self._state.topics.codecs
+
+    @property
     def policies(self) -> Mapping[str, PolicyRow]:
         """The topics that have a retention policy of their own."""
         return self._state.topics.policies
@@ -197,21 +203,29 @@ class Journal:
     # -- appending ----------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int, first: int = 0, fingerprint: bytes = b"", definition: bytes = b""
+        self,
+        name: str,
+        partitions: int,
+        first: int = 0,
+        fingerprint: bytes = b"",
+        definition: bytes = b"",
+        codec: str = "",
     ) -> None:
         """Declare a topic, durably; a race with another caller is settled by the first one.
 
-        Its partitions begin at offset `first`; with a schema's definition it is a typed one.
+        Its partitions begin at `first`. With a schema's definition it is a typed one, with a codec one of values.
         """
         check_name(name)
+        recorded_codec(codec)
         self.settings.check_topic(partitions, len(self.topics))
         if not 0 <= first <= _FIRST_MAX:
             raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
         if self._link is not None:
-            self._ask("create_topic", owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition))
+            request = owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition, codec)
+            self._ask("create_topic", request)
             return
         try:
-            self.perform(CreateTopic(name, partitions, first, fingerprint, definition))
+            self.perform(CreateTopic(name, partitions, first, fingerprint, definition, codec))
         except Invalid:
             if name not in self.topics:
                 raise

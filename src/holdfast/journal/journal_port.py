@@ -153,6 +153,10 @@ class JournalPort(Protocol):
         """The versions of each typed topic's schema, oldest first."""
 
     @property
+    def codecs(self) -> Mapping[str, str]:
+        """What the payloads of topics are, where they are not bytes."""
+
+    @property
     def shipping_state(self) -> ShippingState:
         """What anyone who waits for the store needs to know."""
 

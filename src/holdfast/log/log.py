@@ -7,12 +7,13 @@ by `remote/connecting`. What differs between them is in the parts (`ports`), and
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
 
 from holdfast.arguments import flag, seconds, whole
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.log.async_verbs import AsyncVerbs
 from holdfast.model.topic_name import check_name
+from holdfast.model.value_codec import codec_of
 from holdfast.process_lifetime import holding
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.log.producers.producer import Producer, ProducerStatus
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
+    from holdfast.log.topics.value_topic import ValueTopic
     from holdfast.log.transactions.space import Space
     from holdfast.log.transactions.transaction import Transaction
     from holdfast.model.record import Durability, Marks
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import Unshipped
 
+CodecName: TypeAlias = Literal["json", "text", "msgpack"]
 _CHANNELS_TOPIC = "_channels"
 _PATIENCE_S = 60.0
 
@@ -119,11 +122,16 @@ class Log(AsyncVerbs):
         key: str | None = None,
         first_offset: int = 0,
     ) -> TypedTopic: ...
+    @overload
+    def topic(
+        self, name: str, *, codec: CodecName | Any, partitions: int | None = None, first_offset: int = 0
+    ) -> ValueTopic: ...
     def topic(
         self,
         name: str,
         *,
         schema: pa.Schema | Literal["latest"] | None = None,
+        codec: CodecName | Any = None,
         partitions: int | None = None,
         key: str | None = None,
         first_offset: int = 0,
@@ -135,8 +143,15 @@ class Log(AsyncVerbs):
         as it is. `key` names the column whose value says to which partition a row of a new typed topic goes; rows with
         one value stay together, in order. `first_offset` is where the partitions of a new topic begin, for logs that
         continue another one. The topic keeps the log open for as long as anybody has it.
+
+        With a `codec` it takes values, and its records have them: "json", "text", "msgpack", or a type (a dataclass, a
+        `msgspec.Struct`, a pydantic model, …), which is JSON, read as that type. The name is recorded with the topic;
+        a type is not. Without a codec a new topic holds bytes, and one that is there is as it was made.
         """
-        return self._topics.handle(self._topics.topic(name, schema, partitions, key, first_offset), self)
+        wanted = codec_of(codec)
+        if wanted is not None and schema is not None:
+            raise Invalid("a topic has a schema or a codec", hint="columns: schema=…; a value per record: codec=…")
+        return self._topics.handle(self._topics.topic(name, schema, partitions, key, first_offset, wanted), self)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -71,7 +71,9 @@ class LogChannels:
         if topic == TOPIC:
             return self._topics.own(topic)
         events = self._topics.raw(topic)
-        check_topic(events, None, 1, None)
+        check_topic(events, None, 1, None, None)
+        if events.codec is not None:
+            raise Invalid(f"topic {topic!r} has a codec; channels write bytes", hint="give a topic of bytes")
         return events
 
     def _open(

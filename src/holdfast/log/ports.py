@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.log.upkeep.published_tables import TableStats
     from holdfast.log.upkeep.topic_retention import TopicRetention
     from holdfast.model.record import Marks, Record
+    from holdfast.model.value_codec import ValueCodec
     from holdfast.reconcile.reconcile_report import ReconcileReport
     from holdfast.segments.retention.retention_report import RetentionReport
     from holdfast.segments.segment_stats import SegmentCounters, SegmentStats
@@ -122,7 +123,13 @@ class TopicsPort(Protocol):
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
 
     def topic(
-        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+        self,
+        name: str,
+        schema: Schema,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None = None,
     ) -> Topic | TypedTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
 

@@ -18,18 +18,20 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.ports import LocalMaintenancePort, Schema
 from holdfast.log.topics.any_topic import keeping
 from holdfast.log.topics.local_source import LocalSource
-from holdfast.log.topics.topic import OwnTopic, Topic
-from holdfast.log.topics.topic_check import check_topic, no_key_column
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_check import as_type, check_topic, made_topic, no_key_column
 from holdfast.log.topics.topic_partitions import Partitions, no_topic, partitions_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Validation
-from holdfast.model.topic_name import check_name, check_users, is_own
+from holdfast.log.topics.value_topic import ValueTopic
+from holdfast.model.topic_name import check_name, check_users
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.journal.journal import Journal
     from holdfast.log.consumers.consumer import Consumer
+    from holdfast.model.value_codec import ValueCodec
 
 
 class Catalog:
@@ -52,7 +54,7 @@ class Catalog:
         self._maintenance = maintenance
         self._require_free = require_free
         self._topics: dict[str, Topic | TypedTopic] = {}
-        self._handles: WeakValueDictionary[str, Topic | TypedTopic] = WeakValueDictionary()
+        self._handles: WeakValueDictionary[tuple[str, ValueCodec | None], Topic | TypedTopic] = WeakValueDictionary()
         """What callers have of them: each keeps its log."""
         self.open_consumer: Callable[..., Consumer[Any]] | None = None
         """How topics open their consumers."""
@@ -61,14 +63,18 @@ class Catalog:
     def take_over(self, inherited: Catalog) -> None:
         """In a forked child: topics that came from another log's catalog are this one's from now on."""
         for topic in (*inherited._topics.values(), *inherited._handles.values()):
+            codec = topic.codec if isinstance(topic, ValueTopic) else None
             vars(topic).update(vars(self.known(topic.name)))
+            if isinstance(topic, ValueTopic) and codec is not None:
+                topic.use(codec)
         self._topics.update(inherited._topics)
         self._handles = inherited._handles
 
     def handle(self, topic: Topic | TypedTopic, log: object) -> Topic | TypedTopic:
         """A topic for a caller that may drop the log and keep this; the same one while it is in use."""
-        found = self._handles.get(topic.name)
-        return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
+        key = (topic.name, topic.codec if isinstance(topic, Topic) else None)
+        found = self._handles.get(key)
+        return self._handles.setdefault(key, keeping(topic, log)) if found is None else found
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -81,7 +87,13 @@ class Catalog:
         return self._topics.get(name) or self._handle(name)
 
     def topic(
-        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+        self,
+        name: str,
+        schema: Schema,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None = None,
     ) -> Topic | TypedTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
         self._begin_telling()
@@ -91,12 +103,12 @@ class Catalog:
             with once(self._lock):
                 topic = self._topics.get(name)
                 if topic is None:
-                    self._require(check_name(name), schema, partitions, key, first_offset)
+                    self._require(check_name(name), schema, partitions, key, first_offset, codec)
                     topic = self._topics[name] = self._handle(name)
-        check_topic(topic, schema, partitions, key)
+        check_topic(topic, schema, partitions, key, codec)
         if schema is not None and schema != "latest":
             self._evolve(topic.name, schema)
-        return topic
+        return as_type(topic, codec)
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
@@ -122,12 +134,19 @@ class Catalog:
         return name, self._journal, partitions, Validation(name, self._journal.settings)
 
     def _handle(self, name: str) -> Topic | TypedTopic:
-        kind = TypedTopic if name in self._journal.schemas else OwnTopic if is_own(name) else Topic
-        topic = kind(*self._made(name))
+        topic = made_topic(*self._made(name), is_typed=name in self._journal.schemas)
         topic.open_consumer = self.open_consumer
         return topic
 
-    def _require(self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int) -> None:
+    def _require(
+        self,
+        name: str,
+        schema: Schema,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None,
+    ) -> None:
         journal = self._journal
         journal.find_topics()
         if name in journal.topics:
@@ -141,7 +160,7 @@ class Catalog:
             if key is not None:
                 raise no_key_column()
             self._require_free(name)
-            journal.create_topic(name, count, first)
+            journal.create_topic(name, count, first, codec="" if codec is None else codec.name)
             return
         from holdfast.segments.typed.key_column import keyed
 

@@ -72,6 +72,8 @@ class TopicRow(NamedTuple):
     id: int
     name: str
     partitions: int
+    codec: str
+    """What its payloads are: `json`, `text` or `msgpack`; empty where they are bytes, or rows."""
     created_us: int
     key_epoch: int
     stamp: bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,6 +63,11 @@ class Record(msgspec.Struct, frozen=True, eq=False):
     @property
     def _content(self) -> tuple[object, ...]:
         return self.payload, self.key, self.kind, self.headers, self.time, self.offset, self.partition
+
+    @property
+    def value(self) -> Any:
+        """The payload; in a topic with a codec, what it stands for: JSON, text, or an object of the reader's type."""
+        return self.payload
 
     @property
     def at(self) -> datetime:

@@ -11,12 +11,13 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.record import NOW, Record
+from holdfast.model.value_codec import ValueCodec, ValueRecord
 
 BASE64 = "base64"
 
@@ -48,6 +49,8 @@ class RecordLine(msgspec.Struct, frozen=True):
     """Only there, as `base64`, where the key is that; the same of the next two."""
     headers_encoding: Encoding = msgspec.UNSET
     payload_encoding: Encoding = msgspec.UNSET
+    value: Any = msgspec.UNSET
+    """Of a topic with a codec, what the payload stands for; left out where that is not JSON."""
 
 
 class JsonRecord(msgspec.Struct):
@@ -55,7 +58,7 @@ class JsonRecord(msgspec.Struct):
     be given as it is.
     """
 
-    payload: str
+    payload: str | msgspec.UnsetType = msgspec.UNSET
     key: str | None = None
     kind: str | None = None
     headers: dict[str, str] | None = None
@@ -65,6 +68,8 @@ class JsonRecord(msgspec.Struct):
     payload_encoding: Literal["base64"] | None = None
     key_encoding: Literal["base64"] | None = None
     headers_encoding: Literal["base64"] | None = None
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """In place of the payload, in a topic with a codec."""
 
     def is_bare(self) -> bool:
         """Whether it is a payload and nothing else."""
@@ -76,17 +81,21 @@ class JsonRecord(msgspec.Struct):
             and self.time is None
         )
 
-    def bytes(self) -> bytes:
-        """Its payload."""
-        return decoded(self.payload, self.payload_encoding)
+    def bytes(self, codec: ValueCodec | None) -> bytes:
+        """Its payload, in a topic with this codec."""
+        if not isinstance(self.payload, msgspec.UnsetType):
+            return decoded(self.payload, self.payload_encoding)
+        if isinstance(self.value, msgspec.UnsetType) or codec is None:
+            raise Invalid("a record has no payload", hint="give payload; value goes to a topic with a codec")
+        return codec.from_json(bytes(self.value))
 
-    def record(self) -> Record:
+    def record(self, codec: ValueCodec | None) -> Record:
         """The record; its partition is not part of it."""
         key = None if self.key is None else decoded(self.key, self.key_encoding)
         headers = self.headers
         plain = None if headers is None else {n: decoded(v, self.headers_encoding) for n, v in headers.items()}
         time = self.time_us if self.time_us is not None else NOW if self.time is None else moment(self.time)
-        return Record(self.bytes(), key, self.kind, plain, time)
+        return Record(self.bytes(codec), key, self.kind, plain, time)
 
 
 def decoded(text: str, encoding: str | None) -> bytes:
@@ -128,6 +137,7 @@ def record_line(topic: str, record: Record) -> RecordLine:
         key_encoding,
         headers_encoding,
         payload_encoding,
+        record.codec.as_json(record.payload) if isinstance(record, ValueRecord) else msgspec.UNSET,
     )
 
 

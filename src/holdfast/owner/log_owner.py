@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import astuple
+
 from holdfast.errors import Invalid
 from holdfast.journal.commit.owner_calls import (
     AddSchemaCall,
@@ -111,7 +113,7 @@ class LogOwner:
         if asked.name not in MEMBERS_WRITE:  # the others are made where they are written
             check_users(asked.name)
         if asked.name not in self._journal.topics:
-            self._journal.create_topic(asked.name, asked.partitions, asked.first, asked.fingerprint, asked.definition)
+            self._journal.create_topic(*astuple(asked))
         return DoneAnswer()
 
     def add_schema(self, _: Peer, asked: AddSchemaCall) -> DoneAnswer:

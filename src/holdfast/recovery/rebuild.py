@@ -87,6 +87,7 @@ class _Topic(NamedTuple):
     schemas: tuple[tuple[bytes, bytes], ...]
     """Fingerprint and definition of each version."""
     policy: tuple[int, int, int] | None
+    codec: str = ""
 
 
 def rebuild(
@@ -166,7 +167,8 @@ class _Rebuild:
             plans.setdefault(key, plan(0, (), offset, firsts[key]))
         complete = _complete(topics, plans, found)
         known_topics = [
-            KnownTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy) for topic in complete
+            KnownTopic(topic.name, _partitions(topic, plans), topic.schemas, topic.policy, topic.codec)
+            for topic in complete
         ]
         vault = Vault(log_id, self._keyring, self._cipher, self._clock.random_bytes)
         create_database(directory.rebuilt, vault, known_topics, self._clock, created_us=created_us)
@@ -318,7 +320,7 @@ class _Rebuild:
             policy = old.policies.get(name)
             versions = tuple((row.fingerprint, row.definition) for row in old.schemas.get(name, ()))
             limits = None if policy is None else (policy.bytes_max, policy.age_max_us, policy.records_max)
-            topics[name] = _Topic(name, len(partitions), versions, limits)
+            topics[name] = _Topic(name, len(partitions), versions, limits, old.codecs.get(name, ""))
         return topics
 
     def _lost(

@@ -258,4 +258,4 @@ def _known_topic(topic: TopicDocument, rows: Mapping[Where, list[SegmentRow]], s
     schemas = tuple((bytes.fromhex(s.fingerprint), b64decode(s.definition)) for s in topic.schemas)
     limits = topic.retention
     policy = None if limits is None else (limits.bytes_max, limits.age_max_us, limits.records_max)
-    return KnownTopic(topic.topic, tuple(partitions), schemas, policy)
+    return KnownTopic(topic.topic, tuple(partitions), schemas, policy, topic.codec)

@@ -17,12 +17,12 @@ from holdfast.caller import once
 from holdfast.errors import NotFound
 from holdfast.log.ports import Schema
 from holdfast.log.topics.any_topic import keeping
-from holdfast.log.topics.topic import OwnTopic, Topic
-from holdfast.log.topics.topic_check import check_topic, no_key_column
+from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic_check import as_type, check_topic, made_topic, no_key_column
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import SentKeys
-from holdfast.model.topic_name import check_name, check_users, is_own
+from holdfast.model.topic_name import check_name, check_users
 from holdfast.remote.http.exchange import JSON, Exchange, Question
 from holdfast.remote.reading.marks_feed import MarksFeed
 from holdfast.remote.reading.server_source import ServerSource
@@ -31,6 +31,8 @@ from holdfast.remote.writing.client_journal import ClientJournal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from holdfast.model.value_codec import ValueCodec
 
 EitherTopic: TypeAlias = Topic | TypedTopic
 
@@ -49,7 +51,7 @@ class RemoteCatalog:
         self._exchange = exchange
         self._journal = journal
         self._topics: dict[str, EitherTopic] = {}
-        self._handles: WeakValueDictionary[str, EitherTopic] = WeakValueDictionary()
+        self._handles: WeakValueDictionary[tuple[str, ValueCodec | None], EitherTopic] = WeakValueDictionary()
         """What callers have of them: each keeps its log."""
         self._feeds: dict[str, MarksFeed] = {}
         self._lock = RLock()
@@ -61,8 +63,9 @@ class RemoteCatalog:
 
     def handle(self, topic: EitherTopic, log: object) -> EitherTopic:
         """A topic for a caller that may drop the log and keep this; the same one while it is in use."""
-        found = self._handles.get(topic.name)
-        return self._handles.setdefault(topic.name, keeping(topic, log)) if found is None else found
+        key = (topic.name, topic.codec if isinstance(topic, Topic) else None)
+        found = self._handles.get(key)
+        return self._handles.setdefault(key, keeping(topic, log)) if found is None else found
 
     def names(self) -> list[str]:
         """The names of all topics that this client may see, sorted."""
@@ -80,23 +83,35 @@ class RemoteCatalog:
         return topic
 
     def topic(
-        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+        self,
+        name: str,
+        schema: Schema,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None = None,
     ) -> EitherTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
         topic = self._topics.get(check_name(name))
         if topic is None:
             with once(self._lock):
-                topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset)
-        check_topic(topic, schema, partitions, key)
+                topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset, codec)
+        check_topic(topic, schema, partitions, key, codec)
         if isinstance(topic, TypedTopic):
             if schema == "latest":
                 self._feeds[name].refresh()
             else:
                 self._evolve(topic, schema)
-        return topic
+        return as_type(topic, codec)
 
     def _found(
-        self, name: str, schema: Schema, partitions: int | None, key: str | None, first_offset: int
+        self,
+        name: str,
+        schema: Schema,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None,
     ) -> EitherTopic:
         try:
             return self._handle(self._state(name))
@@ -112,14 +127,20 @@ class RemoteCatalog:
         elif key is not None:
             raise no_key_column()
         count = 1 if partitions is None else whole(partitions, "partitions")
-        return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset")))
+        return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset"), codec))
 
     def _state(self, name: str) -> TopicState:
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
         return TopicState.parse(answer)
 
     def _put(
-        self, name: str, schema: pa.Schema | None, partitions: int | None, key: str | None, first_offset: int
+        self,
+        name: str,
+        schema: pa.Schema | None,
+        partitions: int | None,
+        key: str | None,
+        first_offset: int,
+        codec: ValueCodec | None = None,
     ) -> TopicState:
         """Create it, or start a version of its schema; asking twice is asking once."""
         body: dict[str, Any] = {"first_offset": first_offset}
@@ -127,6 +148,8 @@ class RemoteCatalog:
             body["partitions"] = partitions
         if key is not None:
             body["key"] = key
+        if codec is not None:
+            body["codec"] = codec.name
         if schema is not None:
             body["schema"] = b64encode(schema.serialize().to_pybytes()).decode()
         question = Question(
@@ -144,8 +167,8 @@ class RemoteCatalog:
             parts = journal.add_topic(state)
             feed = self._feeds[name] = MarksFeed(name, parts, self._exchange, journal)
             partitions = Partitions(name, parts, ServerSource(self._exchange, journal, feed))
-            kind = TypedTopic if state.typed or state.schemas else OwnTopic if is_own(name) else Topic
-            topic = kind(name, journal, partitions, SentKeys(name, journal.settings))
+            checks = SentKeys(name, journal.settings)
+            topic = made_topic(name, journal, partitions, checks, is_typed=state.typed or bool(state.schemas))
             topic.open_consumer = self.open_consumer
             self._topics[name] = topic
             return topic

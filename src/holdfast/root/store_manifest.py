@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from holdfast.errors import Corrupt, NotFound
+from holdfast.model.value_codec import CODECS
 from holdfast.root.numbered_objects import newest, numbered
 from holdfast.root.objects import documents
 from holdfast.root.objects.documents import (
@@ -279,6 +280,7 @@ def _is_sound_topic(document: TopicDocument) -> bool:
         1 <= document.partitions <= _PARTITIONS_MAX
         and are_numbers(document.first_offset)
         and all(0 <= limit <= _LIMIT_MAX for limit in policy)
+        and document.codec in ("", *CODECS)
         and all(_is_hash(schema.fingerprint, 16) and _is_base64(schema.definition) for schema in document.schemas)
     )
 

@@ -18,6 +18,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.record import NOW, Record
 from holdfast.model.record_json import JsonRecord, moment
 from holdfast.model.row_json import Row, typed_rows
+from holdfast.model.value_codec import ValueCodec
 from holdfast.server.api_answers import ARROW, BYTES, JSON, NDJSON
 from holdfast.server.api_request import ApiRequest, decoded, whole_of
 from holdfast.server.http_errors import RefusedRequest
@@ -52,12 +53,12 @@ def records_of(request: ApiRequest, topic: Topic, content: bytes) -> RequestReco
     """A body for a raw topic."""
     kind = request.media_type
     if kind == NDJSON:
-        return _records(decoded(content, _one, lines=True))  # type: ignore[arg-type]
+        return _records(decoded(content, _one, lines=True), topic.codec)  # type: ignore[arg-type]
     if kind == JSON:
         if content.lstrip()[:1] == b"[":
-            return _records(decoded(content, _several))
+            return _records(decoded(content, _several), topic.codec)
         one = decoded(content, _one)
-        return RequestRecords([_record(one)], True, one.partition)
+        return RequestRecords([_record(one, topic.codec)], True, one.partition)
     if kind == BYTES:
         return _bytes_record(request, content)
     if kind == ARROW:
@@ -65,19 +66,17 @@ def records_of(request: ApiRequest, topic: Topic, content: bytes) -> RequestReco
     raise _other_type()
 
 
-def _records(given: list[JsonRecord]) -> RequestRecords:
+def _records(given: list[JsonRecord], codec: ValueCodec | None) -> RequestRecords:
     if not given:
         raise Invalid("the body has no record", hint="send at least one")
     partitions = {one.partition for one in given}
     if len(partitions) > 1:
         raise Invalid("records of one body name different partitions", hint="name one for all of them, or none")
-    return RequestRecords(list(map(_record, given)), False, partitions.pop())
+    return RequestRecords([_record(one, codec) for one in given], False, partitions.pop())
 
 
-def _record(one: JsonRecord) -> bytes | Record:
-    if not one.is_bare():
-        return one.record()
-    return one.payload.encode() if one.payload_encoding is None else one.bytes()
+def _record(one: JsonRecord, codec: ValueCodec | None) -> bytes | Record:
+    return one.bytes(codec) if one.is_bare() else one.record(codec)
 
 
 def _bytes_record(request: ApiRequest, content: bytes) -> RequestRecords:

@@ -19,6 +19,7 @@ from holdfast.cli.options import asking_for_key
 from holdfast.cli.output import flush
 from holdfast.cli.printing import ARROW, Item, write_arrow, writer_for
 from holdfast.errors import Invalid
+from holdfast.model.value_codec import ValueCodec, ValueRecord, recorded_codec
 from holdfast.reader.offsets import EARLIEST, PartitionMark, ReadMarks, Where
 from holdfast.reader.open_root import SettledRoot
 from holdfast.reader.read_options import ReadOptions
@@ -63,7 +64,8 @@ def print_root(root: Root, topic: str, wanted: PrintSelection, options: ReadOpti
             write_arrow(reading)
         else:
             write = writer_for(topic, form, is_typed=is_typed)
-            for item in islice(_items(reading, is_typed=is_typed), wanted.limit):
+            found = _items(reading, is_typed=is_typed, codec=recorded_codec(document.codec))
+            for item in islice(found, wanted.limit):
                 write(item)
     flush()
     return FINE
@@ -113,10 +115,13 @@ def _marks(offsets: dict[Where, int]) -> ReadMarks:
     return ReadMarks("", {where: PartitionMark(None, offset) for where, offset in offsets.items()})
 
 
-def _items(reading: SettledReading, *, is_typed: bool) -> Iterator[Item]:
+def _items(reading: SettledReading, *, is_typed: bool, codec: ValueCodec | None) -> Iterator[Item]:
     from holdfast.model.row_json import placed
 
-    return placed(reading.batches()) if is_typed else _records(reading)
+    if is_typed:
+        return placed(reading.batches())
+    records = _records(reading)
+    return records if codec is None else (ValueRecord.of(record, codec) for record in records)
 
 
 def _records(reading: SettledReading) -> Iterator[Record]:

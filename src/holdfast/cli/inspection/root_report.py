@@ -232,7 +232,7 @@ def _topics(root: SettledRoot, options: ReadOptions) -> tuple[list[RootTopic], s
         found.append(
             RootTopic(
                 topic.topic,
-                TYPED if topic.schemas else RAW,
+                TYPED if topic.schemas else topic.codec or RAW,
                 sum(part.records for part in own),
                 sum(part.tail_records for part in own),
                 sum(part.segments for part in own),

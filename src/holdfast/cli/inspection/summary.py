@@ -64,7 +64,7 @@ class TopicStatus(msgspec.Struct, frozen=True):
     topic: str
     """Its name."""
     kind: str
-    """`raw` or `typed`."""
+    """`raw`, `typed`, or of raw records with a codec its name."""
     partitions: list[PartitionStatus]
     """One by one."""
 
@@ -77,7 +77,9 @@ def topics(control: ControlRows, sizes: dict[int, PartitionBytes]) -> dict[int, 
         size = sizes.get(head.partition_id, PartitionBytes())
         partitions.setdefault(head.topic_id, []).append(_partition(control, head, size))
     return {
-        topic.id: TopicStatus(topic.name, TYPED if topic.id in typed else RAW, partitions.get(topic.id, []))
+        topic.id: TopicStatus(
+            topic.name, TYPED if topic.id in typed else topic.codec or RAW, partitions.get(topic.id, [])
+        )
         for topic in sorted(control.topics, key=lambda topic: topic.name)
     }
 

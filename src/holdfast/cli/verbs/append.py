@@ -31,6 +31,7 @@ from holdfast.journal.proving.inspected_database import is_keyed
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log_directory import Directory
 from holdfast.model.topic_name import check_name
+from holdfast.model.value_codec import CODECS, MSGPACK
 from holdfast.quantity import counted
 
 _CHUNK_BYTES = 64 * 1024
@@ -42,7 +43,8 @@ Examples:
   generate | holdfast append data orders --lines --json
 A payload that begins with a dash goes after '--'.
 A line ends with a newline, which is not part of its record.
-A typed topic takes JSON objects, one per line: column names and values."""
+A typed topic takes JSON objects, one per line: column names and values.
+A topic with a codec takes only what that can read; of msgpack it is given as JSON."""
 
 Waiting = Callable[[], Sequence[Receipt]]
 """Waits until something submitted is durable, and returns its receipts."""
@@ -52,6 +54,7 @@ Waiting = Callable[[], Sequence[Receipt]]
 @directory_argument
 @topic_argument
 @click.argument("payload", required=False)
+@click.option("--codec", type=click.Choice(CODECS), help="What a payload is, in a topic that is created.")
 @click.option("--lines", is_flag=True, help="Every line of stdin is a record.")
 @click.option("--key", help="The key; records with equal keys go to one partition and stay in order.")
 @click.option("--kind", help="What kind of record it is, as text.")
@@ -72,6 +75,7 @@ def append_command(
     directory: Path,
     topic: str,
     payload: str | None,
+    codec: str | None,
     lines: bool,
     key: str | None,
     kind: str | None,
@@ -110,7 +114,7 @@ def append_command(
     with open_log(directory, reference, settings, read_only=False, stays=lines) as log:
         if is_new:
             say(f"created a log, {'encrypted' if is_keyed(place.database) else 'not encrypted'}: {directory}")
-        target = _target(find_topic(log, topic, partitions), fields, longest)
+        target = _target(find_topic(log, topic, partitions, codec), fields, longest)
         appender = _Appender(target, unique, as_json)
         try:
             if whole is None:
@@ -143,6 +147,8 @@ class _Records:
         self._fields = fields
 
     def submit(self, payload: bytes, unique: bytes | None) -> Waiting:
+        if self._topic.codec is not None and self._topic.codec.name == MSGPACK:
+            payload = self._topic.codec.from_json(payload)
         ticket = self._topic.submit(payload, idempotency_key=unique, **self._fields)
         return lambda: (ticket.result(),)
 

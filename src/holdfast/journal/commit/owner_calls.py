@@ -21,6 +21,7 @@ class CreateTopicCall(msgspec.Struct, frozen=True, array_like=True):
     first: int
     fingerprint: bytes
     definition: bytes
+    codec: str = ""
 
 
 class AddSchemaCall(msgspec.Struct, frozen=True, array_like=True):

@@ -235,6 +235,7 @@ class _Restoring:
         own = self._heads.get(row.id, {})
         count = row.partitions
         if not is_proved:
+            row = row._replace(codec="")
             count = 1 + max((number for number in own if number < PARTITIONS_MAX), default=-1)
         self._topics.adopt(row, own, self._control.watermarks, count, str(self._control.path))
 

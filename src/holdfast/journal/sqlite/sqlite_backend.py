@@ -297,7 +297,7 @@ class SqliteBackend:
 
     def insert_topic(self, row: TopicRow) -> None:
         """Add a topic."""
-        self.run("INSERT INTO topics VALUES (?,?,?,?,?,?)", row)
+        self.run("INSERT INTO topics VALUES (?,?,?,?,?,?,?)", row)
 
     def store_watermark(self, row: WatermarkRow) -> None:
         """Say how far a partition is sealed."""

@@ -35,18 +35,25 @@ NO_CHANGE = Change()
 
 
 class CreateTopic:
-    """Operation: declare a topic and its partitions; a typed one with its first schema."""
+    """Operation: declare a topic and its partitions, with its first schema or its codec."""
 
-    __slots__ = ("change", "created", "definition", "fingerprint", "first", "name", "partitions", "schema")
+    __slots__ = ("change", "codec", "created", "definition", "fingerprint", "first", "name", "partitions", "schema")
 
     def __init__(
-        self, name: str, partitions: int, first: int = 0, fingerprint: bytes = b"", definition: bytes = b""
+        self,
+        name: str,
+        partitions: int,
+        first: int = 0,
+        fingerprint: bytes = b"",
+        definition: bytes = b"",
+        codec: str = "",
     ) -> None:
         self.name = name
         self.partitions = partitions
         self.first = first
         self.fingerprint = fingerprint
         self.definition = definition
+        self.codec = codec
         self.created: list[Partition] = []
         self.schema: SchemaRow | None = None
         self.change = NO_CHANGE

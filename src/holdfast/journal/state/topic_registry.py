@@ -42,6 +42,8 @@ class TopicRegistry:
         self.partitions: dict[str, tuple[Partition, ...]] = {}
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
         """The versions of each typed topic's schema, oldest first."""
+        self.codecs: dict[str, str] = {}
+        """What the payloads of topics are, where they are not bytes."""
         self.policies: dict[str, PolicyRow] = {}
         self.shipping: ShippingRow | None = None
         """Where the log is shipped to; None when it never was."""
@@ -81,13 +83,13 @@ class TopicRegistry:
                 partition.shipment = (shipments or {}).get(head.partition_id)
             created.append(partition)
         self.ids[row.name] = row.id
-        self.publish(row.name, created)
+        self.publish(row.name, created, row.codec)
 
     def store(self, backend: Backend, vault: Vault, operation: CreateTopic, clock: Clock) -> None:
         """Insert a topic, its heads and its first schema into the open transaction."""
         name, first = operation.name, operation.first
         topic_id, partition_id = backend.next_ids()
-        topic = TopicRow(topic_id, name, operation.partitions, clock.now_us(), vault.epoch, b"")
+        topic = TopicRow(topic_id, name, operation.partitions, operation.codec, clock.now_us(), vault.epoch, b"")
         backend.insert_topic(stamped(topic, vault))
         signal = Signal()
         created = [
@@ -163,7 +165,7 @@ class TopicRegistry:
             case CreateTopic():
                 if operation.schema is not None:
                     self.schemas[operation.name] = (operation.schema,)
-                self.publish(operation.name, operation.created)
+                self.publish(operation.name, operation.created, operation.codec)
             case AddSchema() if operation.schema is not None:
                 self.schemas[operation.topic] = (*self.schemas[operation.topic], operation.schema)
             case SetPolicy() if operation.policy is not None:
@@ -171,8 +173,10 @@ class TopicRegistry:
         self.is_changed = True
         self.signal.notify()
 
-    def publish(self, name: str, created: list[Partition]) -> None:
+    def publish(self, name: str, created: list[Partition], codec: str) -> None:
         """Make a stored topic visible."""
+        if codec:
+            self.codecs[name] = codec
         self.by_id.update({partition.id: partition for partition in created if partition.damage is None})
         self.partitions[name] = tuple(created)
 
@@ -189,7 +193,7 @@ class TopicRegistry:
             if name not in self.partitions:
                 for partition in partitions:
                     partition.shipping_state = self.shipping_state
-                self.publish(name, list(partitions))
+                self.publish(name, list(partitions), fresh.codecs.get(name, ""))
         self.ids.update(fresh.ids)
         self.policies.update(fresh.policies)
         self.shipping = fresh.shipping

@@ -13,7 +13,7 @@ from holdfast.journal.queue.receipts import Receipts
 from holdfast.journal.queue.ticket import ShippedTicket
 from holdfast.journal.sessions.outcomes import RunOutcome
 from holdfast.journal.state.partition import Partition
-from holdfast.log.topics.prepared_batch import PreparedBatch
+from holdfast.log.topics.topic_partitions import PreparedBatch
 from holdfast.model.record import Receipt
 
 Given = TypeVar("Given")

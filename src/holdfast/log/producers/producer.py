@@ -31,9 +31,9 @@ from holdfast.journal.journal_port import JournalPort, Run, check_producer
 from holdfast.journal.queue.forwarded import ForwardedRows, ForwardedUnit
 from holdfast.log.ports import TopicsPort
 from holdfast.log.producers.produced_ticket import NumberedBatch, ProducedTicket, all_of, only
-from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_arguments import TopicArguments
+from holdfast.log.topics.topic_partitions import PreparedBatch
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.model.record import Durability, Receipt, Record

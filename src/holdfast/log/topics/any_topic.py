@@ -21,9 +21,8 @@ from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.following import Follower
 from holdfast.log.topics.key_filter import Key, KeyFilter
 from holdfast.log.topics.later_reading import LaterReading
-from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import ALWAYS, Reading, Shape, Span, Times
-from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.topic_partitions import Partitions, PreparedBatch
 from holdfast.log.topics.validation import Validation, time_of
 from holdfast.log.topics.watching import Watch
 from holdfast.model.record import Durability, Marks, Watermark, moment_of

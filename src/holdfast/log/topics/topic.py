@@ -21,9 +21,8 @@ from holdfast.journal.queue.ticket import BatchTicket, Ticket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.key_filter import KeyFilter
-from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import ResultColumns, Span, Times
-from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.topic_partitions import Partitions, PreparedBatch
 from holdfast.log.topics.validation import Headers, Validation
 from holdfast.model.record import NOW, Durability, Receipt, Record
 from holdfast.model.record_columns import Columns, Extra, Row
@@ -32,9 +31,14 @@ from holdfast.model.topic_name import check_users
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from holdfast.model.value_codec import ValueCodec
+
 
 class Topic(AnyTopic[Record]):
     """One topic of an open log; get it with `log.topic(name)`."""
+
+    codec: ValueCodec | None = None
+    """What its payloads stand for; None: they are bytes."""
 
     def __init__(self, name: str, journal: JournalPort, partitions: Partitions, checks: Validation) -> None:
         super().__init__(name, journal, partitions, checks, _Raw)

@@ -1,14 +1,42 @@
-"""A topic that exists, compared with how a caller opens it."""
+"""A topic that exists: the handle of its kind, and how a caller asks for it, compared with how it is."""
 
 from __future__ import annotations
 
 from holdfast.errors import Invalid
+from holdfast.journal.journal_port import JournalPort
 from holdfast.log.ports import Schema
-from holdfast.log.topics.topic import Topic
+from holdfast.log.topics.topic import OwnTopic, Topic
+from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.typed_topic import TypedTopic
+from holdfast.log.topics.validation import Validation
+from holdfast.log.topics.value_topic import ValueTopic
+from holdfast.model.topic_name import is_own
+from holdfast.model.value_codec import ValueCodec, recorded_codec
 
 
-def check_topic(topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None) -> None:
+def made_topic(
+    name: str, journal: JournalPort, partitions: Partitions, checks: Validation, *, is_typed: bool
+) -> Topic | TypedTopic:
+    """The handle of a topic, by what is recorded of it."""
+    if is_typed:
+        return TypedTopic(name, journal, partitions, checks)
+    if is_own(name):
+        return OwnTopic(name, journal, partitions, checks)
+    codec = recorded_codec(journal.codecs.get(name, ""))
+    made = name, journal, partitions, checks
+    return Topic(*made) if codec is None else ValueTopic(*made, codec)
+
+
+def as_type(topic: Topic | TypedTopic, codec: ValueCodec | None) -> Topic | TypedTopic:
+    """The topic as a caller reads it, who may have a type for its values."""
+    if isinstance(topic, ValueTopic) and codec is not None and codec.kind is not None:
+        return topic.typed(codec)
+    return topic
+
+
+def check_topic(
+    topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None, codec: ValueCodec | None
+) -> None:
     """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
     if partitions is not None and partitions != topic.partitions:
         raise Invalid(
@@ -22,6 +50,8 @@ def check_topic(topic: Topic | TypedTopic, schema: Schema, partitions: int | Non
         raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
     if key is not None:
         _check_key(topic, key)
+    if codec is not None:
+        _check_codec(topic, codec)
 
 
 def _check_key(topic: Topic | TypedTopic, key: str) -> None:
@@ -31,6 +61,21 @@ def _check_key(topic: Topic | TypedTopic, key: str) -> None:
         has = "no key column" if topic.key is None else f"the key column {topic.key!r}"
         raise Invalid(
             f"topic {topic.name!r} has {has}, not {key!r}", hint="the key column is fixed when a topic is created"
+        )
+
+
+def _check_codec(topic: Topic | TypedTopic, codec: ValueCodec) -> None:
+    if isinstance(topic, TypedTopic):
+        raise Invalid(f"topic {topic.name!r} is typed: its rows have columns", hint="ask for it without codec")
+    if topic.codec is None:
+        raise Invalid(
+            f"topic {topic.name!r} holds bytes, not {codec.name}",
+            hint="a codec is fixed when a topic is created: decode record.payload, or start a new topic",
+        )
+    if topic.codec.name != codec.name:
+        raise Invalid(
+            f"topic {topic.name!r} holds {topic.codec.name}, not {codec.name}",
+            hint=f"a codec is fixed when a topic is created: ask for codec={topic.codec.name!r}, or leave it out",
         )
 
 

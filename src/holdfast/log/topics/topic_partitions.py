@@ -1,25 +1,37 @@
-"""The partitions of one topic: which one a record goes to, and which offsets of them are meant.
+"""The partitions of one topic: which one a record goes to, what goes to which, and which offsets of them are meant.
 
 Offsets count per partition; negative ones count from what is durable now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from holdfast.arguments import several, whole
 from holdfast.errors import Invalid, NotFound
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.reading import Span, parse_position
+from holdfast.model.record_columns import Columns, EncodedRows
 from holdfast.model.topic_name import check_name, is_own
 from holdfast.suggestions import listed, meant
 
 if TYPE_CHECKING:
     from holdfast.journal.journal import Journal
     from holdfast.log.ports import Names, TopicSource
+
+
+class PreparedBatch(NamedTuple):
+    """A batch that was checked and encoded: ready to be queued, alone or in a transaction."""
+
+    parts: Sequence[tuple[Partition, Columns | EncodedRows]]
+    size: int
+    positions: Sequence[int]
+    """Where each record stands when the parts stand one behind the other, in the order in which they were given …"""
+    starts: Sequence[int] = (0,)
+    """… and where each part begins there."""
 
 
 class NoTopic(NotFound):

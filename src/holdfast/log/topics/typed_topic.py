@@ -22,9 +22,8 @@ from holdfast.journal.queue.ticket import BatchTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.topics.any_topic import AnyTopic
 from holdfast.log.topics.key_filter import Key, KeyFilter
-from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.reading import Reading, ResultColumns, Span, Times
-from holdfast.log.topics.topic_partitions import Partitions
+from holdfast.log.topics.topic_partitions import Partitions, PreparedBatch
 from holdfast.log.topics.validation import Validation
 from holdfast.model import frame
 from holdfast.model.record import Durability, Receipt

@@ -36,7 +36,7 @@ class Validation:
     def payload(self, payload: object) -> bytes:
         """A payload as bytes, not too large."""
         if not isinstance(payload, (bytes, bytearray, memoryview)):
-            raise Invalid(f"a payload is bytes, not {type(payload).__name__}", hint="encode it first: text.encode()")
+            raise Invalid(f"a payload is bytes, not {type(payload).__name__}", hint=_encoding_of(payload))
         taken = bytes(payload)
         if len(taken) > self._settings.payload_bytes_max:
             raise self.too_large(len(taken))
@@ -175,6 +175,12 @@ def time_of(time: int | datetime, taken: Callable[[int | datetime], int] = micro
     if not isinstance(moment, int) or not -_INT64 < moment < _INT64:
         raise Invalid("a time is a datetime or microseconds since 1970", hint="it must fit in 64 bits")
     return moment
+
+
+def _encoding_of(payload: object) -> str:
+    if isinstance(payload, str):
+        return "encode it: text.encode(); or have a topic of text: log.topic(name, codec='text')"
+    return "a topic with a codec takes values: log.topic(name, codec='json')"
 
 
 def _encoded(text: str) -> bytes:

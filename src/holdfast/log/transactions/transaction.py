@@ -33,9 +33,9 @@ from holdfast.journal.journal_port import JournalPort, Operation
 from holdfast.journal.queue.ticket import ShippedTicket, UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.ports import ItemKeys, TopicsPort
-from holdfast.log.topics.prepared_batch import PreparedBatch
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_arguments import TopicArguments
+from holdfast.log.topics.topic_partitions import PreparedBatch
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch

@@ -45,6 +45,7 @@ class TopicState(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     typed: bool
+    codec: str
     key: str | None
     marks: tuple[MarksRow, ...]
     ids: tuple[int, ...]

@@ -48,6 +48,7 @@ class ClientJournal:
         self.partitions: dict[int, Partition] = {}
         """… and all of them by their ids, which are the log's."""
         self.schemas: dict[str, tuple[SchemaRow, ...]] = {}
+        self.codecs: dict[str, str] = {}
         self.end: Closed | None = None
         self.ends: list[Callable[[], None]] = []
         """Called when all is sent, as long as the server can be asked."""
@@ -73,6 +74,8 @@ class ClientJournal:
                 raise not_understood()  # an id belongs to one topic
             self.partitions.update((part.id, part) for part in parts)
             self.topics[state.name] = parts
+            if state.codec:
+                self.codecs[state.name] = state.codec
         if state.schemas:
             self.schemas[state.name] = state.schema_rows()
         return parts

@@ -83,6 +83,8 @@ class TopicDocument(Document, frozen=True, kw_only=True, tag="topic"):
     """Where its partitions began."""
     schemas: tuple[SchemaVersion, ...] = ()
     """Oldest first; none for raw topics."""
+    codec: str = ""
+    """Of a raw topic, what its payloads are: `json`, `text` or `msgpack`; empty where they are bytes."""
     retention: RetentionLimits | None = None
     check: str = ""
 

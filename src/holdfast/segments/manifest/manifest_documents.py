@@ -37,6 +37,7 @@ def topic_document(journal: Journal, manifest: Manifest, topic: str, version: in
         partitions=len(partitions),
         first_offset=first_offset(manifest, partitions[0]),
         schemas=tuple(SchemaVersion(row.fingerprint.hex(), b64encode(row.definition).decode()) for row in schemas),
+        codec=journal.codecs.get(topic, ""),
         retention=None if policy is None else RetentionLimits(policy.bytes_max, policy.age_max_us, policy.records_max),
     )
 

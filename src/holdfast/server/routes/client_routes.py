@@ -112,7 +112,8 @@ def _state(topic: AnyKind) -> TopicState:
     ids = tuple(part.id for part in parts)
     key = topic.key if isinstance(topic, TypedTopic) else None
     tag = blake2b(encode((len(rows), [_moving(part) for part in parts])), digest_size=12).hexdigest()
-    return TopicState(topic.name, len(parts), isinstance(topic, TypedTopic), key, marks, ids, schemas, tag)
+    codec = topic._journal.codecs.get(topic.name, "")
+    return TopicState(topic.name, len(parts), isinstance(topic, TypedTopic), codec, key, marks, ids, schemas, tag)
 
 
 def _moving(part: Partition) -> tuple[int, ...]:

@@ -121,7 +121,7 @@ def _add(transaction: Transaction, operation: Operation, served: Served) -> None
             raise Invalid(f"topic {topic.name!r} is raw", hint="append a 'record'")
         else:
             given = operation.record
-            transaction.append(topic, partition=given.partition, **fields_of(given.record()))
+            transaction.append(topic, partition=given.partition, **fields_of(given.record(topic.codec)))
         return
     key = decoded(operation.key or "", operation.key_encoding)
     if operation.put is not None:

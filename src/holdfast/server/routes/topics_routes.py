@@ -33,6 +33,8 @@ class TopicEntry(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     typed: bool
+    codec: str | None
+    """Of a raw topic, what its payloads are: json, text or msgpack; null where they are bytes."""
     key: str | None
     marks: tuple[Marks, ...] | msgspec.UnsetType = msgspec.UNSET
     """Where they are asked for."""
@@ -66,6 +68,7 @@ class TopicAnswer(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     typed: bool
+    codec: str | None
     key: str | None
     columns: list[ColumnAnswer] | None
     marks: tuple[Marks, ...]
@@ -82,6 +85,7 @@ class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_offset: int = 0
     key: str | None = None
     schema: str | None = None
+    codec: str | None = None
 
 
 class TopicMarks(msgspec.Struct, frozen=True):
@@ -111,7 +115,8 @@ async def list_topics(request: ApiRequest, served: Served) -> Answer:
 def _line(topic: AnyKind, marks: bool) -> TopicEntry:
     is_typed = isinstance(topic, TypedTopic)
     key = topic.key if isinstance(topic, TypedTopic) else None
-    return TopicEntry(topic.name, topic.partitions, is_typed, key, topic.marks() if marks else msgspec.UNSET)
+    codec = topic._journal.codecs.get(topic.name)
+    return TopicEntry(topic.name, topic.partitions, is_typed, codec, key, topic.marks() if marks else msgspec.UNSET)
 
 
 async def show_topic(request: ApiRequest, served: Served) -> Answer:
@@ -129,7 +134,15 @@ def _shown(served: Served, name: str) -> TopicAnswer:
         columns = [ColumnAnswer(field.name, str(field.type), field.nullable) for field in topic.schema]
     first = tuple(part.sealed.first_offset for part in topic._partitions.parts)
     return TopicAnswer(
-        line.name, line.partitions, line.typed, line.key, columns, topic.marks(), first, _retention(served, name)
+        line.name,
+        line.partitions,
+        line.typed,
+        line.codec,
+        line.key,
+        columns,
+        topic.marks(),
+        first,
+        _retention(served, name),
     )
 
 
@@ -151,7 +164,11 @@ async def put_topic(request: ApiRequest, served: Served) -> Answer:
 
     def create() -> bool:
         is_new = name not in served.log.topics()
-        arguments: dict[str, Any] = {"partitions": found.partitions, "first_offset": found.first_offset}
+        arguments: dict[str, Any] = {
+            "partitions": found.partitions,
+            "first_offset": found.first_offset,
+            "codec": found.codec,
+        }
         if schema is not None:
             served.log.topic(name, schema=schema, key=found.key, **arguments)
         elif found.key is not None:

@@ -48,6 +48,7 @@ CREATE TABLE topics (
     id          INTEGER PRIMARY KEY,
     name        TEXT    NOT NULL UNIQUE,
     partitions  INTEGER NOT NULL,
+    codec       TEXT    NOT NULL,
     created_us  INTEGER NOT NULL,
     key_epoch   INTEGER NOT NULL,
     stamp       BLOB    NOT NULL
