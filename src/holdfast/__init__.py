@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         NotFound,
         OutcomeUnknown,
         Unavailable,
+        Undecodable,
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.queue.ticket import Ticket
@@ -74,6 +75,7 @@ _HOMES = {
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
+    "Undecodable": "errors",
     "compact": "compaction.compact_root",
     "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
@@ -108,6 +110,7 @@ __all__ = [
     "Topic",
     "TypedTopic",
     "Unavailable",
+    "Undecodable",
     "compact",
     "connect",
     "execution_id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -224,3 +225,21 @@ def test_verbs_of_a_directory_take_no_url(run: Run, tmp_path: Path, verb: str) -
     result = run(verb, "s3://u:hunter2@bucket/prefix", *(["orders"] if verb in {"append", "tail"} else []), stdin=b"x")
     assert (result.exit_code, "not a store's URL" in result.stderr, "hunter2" in result.stderr) == (2, True, False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_topic_with_a_codec_shows_its_values_here_and_at_its_store(run: Run, tmp_path: Path) -> None:
+    """Lines are checked as they are appended; the codec travels with the topic, so that a store shows values, too."""
+    run("append", "data", "values", '{"id": 1}', "--codec", "msgpack")
+    run("append", "data", "texts", "--lines", "--codec", "text", stdin="ä\n".encode())
+    refused = run("append", "data", "values", "{")
+    assert (refused.exit_code, "not JSON" in refused.stderr) == (1, True)
+    with holdfast.open("data", store=tmp_path / "root", settings=QUICK) as log:
+        log.seal()
+        log.ship(30)
+    for place in ("data", (tmp_path / "root").as_uri()):
+        (line,) = map(json.loads, run("read", place, "values", "--json").stdout.splitlines())
+        assert (line["value"], line["payload_encoding"]) == ({"id": 1}, "base64")
+        assert run("read", place, "values").stdout.endswith('  {"id":1}\n')
+        assert json.loads(run("read", place, "texts", "--json").stdout)["value"] == "ä"
+        listed = map(json.loads, run("topics", place, "--json").stdout.splitlines())
+        assert {line["topic"]: line["kind"] for line in listed} == {"texts": "text", "values": "msgpack"}

@@ -366,3 +366,29 @@ def test_a_transaction_is_all_or_nothing(server):
     assert server.get("/v1/spaces").json == {"spaces": ["stock"]}
     assert server.get("/v1/spaces/stock").json["items"] == [{"key": "chairs", "body": "12"}]
     assert server.get("/v1/spaces/stock/item?key=tables").status == 404
+
+
+def test_a_topic_with_a_codec_takes_what_it_can_read_and_shows_values(server):
+    """Values go in as JSON or as payloads, which are checked; what is read has both, and can be appended as it is."""
+    assert server.ask("PUT", "/v1/topics/values", {"codec": "json"}).json["codec"] == "json"
+    assert server.ask("PUT", "/v1/topics/values", {"codec": "text"}).status == 409
+    assert server.ask("PUT", "/v1/topics/other", {"codec": "yaml"}).status == 400
+    lines = b'{"payload": "{\\"id\\":\\n 1}"}\n{"value": {"id": 2}, "key": "k"}\n'
+    assert server.ask("POST", "/v1/topics/values/records", lines, NDJSON).json["count"] == 2
+    assert server.post("/v1/topics/values/records", b'{"id": 3}', headers=BYTES).status == 200
+    wrong = ((b'{"payload": "{"}', JSON), (b'{"value": {"id": 4}}\n{"payload": ""}', NDJSON), (b"{", BYTES))
+    for body, headers in wrong:
+        refused = server.ask("POST", "/v1/topics/values/records", body, headers)
+        assert (refused.status, refused.kind) == (400, "Invalid"), refused
+    found = server.ask("GET", "/v1/topics/values/records", headers={"accept": NDJSON["content-type"]}).body
+    records = list(map(json.loads, found.splitlines()))
+    assert [record["value"]["id"] for record in records] == [1, 2, 3]
+    assert server.post("/v1/topics/values/records", records).status == 200
+    server.ask("PUT", "/v1/topics/packed", {"codec": "msgpack"})
+    unit = {"operations": [{"append": "packed", "record": {"value": [1, "two"]}}]}
+    assert server.post("/v1/transactions", unit).status == 200
+    assert server.get("/v1/topics/packed/records").json["records"][0]["value"] == [1, "two"]
+    assert server.post("/v1/topics/json/records", {"value": 1}).kind == "Invalid"
+    assert {"values": "json", "packed": "msgpack", "json": None}.items() <= {
+        topic["name"]: topic["codec"] for topic in server.get("/v1/topics").json["topics"]
+    }.items()

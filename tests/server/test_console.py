@@ -149,6 +149,7 @@ def filled(path: Path) -> None:
         large = log.topic("large")
         large.append(b"x" * 300_000)
         large.append(b"\x00" * 300_000)
+        log.topic("packed", codec="msgpack").append({"n": HOSTILE})
         schema = pa.schema([("id", pa.int64()), (HOSTILE, pa.string()), ("at", pa.timestamp("us", "UTC"))])
         rows = log.topic("rows", schema=schema, key="id")
         now = datetime.datetime.now(datetime.UTC)
@@ -207,6 +208,7 @@ def test_it_shows_topics_and_their_marks(page, shown):
     page.sees("Ready")
     text = page.text()
     assert "raw, 3 partitions" in text
+    assert "msgpack" in text
     assert "typed" in text
     assert shown.started["log"] in text
     assert "_executions" not in text
@@ -306,6 +308,11 @@ def test_what_a_record_says_is_text_and_never_runs(page, shown):
     text = opened(page)
     assert text.count(HOSTILE) >= 3
     assert json.dumps(HOSTILE) in text
+    is_unharmed(page)
+    page.run("location.hash = '#/topics/packed'")
+    page.sees("1 record, the newest")
+    assert json.dumps({"n": HOSTILE}, separators=(",", ":")) in page.text()
+    assert "raw: msgpack" in page.text()
     is_unharmed(page)
     page.run("location.hash = '#/topics/rows'")
     page.sees("2 records, the newest")

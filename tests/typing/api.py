@@ -10,6 +10,7 @@ from typing import Any, assert_type
 import holdfast
 from holdfast import Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic, TypedTopic
 from holdfast.clock import Clock
+from holdfast.log.topics.value_topic import ValueTopic
 from holdfast.results import (
     BatchTicket,
     CommitTicket,
@@ -34,6 +35,11 @@ def blocking(log: Log) -> None:
     assert_type(log.read_only, bool)
     assert_type(log.topic("rows", schema="latest", partitions=2, key="customer"), TypedTopic)
     assert_type(log.topic("rows", schema="latest").key, str | None)
+    values = log.topic("values", codec="json")
+    assert_type(values, ValueTopic)
+    assert_type(values.append({"id": 1}, key="k", timeout=1.5), Receipt)
+    assert_type(log.topic("values", codec=Marks).append_batch([1, "two"]), Sequence[Receipt])
+    assert_type(next(values.read()).value, Any)
     assert_type(topic.offer(b"x", partition=1), bool)
     assert_type(topic.append_batch([b"x", Record(b"y", key=b"k")]), Sequence[Receipt])
     assert_type(topic.submit_batch([b"x"]), BatchTicket)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -36,7 +36,7 @@ from holdfast.log.topics.topic_arguments import TopicArguments
 from holdfast.log.topics.topic_partitions import PreparedBatch
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.topics.validation import Headers
-from holdfast.model.record import Durability, Receipt, Record
+from holdfast.model.record import Durability, Receipt
 
 Given = TypeVar("Given")
 
@@ -85,7 +85,7 @@ class Producer:
     def append(
         self,
         topic: Topic | str,
-        payload: bytes,
+        payload: Any,
         *,
         sequence: int,
         key: bytes | str | None = None,
@@ -163,7 +163,7 @@ class Producer:
     def submit(
         self,
         topic: Topic | str,
-        payload: bytes,
+        payload: Any,
         *,
         sequence: int,
         key: bytes | str | None = None,
@@ -206,7 +206,7 @@ class Producer:
     def append_batch(
         self,
         topic: Topic | str,
-        records: Iterable[bytes | Record],
+        records: Iterable[Any],
         *,
         sequence: int,
         partition: int | None = None,
@@ -223,7 +223,7 @@ class Producer:
     async def append_batch_async(
         self,
         topic: Topic | str,
-        records: Iterable[bytes | Record],
+        records: Iterable[Any],
         *,
         sequence: int,
         partition: int | None = None,
@@ -245,7 +245,7 @@ class Producer:
     def submit_batch(
         self,
         topic: Topic | str,
-        records: Iterable[bytes | Record],
+        records: Iterable[Any],
         *,
         sequence: int,
         partition: int | None = None,

@@ -24,7 +24,7 @@ from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
 
 from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine, refuse_second
@@ -41,7 +41,7 @@ from holdfast.log.topics.validation import Headers
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space, item_body, item_key, stored_name
 from holdfast.log.transactions.transaction_changes import TransactionChanges
-from holdfast.model.record import Durability, Receipt, Record
+from holdfast.model.record import Durability, Receipt
 from holdfast.process_lifetime import let_go
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Transaction:
     def append(
         self,
         topic: Topic | str,
-        payload: bytes,
+        payload: Any,
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
@@ -155,9 +155,7 @@ class Transaction:
             self._given.append(pending)
         return pending
 
-    def append_batch(
-        self, topic: Topic | str, records: Iterable[bytes | Record], *, partition: int | None = None
-    ) -> PendingBatch:
+    def append_batch(self, topic: Topic | str, records: Iterable[Any], *, partition: int | None = None) -> PendingBatch:
         """Append records with the transaction; `Topic.append_batch` says how they find their partitions."""
         return self._add_batch(self._raw(topic)._prepared(records, partition))
 

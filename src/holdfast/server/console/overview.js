@@ -191,7 +191,7 @@ class TopicRows {
     this.speed = cell("per second", { class: "right" });
     this.marks = markCells();
     const link = element("a", { href: `#/topics/${encodeURIComponent(topic.name)}` }, topic.name);
-    const kind = `${topic.typed ? "typed" : "raw"}${topic.partitions > 1 ? `, ${topic.partitions} partitions` : ""}`;
+    const kind = `${topic.typed ? "typed" : topic.codec ?? "raw"}${topic.partitions > 1 ? `, ${topic.partitions} partitions` : ""}`;
     this.made = [element("tr", {}, cell("topic", { class: "name" }, link), cell("kind", {}, kind), this.speed, this.marks.made)];
     this.parts = topic.partitions > 1 ? topic.marks.slice(0, PARTITIONS_MAX).map(() => markCells()) : [];
     this.parts.forEach((cells, at) => this.made.push(element(

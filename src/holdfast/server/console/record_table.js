@@ -58,8 +58,14 @@ export class RecordTable {
   }
 }
 
+/** The payload; its value, where the topic has a codec and the payload is no text. */
+function payloadOf(record) {
+  const { payload, payload_encoding: encoding, value } = record;
+  return encoding && value !== undefined ? new Given(JSON.stringify(value)) : new Given(payload, encoding);
+}
+
 function rawCells(record) {
-  const payload = new Given(record.payload, record.payload_encoding);
+  const payload = payloadOf(record);
   const key = record.key === null ? null : new Given(record.key, record.key_encoding);
   return [
     cell("key", { class: "key" }, key === null ? element("span", { class: "dim" }, "–") : cut(key.preview, 48)),
@@ -79,7 +85,7 @@ function detail(record) {
     element("h4", {}, title, " ", element("span", { class: "dim" }, given.about)), element("pre", {}, given.body || " "),
   );
   if (record.row !== undefined) add("Row", new Given(JSON.stringify(record.row)));
-  else add("Payload", new Given(record.payload, record.payload_encoding));
+  else add("Payload", payloadOf(record));
   if (record.key !== null && record.key !== undefined) add("Key", new Given(record.key, record.key_encoding));
   const headers = Object.entries(record.headers ?? {});
   if (headers.length) {

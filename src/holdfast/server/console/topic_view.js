@@ -51,7 +51,7 @@ function aboutTopic(topic, perSecond) {
   const all = summed(topic.marks);
   const kept = topic.marks.reduce((sum, one, at) => sum + Number(one.durable) - Number(topic.first[at]), 0);
   return facts([
-    ["Kind", topic.typed ? "typed: rows with columns" : "raw: bytes"],
+    ["Kind", topic.typed ? "typed: rows with columns" : `raw: ${topic.codec ?? "bytes"}`],
     ["Key column", topic.key ?? (topic.typed ? "none" : "–")],
     ["Partitions", number(topic.partitions)],
     ["Appended", `${number(all.appended)}, ${rate(perSecond)} per second`],
