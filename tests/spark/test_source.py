@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql.functions import col, from_json
 
 import holdfast
 import pyspark_holdfast
@@ -443,3 +444,13 @@ def test_names_of_the_module_stay_what_they_are(spark: SparkSession) -> None:
         importlib.import_module(f"pyspark_holdfast.{module.name}")
         assert module.name not in pyspark_holdfast.__all__
     assert callable(pyspark_holdfast.session)
+
+
+def test_values_of_a_topic_of_json_are_a_struct_by_a_schema(spark: SparkSession, tmp_path: Path) -> None:
+    """The recipe of the how-to: payloads are the bytes of JSON, with nothing around them."""
+    with holdfast.open(tmp_path / "log") as log:
+        log.topic("events", codec="json").append_batch([{"id": 2**53 + 1, "at": {"x": "ä"}}, {"id": 2}])
+        log.seal()
+    parsed = from_json(col("value").cast("string"), "id BIGINT, at STRUCT<x: STRING>")
+    found = load(spark, tmp_path / "log", "events").select("offset", parsed.alias("value")).orderBy("offset").collect()
+    assert [(row.value.id, row.value.at and row.value.at.x) for row in found] == [(2**53 + 1, "ä"), (2, None)]
