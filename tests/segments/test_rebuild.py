@@ -70,6 +70,23 @@ def test_without_a_database_everything_sealed_comes_back(filled, open_log, keys)
         assert log.topic("orders").append(b"on it goes", partition=1).offset == 100
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_segments_say_what_the_codec_of_their_topic_is(open_log, keys, tmp_path, is_compacted):
+    """A topic of JSON is one without its database, too, also where its segments were joined."""
+    with open_log(**keys) as log:
+        values = log.topic("values", codec="json")
+        for number in range(4):
+            values.append({"id": number})
+            log.seal()
+        if is_compacted:
+            assert log.compact().files_after == 1
+    (tmp_path / "log" / "durable.db").unlink()
+    report = holdfast.rebuild(tmp_path / "log", **keys)
+    assert [lost.first for lost in report.lost] == [4]  # what was not sealed is unknown, and nothing else
+    with open_log(**keys) as log:
+        assert [record.value["id"] for record in log.topic("values", codec="json").read()] == [0, 1, 2, 3]
+
+
 def test_a_readable_tail_is_saved_whole(filled, open_log, keys):
     report = holdfast.rebuild(filled, **keys)
     assert (report.salvaged, report.lost) == (22, ())

@@ -66,7 +66,8 @@ def rewrite(
 def _new(path: Path, head: SegmentHead, reader: SegmentReader, shape: FileShape, nonce: str) -> _Writer:
     if reader.encrypted_with is not None:
         return BundleWriter(path, shape, rewrite=nonce)
-    return SegmentWriter(path, head, reader.schema, shape, None, rewrite=nonce, key_column=reader.key_column)
+    key_column, codec = reader.key_column, reader.codec
+    return SegmentWriter(path, head, reader.schema, shape, None, rewrite=nonce, key_column=key_column, codec=codec)
 
 
 def _move(reader: SegmentReader, writer: _Writer, cancelled: Callable[[], bool]) -> None:

@@ -38,15 +38,18 @@ class CompactedPartition(NamedTuple):
     """… and all segments of the partition, by number; those below `retired` have expired."""
     retired: int
 
-    def held(self, columns_of: Callable[[InEffect], object | None]) -> Iterator[SegmentFound]:
-        """The segments in long files, as if their own files had been found; and those that have expired."""
+    def held(self, about: Callable[[InEffect], tuple[object, str]]) -> Iterator[SegmentFound]:
+        """The segments in long files, as if their own files had been found; and those that have expired.
+
+        `about` says which columns and which codec a long file has.
+        """
         for segment in self.segments[: self.retired]:
             yield SegmentFound(segment.segment, segment.sealed_us, is_expired=True)
         for file in self.files:
             if file.upto > self.retired:
-                columns = columns_of(file)
+                columns, codec = about(file)
                 for segment in self.segments[max(self.retired, file.segment.number) : file.upto]:
-                    yield SegmentFound(segment.segment, segment.sealed_us, columns)
+                    yield SegmentFound(segment.segment, segment.sealed_us, columns, codec)
 
 
 def compacted(root: Path, vault: Vault, clock: Clock) -> dict[Where, CompactedPartition]:

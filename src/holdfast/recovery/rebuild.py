@@ -250,7 +250,7 @@ class _Rebuild:
             if file is not None:
                 found[key].append(file)
         for key, partition in long.items():
-            held = list(partition.held(partial(self._long_columns, vault)))
+            held = list(partition.held(partial(self._about_long, vault)))
             numbers = {file.head.number for file in held}
             found[key] = held + [file for file in found.get(key, []) if file.head.number not in numbers]
         self._require_known(found)
@@ -275,16 +275,16 @@ class _Rebuild:
                 )
             logger.info("left out what a compaction began: %s", path, extra={"action": "rebuild_left_out"})
 
-    def _proved(self, key: tuple[str, int], path: Path, vault: Vault) -> SegmentFound | None:
-        """A file that proves itself, and belongs here."""
+    def _proved(self, key: tuple[str, int], path: Path, vault: Vault, *, is_long: bool = False) -> SegmentFound | None:
+        """A file that proves itself, and belongs here; `is_long` where a rewrite says that it is in effect."""
         from holdfast.segments.file.segment_reader import SegmentReader
 
         try:
             with SegmentReader(path, None, None, vault.segment_keys) as reader:
                 if reader.encrypted_with is not None and not vault.keyed:
                     raise Invalid("this log is encrypted", hint="give its keyring or cipher")
-                head, facts, schema = reader.head, reader.verify(), reader.schema
-                if reader.is_rewritten:
+                head, facts, schema, codec = reader.head, reader.verify(), reader.schema, reader.codec
+                if reader.is_rewritten and not is_long:
                     self._unknown.append((key, head, path))
                     return None
         except Corrupt as damage:
@@ -297,20 +297,20 @@ class _Rebuild:
         if (head.log_id, head.topic, head.partition) != (vault.log_id, *key):
             return None
         columns = None if head.schema == NO_SCHEMA else schema.remove(0).remove(0)
-        return SegmentFound(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns)
+        return SegmentFound(Segment(head=head, facts=facts), path.stat().st_mtime_ns // 1000, columns, codec)
 
-    def _long_columns(self, vault: Vault, file: InEffect) -> object | None:
-        """The columns of a typed topic's long file; one that cannot be read is reported, and has none."""
+    def _about_long(self, vault: Vault, file: InEffect) -> tuple[object, str]:
+        """The columns and the codec of a topic's long file; one that cannot be read is reported, and has none."""
         segment = file.segment
         key, path = (segment.topic, segment.partition), self._directory.segments / segment.key
         try:
-            found = self._proved(key, path, vault)
+            found = self._proved(key, path, vault, is_long=True)
         except FileNotFoundError:
             found = None
         if found is None or found.segment != segment.segment:
             self._damaged.append(LostRecords(*key, segment.first, segment.rows, "their file is missing or damaged"))
-            return None
-        return found.columns
+            return None, ""
+        return found.columns, found.codec
 
     def _topics(self, old: Journal | None) -> dict[str, _Topic]:
         if old is None:
@@ -367,7 +367,7 @@ def _complete(
     for (topic, _), files in sorted(found.items()):
         for file in sorted(files, key=lambda file: (file.head.epoch, file.head.number)):
             fingerprint = file.head.schema
-            known = topics[topic]
+            known = topics[topic] = topics[topic]._replace(codec=topics[topic].codec or file.codec)
             if (
                 fingerprint != NO_SCHEMA
                 and file.columns is not None

@@ -27,6 +27,8 @@ class SegmentFound(NamedTuple):
     sealed_us: int
     columns: object = None
     """Of a typed topic: the user's columns, an Arrow schema; not looked at here."""
+    codec: str = ""
+    """Of a raw topic."""
     is_expired: bool = False
     """Whether only its place in the chain is left."""
 

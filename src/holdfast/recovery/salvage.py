@@ -84,7 +84,8 @@ def _write(
     key = journal.segment_key(clock.random_bytes(SALT_BYTES))
     try:
         key_column = key_column_of(journal, partition.topic)
-        with SegmentWriter(temporary, head, columns, FileShape(), key, key_column=key_column) as writer:
+        codec = journal.codecs.get(partition.topic, "")
+        with SegmentWriter(temporary, head, columns, FileShape(), key, key_column=key_column, codec=codec) as writer:
             for batch in batches:
                 writer.write(batch)
             facts = writer.finish()

@@ -29,6 +29,7 @@ import msgspec
 from holdfast.crypto import digests
 from holdfast.crypto.segment_key import SegmentKeyFacts
 from holdfast.model.segment import SegmentFacts, SegmentHead, chain_value
+from holdfast.model.value_codec import CODECS
 from holdfast.segments.file import stored_parts
 from holdfast.segments.file.file_shape import GROUP_ROWS_MAX
 from holdfast.segments.file.stored_parts import BadParts, StoredPart
@@ -107,6 +108,8 @@ class Footer(msgspec.Struct, frozen=True):
     """The nonce of the rewrite that made the file; empty for one that was sealed. It makes the file's name its own."""
     keys: KeyPlace | None = None
     """Where the index of keys is, if there is one; of a bundle, where those of its parts are, one behind the other."""
+    codec: str = ""
+    """Of raw records, what their payloads are; empty for bytes. A rebuild has it from here."""
 
     @property
     def end(self) -> int:
@@ -157,6 +160,8 @@ class Footer(msgspec.Struct, frozen=True):
             values["rewrite"] = self.rewrite
         if self.keys is not None:
             values["keys"] = str(self.keys)
+        if self.codec:
+            values["codec"] = self.codec
         return {PREFIX + name: v.hex() if isinstance(v, bytes) else str(v) for name, v in values.items()}
 
     def stamped(self, stamp: Callable[[bytes], bytes]) -> dict[str, str]:
@@ -214,6 +219,7 @@ def bundled(
         parts=tuple(parts),
         rewrite=rewrite,
         keys=KeyPlace(keys_at, sum(lengths), b"", "") if lengths else None,
+        codec=first.codec,
     )
 
 
@@ -254,6 +260,8 @@ def parse(pairs: Mapping[str, str]) -> Footer:
     is_bundle, keys = PREFIX + "parts" in pairs, pairs.get(PREFIX + "keys")
     shape = take.text("shape")
     is_encrypted = shape in (ENCRYPTED_RAW, ENCRYPTED_TYPED)
+    if pairs.get(PREFIX + "codec", CODECS[0]) not in CODECS:
+        raise _malformed("codec")
     if shape not in _SHAPES or (is_bundle and (not is_encrypted or PREFIX + "key_id" in pairs)):
         raise BadFooter("its footer names an unknown shape")
     footer = Footer(
@@ -278,6 +286,7 @@ def parse(pairs: Mapping[str, str]) -> Footer:
         encrypted_with=_encrypted_with(take) if is_encrypted and not is_bundle else None,
         rewrite=pairs.get(PREFIX + "rewrite", ""),
         keys=None if keys is None else KeyPlace.parse(keys),
+        codec=pairs.get(PREFIX + "codec", ""),
     )
     _require_agreement(footer, take.hex("chain", 32))
     return _bundle(footer, take.text("parts")) if is_bundle else footer
@@ -324,6 +333,7 @@ def _parts(bundle: Footer, stored: Iterable[StoredPart]) -> list[BundlePart]:
         footer = Footer(
             head=head,
             shape=bundle.shape,
+            codec=bundle.codec,
             rows=sum(group.rows for group in groups),
             time_min=min(group.time_min for group in groups),
             time_max=max(group.time_max for group in groups),

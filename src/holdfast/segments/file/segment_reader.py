@@ -134,6 +134,11 @@ class SegmentReader:
         return self._footer.encrypted_with
 
     @property
+    def codec(self) -> str:
+        """What the payloads of raw records are; empty for bytes."""
+        return self._footer.codec
+
+    @property
     def is_rewritten(self) -> bool:
         """Whether a rewrite made the file, to take the place of others; it may not have come to that."""
         return bool(self._footer.rewrite)

@@ -44,7 +44,7 @@ class SegmentWriter:
 
     `path` is that of the temporary file; `schema` RAW_SCHEMA or `typed_schema(…)`. With a `key` the records are
     encrypted. `rewrite` is the nonce of the rewrite that the file is for, if it takes the place of others. `key_column`
-    is the column of a typed topic that holds the keys; raw records have theirs in `key`.
+    is the column of a typed topic that holds the keys; raw records have theirs in `key`. `codec` is the topic's.
     """
 
     def __init__(
@@ -57,10 +57,11 @@ class SegmentWriter:
         *,
         rewrite: str = "",
         key_column: str | None = None,
+        codec: str = "",
     ) -> None:
         if is_raw(schema) != (head.schema == NO_SCHEMA):
             raise Invalid("columns and schema fingerprint do not fit", hint="raw records have RAW_SCHEMA and NO_SCHEMA")
-        self._head, self._rewrite = head, rewrite
+        self._head, self._rewrite, self._codec = head, rewrite, codec
         self._schema = stored_schema(schema)
         self._next = head.first
         self._key_column = "key" if is_raw(schema) else key_column
@@ -147,6 +148,7 @@ class SegmentWriter:
             encrypted_with=encrypted_with,
             rewrite=self._rewrite,
             keys=self._key_place,
+            codec=self._codec,
         )
 
 

@@ -153,7 +153,8 @@ class Sealer:
         columns = stored_columns(journal, partition, entries.schema)
         schema, batches = stored_batches(columns, reader, entries)
         key_column = key_column_of(journal, partition.topic)
-        with SegmentWriter(temporary, head, schema, self._shape(), key, key_column=key_column) as writer:
+        codec = journal.codecs.get(partition.topic, "")
+        with SegmentWriter(temporary, head, schema, self._shape(), key, key_column=key_column, codec=codec) as writer:
             self._fill(writer, batches)
             return Segment(head=head, facts=writer.finish()), entries
 
