@@ -87,6 +87,7 @@ def facts(log: Log) -> dict[str, object]:
             [row.definition for row in journal.schemas.get(name, ())],
             journal.policies[name][1:4] if name in journal.policies else None,
             [partition.sealed.first_offset for partition in journal.topics[name]],
+            journal.codecs.get(name),
         )
         for name in log.topics()
     }
@@ -110,10 +111,10 @@ def append_all(log: Log, count: int = 3) -> None:
 @pytest.mark.parametrize("sealed", ["nothing", "some", "all"])
 @pytest.mark.parametrize("keys", ["plain", "keyring", "cipher"])
 def test_everything_that_was_shipped_comes_back(open_shipped, bring, sealed, keys, keyring):
-    """Keys, headers, kinds, times, typed rows of two versions, offsets that begin later, empty topics, policies."""
+    """Keys, headers, kinds, times, rows of two versions, offsets that begin later, empty topics, codecs, policies."""
     secret = {"plain": {}, "keyring": {"keyring": keyring}, "cipher": {"cipher": OwnCipher()}}[keys]
     log = open_shipped(**secret)
-    log.topic("empty", partitions=4, first_offset=77)
+    log.topic("empty", partitions=4, first_offset=77, codec="json")
     append_all(log)
     if sealed != "nothing":
         log.seal()

@@ -79,7 +79,7 @@ def test_types_come_back_and_say_what_does_not_fit(kind: Any) -> None:
     assert back(codec, {"id": 1}) == kind(id=1)
     assert back(codec, b'{"id": 1, "id": 2}') == kind(id=2)
     assert codec.name == "json"
-    assert pickle.loads(pickle.dumps(codec)) == codec
+    assert pickle.loads(pickle.dumps(codec)) == codec == codec_of(codec)
     for wrong in (kind(id=1, note=math.nan), {"id": "x"}, {}, None, b"", {"id": 1, "note": math.inf}):
         with pytest.raises(Invalid, match=f"JSON of {kind.__name__}"):
             codec.encode(wrong)
@@ -97,6 +97,7 @@ def test_what_json_has_no_word_for_is_text_or_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     for wrong, why in (
+        (Record(b"1"), "a record is not a value"),
         (Struct(1, math.nan), "no NaN"),
         ({"a": [Data(1, math.inf)]}, "no NaN"),
         ([(1, b"x")], "no bytes"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -176,10 +176,10 @@ def own_log(directory: Path, reference: str | None, settings: Settings) -> Log:
 
 def find_topic(log: Log, name: str, partitions: int | None = None, codec: str | None = None) -> Topic | TypedTopic:
     """The topic as it is, raw or typed; a new one is raw, of this codec."""
-    try:
-        return log.topic(name, schema="latest", partitions=partitions)
-    except (Invalid, NotFound):  # it is raw, or does not exist: asked for as raw, it says what is wrong
-        return log.topic(name, partitions=partitions, codec=codec)
+    if codec is None:
+        with suppress(Invalid, NotFound):  # it is raw, or does not exist: asked for as raw, it says what is wrong
+            return log.topic(name, schema="latest", partitions=partitions)
+    return log.topic(name, partitions=partitions, codec=codec)
 
 
 def with_store(settings: Settings, url: str | None) -> Settings:

@@ -28,6 +28,7 @@ import msgspec
 
 from holdfast.errors import Invalid, Undecodable, other_version
 from holdfast.model.record import Record
+from holdfast.model.typed_decoding import make_known
 
 JSON, TEXT, MSGPACK = "json", "text", "msgpack"
 CODECS = (JSON, TEXT, MSGPACK)
@@ -53,13 +54,15 @@ class ValueCodec:
 
     def encode(self, value: object) -> bytes:
         """The payload of a value, or a payload itself; Invalid where it could not be read again."""
+        if isinstance(value, Record):
+            raise Invalid("a record is not a value", hint="append its value; append_batch takes records, too")
         is_payload = isinstance(value, _PAYLOADS)
         try:
             payload = bytes(value) if isinstance(value, _PAYLOADS) else self._encode(value)
             found = self._decode(payload)
         except _FAILURES as error:
             raise self._refused(error, is_payload=is_payload) from error
-        if not is_payload and self.name == JSON and found != value:
+        if not is_payload and self.name == JSON and not _are_equal(found, value):
             self._check_lost(value)
         return payload
 
@@ -152,9 +155,9 @@ class ValueRecord(Record, frozen=True, eq=False, kw_only=True):
 
 
 def codec_of(given: object) -> ValueCodec | None:
-    """What a caller gives for a codec: a name, a type, or None for what the topic has."""
-    if given is None:
-        return None
+    """What a caller gives for a codec: a name, a type, that of another topic, or None for what the topic has."""
+    if given is None or isinstance(given, ValueCodec):
+        return given
     if isinstance(given, str):
         if given not in CODECS:
             raise Invalid(f"unknown codec={given!r}", hint=f"{_NAMED}, or a type; bytes need none")
@@ -186,6 +189,7 @@ def _functions(name: str, kind: Any) -> tuple[Callable[[Any], bytes], Callable[[
         return msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
     if hasattr(kind, "model_validate_json"):
         return lambda value: _pydantic_json(kind, value), kind.model_validate_json
+    make_known(kind)
     try:
         decode = msgspec.json.Decoder().decode if kind is None else msgspec.json.Decoder(kind).decode
     except (TypeError, ValueError, NameError) as error:
@@ -203,6 +207,13 @@ def _pydantic_json(kind: Any, value: object) -> bytes:
     model: Any = value if isinstance(value, kind) else kind.model_validate(value)
     encoded: bytes = model.model_dump_json().encode()
     return encoded
+
+
+def _are_equal(found: Any, value: object) -> bool:
+    try:
+        return bool(found == value)
+    except _FAILURES:  # a type has its own idea of it, or it is too deep
+        return False
 
 
 class _Lost(ValueError):
