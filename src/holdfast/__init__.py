@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         NotFound,
         OutcomeUnknown,
         Unavailable,
-        Undecodable,
     )
     from holdfast.execution.journal.execution_id import derived_id as execution_id
     from holdfast.journal.queue.ticket import Ticket
@@ -75,7 +74,6 @@ _HOMES = {
     "Topic": "log.topics.topic",
     "TypedTopic": "log.topics.typed_topic",
     "Unavailable": "errors",
-    "Undecodable": "errors",
     "compact": "compaction.compact_root",
     "connect": "remote.connecting",
     "execution_id": "execution.journal.execution_id:derived_id",
@@ -110,7 +108,6 @@ __all__ = [
     "Topic",
     "TypedTopic",
     "Unavailable",
-    "Undecodable",
     "compact",
     "connect",
     "execution_id",

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import Invalid, Log, Record, Undecodable
+from holdfast import Invalid, Log, Record
+from holdfast.errors import Undecodable
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk

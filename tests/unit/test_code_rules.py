@@ -83,13 +83,14 @@ def test_every_error_has_one_root_and_a_hint():
     """All kinds descend from HoldfastError and can say what to do; copies keep everything."""
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.HoldfastError)]
     everyday = [kind for kind in kinds if not issubclass(kind, errors.ExecutionError)]
-    assert (len(everyday), len(kinds) - len(everyday)) == (10, 10)
+    assert (len(everyday), len(kinds) - len(everyday)) == (11, 10)
     cases = [
         errors.Invalid("m", hint="h"),
         errors.Full("m"),
         errors.Denied("m"),
         errors.Closed("m", reason="poisoned"),
         errors.Corrupt("m", path="p", topic="t", partition=1, offset=2),
+        errors.Undecodable("m", topic="t", partition=1, offset=2),
         errors.OutcomeUnknown("m", idempotency_key=b"k"),
         errors.Expired("m", hint="h", first=3),
         errors.Diverged("m", path="p", recorded=b"a", asked=b"b"),

@@ -111,6 +111,7 @@ class TopicLine(Line, frozen=True, tag="topic"):
     id: int
     topic: str
     partitions: int
+    codec: str | None
     created: str | None
     key_epoch: int
     stamp_check: str
@@ -350,7 +351,9 @@ def key_epoch_line(row: KeyEpoch, verdict: Verdict, _: Inspection) -> KeyEpochLi
 
 def topic_line(row: TopicRow, verdict: Verdict, _: Inspection) -> TopicLine:
     """A topic."""
-    return TopicLine(row.id, row.name, row.partitions, iso(row.created_us), row.key_epoch, verdict.stamp)
+    return TopicLine(
+        row.id, row.name, row.partitions, row.codec or None, iso(row.created_us), row.key_epoch, verdict.stamp
+    )
 
 
 def schema_line(row: SchemaRow, verdict: Verdict, found: Inspection) -> SchemaLine:
@@ -513,8 +516,9 @@ def revealed_lines(
             message = "a record's kind or headers are malformed"
             problems.append(Corrupt(message, topic=sizes.topic, partition=sizes.partition, offset=sizes.offset))
             continue
-        revealed = record_line(sizes.topic, record)
-        yield RevealedLine(**{**msgspec.structs.asdict(sizes), **msgspec.structs.asdict(revealed)})
+        revealed = msgspec.structs.asdict(record_line(sizes.topic, record))
+        del revealed["value"]  # bytes are what is looked at here
+        yield RevealedLine(**{**msgspec.structs.asdict(sizes), **revealed})
 
 
 def row_lines(first: int, topic: str, partition: int, rows: Rows, *, reveal: bool) -> Iterator[RowLine]:
