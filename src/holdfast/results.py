@@ -14,6 +14,7 @@ from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus
 from holdfast.log.producers.produced_ticket import ProducedTicket
 from holdfast.log.producers.producer import Producer, ProducerStatus
+from holdfast.log.topics.value_topic import ValueTopic
 from holdfast.log.transactions.pending_receipts import Pending, PendingBatch
 from holdfast.log.transactions.space import Space
 from holdfast.log.transactions.transaction import Transaction
@@ -56,5 +57,6 @@ __all__ = [
     "TableStats",
     "Transaction",
     "Unshipped",
+    "ValueTopic",
     "Watermark",
 ]

@@ -10,7 +10,6 @@ from typing import Any, assert_type
 import holdfast
 from holdfast import Keyring, Log, Marks, PayloadCipher, Receipt, Record, Settings, Stats, Ticket, Topic, TypedTopic
 from holdfast.clock import Clock
-from holdfast.log.topics.value_topic import ValueTopic
 from holdfast.results import (
     BatchTicket,
     CommitTicket,
@@ -21,6 +20,7 @@ from holdfast.results import (
     RestoreReport,
     Space,
     Transaction,
+    ValueTopic,
     Watermark,
 )
 
