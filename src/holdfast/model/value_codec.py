@@ -4,18 +4,21 @@
 
 | | where |
 |---|---|
-| the codec's name is recorded | with the topic: in its row of the journal, in its document at a root; not in records |
+| the codec's name is recorded | with the topic: its row in the journal, its document at a root, footers of its segments |
 | a value becomes bytes | in the caller's thread, before anything is queued: what is refused is refused there |
 | bytes become a value | when `record.value` is asked for; `record.payload` is always there |
-| what travels and is stored | bytes, as in any other topic: keys, digests, transactions and segments know no codec |
+| what travels and is stored | bytes, as in any other topic: keys, digests, entries and transactions know no codec |
 
 A type (of msgspec, pydantic, a dataclass, anything that msgspec decodes) is JSON, and is recorded as that: the type is
 the reader's. Bytes that are appended are a payload that is encoded already, and are only checked.
 
 What is appended can be read again: each payload is decoded once before it is taken. Where that gives another value, it
 is by what JSON has no word for. Tuples come back as lists, times and UUIDs as text, as msgspec writes them; NaN,
-infinities, bytes and names that are no text are refused. A payload that does not decode comes from somebody who wrote
-bytes past this module, or from a reader's type: Undecodable, with the place of the record. Pure.
+infinities, bytes and names that are no text are refused.
+
+What a client sends is checked again by its server. So a payload that does not decode comes from a process of the same
+user that wrote bytes past this module, or the reader's type is another one than the writer's: Undecodable, with the
+place of the record. Pure.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ that the caller may not append to is answered as one that is not there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,7 +94,7 @@ class GroupScreening:
 
     def rows(self, partition: Partition, rows: list[Row]) -> list[Row]:
         """Plain records, their idempotency keys hashed."""
-        topic = self._raw(partition)
+        topic = self._raw(partition, (row[0] for row in rows))
         if not any(unique is not None for _, _, _, unique in rows):
             return rows
         checks = topic._checks
@@ -105,13 +105,17 @@ class GroupScreening:
 
     def columns(self, partition: Partition, columns: Columns) -> Columns:
         """The same of a batch without keys."""
-        self._raw(partition)
+        self._raw(partition, columns.payloads)
         return columns
 
-    def _raw(self, partition: Partition) -> Topic:
+    def _raw(self, partition: Partition, payloads: Iterable[bytes]) -> Topic:
+        """A topic of raw records, which has these for payloads: where it has a codec, that reads them."""
         topic = self._topic(partition)
         if not isinstance(topic, Topic):
             raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
+        if topic.codec is not None:
+            for payload in payloads:
+                topic.codec.encode(payload)
         return topic
 
     def _topic(self, partition: Partition) -> AnyKind:
