@@ -4,7 +4,7 @@
 
 | | where |
 |---|---|
-| the codec's name is recorded | with the topic: its row in the journal, its document at a root, footers of its segments |
+| its name is recorded | with the topic: its row in the journal, its document at a root, the footers of its segments |
 | a value becomes bytes | in the caller's thread, before anything is queued: what is refused is refused there |
 | bytes become a value | when `record.value` is asked for; `record.payload` is always there |
 | what travels and is stored | bytes, as in any other topic: keys, digests, entries and transactions know no codec |

@@ -157,7 +157,7 @@ def _retention(served: Served, name: str) -> RetentionAnswer | None:
 async def put_topic(request: ApiRequest, served: Served) -> Answer:
     """Create a topic, or start a new version of its schema: 201 if it was created, 200 if it was there, 409 where it
     cannot be so. `schema` is an Arrow IPC schema message in base64; in its place the body may be the IPC stream of an
-    empty table, with the rest in the query.
+    empty table, with the rest in the query. `codec` says what the payloads of a raw topic are: json, text or msgpack.
     """
     name = request.params["topic"]
     found, schema = await _declared(request)
