@@ -1,7 +1,7 @@
 """The topics of an open log: found by name, created on first use, and checked against how they are asked for.
 
-A topic is raw or typed for ever. Its partitions and its key column are fixed when it is created; only the schema of a
-typed one may grow.
+A topic is raw or typed for ever. Its partitions, its codec and its key column are fixed when it is created; only the
+schema of a typed one may grow.
 """
 
 from __future__ import annotations

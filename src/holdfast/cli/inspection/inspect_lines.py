@@ -112,6 +112,7 @@ class TopicLine(Line, frozen=True, tag="topic"):
     topic: str
     partitions: int
     codec: str | None
+    """Null for bytes, and for typed topics."""
     created: str | None
     key_epoch: int
     stamp_check: str

@@ -87,7 +87,7 @@ class RootTopic(msgspec.Struct, frozen=True):
     topic: str
     """Its name."""
     kind: str
-    """`raw` or `typed`."""
+    """`raw`, `typed`, or of raw records with a codec its name."""
     records: int
     """Records that can be read, in all partitions."""
     tail_records: int

@@ -60,7 +60,7 @@ class TopicEntryLine(msgspec.Struct, frozen=True):
     topic: str
     """Its name."""
     kind: str
-    """`raw` or `typed`."""
+    """`raw`, `typed`, or of raw records with a codec its name."""
     created: str | None
     """When it was created."""
     records: int
