@@ -131,7 +131,7 @@ def seal_and_ship(directory: Path) -> tuple[Records, bool]:
 
 def damage(directory: Path) -> bool:
     """Plant damage and let reconciliation find it; True when it found all of it, and nothing else."""
-    with holdfast.open(directory / "log", keyring=keyring(directory)) as log:
+    with holdfast.open(directory / "log", store=directory / "store", keyring=keyring(directory)) as log:
         files = sorted((directory / "log" / "segments").rglob("*.parquet"))
         damaged, taken = files[0], files[-1]
         content = bytearray(damaged.read_bytes())
