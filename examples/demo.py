@@ -42,6 +42,7 @@ Records = dict[tuple[int, int], bytes]
 
 def burst(directory: Path) -> None:
     """The child: append until it is killed, telling each acknowledgement on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word
     settings = Settings.from_mapping({"segments": {"rows_max": 1_000}})
     log = holdfast.open(directory / "log", keyring=keyring(directory), settings=settings)
     orders = log.topic("orders", partitions=4)
@@ -71,11 +72,13 @@ def run_and_kill(directory: Path, seconds: float) -> Records:
     with notes.open("wb") as stream:
         command = [sys.executable, "-m", "examples.demo", "--burst", str(directory)]
         child = subprocess.Popen(command, stdout=stream)  # noqa: S603
-        while notes.stat().st_size == 0 and child.poll() is None:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+        try:
+            while notes.stat().st_size == 0 and child.poll() is None:
+                time.sleep(0.01)
+            time.sleep(seconds)
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
     lines = notes.read_bytes().split(b"\n")[:-1]
     return {(int(p), int(o)): payload for p, o, payload in (line.split(b" ", 2) for line in lines)}
 
@@ -131,7 +134,7 @@ def seal_and_ship(directory: Path) -> tuple[Records, bool]:
 
 def damage(directory: Path) -> bool:
     """Plant damage and let reconciliation find it; True when it found all of it, and nothing else."""
-    with holdfast.open(directory / "log", keyring=keyring(directory)) as log:
+    with holdfast.open(directory / "log", store=directory / "store", keyring=keyring(directory)) as log:
         files = sorted((directory / "log" / "segments").rglob("*.parquet"))
         damaged, taken = files[0], files[-1]
         content = bytearray(damaged.read_bytes())
@@ -210,4 +213,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in the order of what goes to stderr
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print("interrupted")
+        code = 130
+    sys.exit(code)

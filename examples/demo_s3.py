@@ -155,7 +155,7 @@ def is_fenced(log: Log) -> bool:
     try:
         log.topic("orders").append(b"too late", durability="shipped")
     except holdfast.Closed as error:
-        print(f"   the old log is told so: {error.message.split(' store=')[0]}")
+        print(f"   the old log says so: {error.message.split(' store=')[0]}")
         return True
     return False
 

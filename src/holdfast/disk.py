@@ -93,6 +93,7 @@ class NotRegular(Exception):
 
 
 FULL_HINT = "the disk or its quota is full: free space (holdfast retain DIR removes old segments), then try again"
+RIGHTS_HINT = "do it as the user to whom these files belong, or give this one the right to them"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_ROOM_BYTES = 64 * 1024
 """Less than this is no room: SQLite asks for 32 KiB at a time."""
@@ -104,7 +105,9 @@ def ran_full(error: BaseException | None) -> bool:
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """The hint for a write that failed: room, where that is what it lacks."""
+    """The hint for what failed: room or rights, where that is what it lacks."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return RIGHTS_HINT
     return FULL_HINT if ran_full(error) else otherwise
 
 

@@ -113,7 +113,8 @@ class Directory:
         except NotADirectoryError:
             raise self._no_directory() from None
         except OSError as error:
-            raise Unavailable(f"cannot read path={self.path / _FORMAT}", hint="check its permissions") from error
+            place = self.path / _FORMAT
+            raise Unavailable(f"cannot read the log path={place}: {error.strerror}", hint=disk.RIGHTS_HINT) from error
         except (ValueError, IndexError, disk.NotRegular, disk.TooLong):
             raise Corrupt("FORMAT is damaged", path=str(self.path / _FORMAT)) from None
         if title != "holdfast log":
@@ -140,7 +141,9 @@ class Directory:
         if log_id is None:
             with suppress(FileNotFoundError):
                 self._refuse_nameless({name for name in os.listdir(self.path) if name not in _OURS})
-            raise NotFound(f"there is no log path={self.path}", hint="it is created by opening it for appending")
+            raise NotFound(
+                f"there is no log path={self.path}", hint="holdfast.open(path) makes one, and so does the first append"
+            )
         self._require_database()
         return log_id
 
@@ -165,7 +168,9 @@ class Directory:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise Unavailable(f"cannot read path={path}: {error.strerror}", hint="check its permissions") from error
+                raise Unavailable(
+                    f"cannot read the log path={path}: {error.strerror}", hint=disk.RIGHTS_HINT
+                ) from error
             if not S_ISREG(status.st_mode):
                 raise Corrupt(
                     "a file of the log is not a regular file",

@@ -180,7 +180,7 @@ def _build_section(
         try:
             taken[key] = converted(_quantity(key, value), types[key], strict=False)
         except Invalid as error:
-            problems.append(f"{name}.{key}: {error.message}")
+            problems.append(f"{name}.{key}: {error.message}: {error.hint}")
         except msgspec.ValidationError as error:
             problems.append(f"{name}.{key}: {error}")
     try:

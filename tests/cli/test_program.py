@@ -86,6 +86,16 @@ def test_a_verb_like_no_other_gets_no_suggestion(run: Run) -> None:
     assert (result.exit_code, "did you mean" in result.stderr) == (2, False)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["consumer", "xyz"], "there are: forget, list"), (["read", "http://127.0.0.1:1", "t"], "holdfast.connect(")],
+)
+def test_what_is_there_instead_is_said(run: Run, arguments: list[str], said: str) -> None:
+    """An action that is not there, and a server's address in the place of a store's."""
+    result = run(*arguments)
+    assert (result.exit_code, said in result.stderr) == (2, True)
+
+
 def test_an_unknown_option_is_wrong_usage(run: Run) -> None:
     """An option that does not exist exits with 2, for the program and for a verb."""
     assert run("--nothing").exit_code == 2

@@ -164,6 +164,7 @@ def test_a_failed_sync_poisons_for_good(open_log, monkeypatch, error):
         assert caught.value.reason == "poisoned"
         assert "open it again" in caught.value.hint
     assert log.stats().journal.poisoned
+    assert (topic._journal.pending_records, topic._journal.drain(0)) == (0, True)  # nobody waits for it
     assert [r.payload for r in topic.read()] == [b"safe"]
     with pytest.raises(Closed):
         log.close()

@@ -105,6 +105,13 @@ def test_links_are_no_paths_from_the_top() -> None:
         assert not re.search(r"\]\(/", page.read_text()), page.name
 
 
+def test_search_on_a_disk_needs_no_network() -> None:
+    """The theme would fetch this script, were it not named here; its plugin looks for the word."""
+    (brought,) = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["polyfills"]
+    assert "iframe-worker" in brought
+    assert (DOCS / brought).exists()
+
+
 def test_what_is_generated_is_current() -> None:
     """`script/llms.py`, `script/sbom` and `script/reference.py` would write what is there."""
     assert script("llms.py").llms() == (ROOT / "llms.txt").read_text()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_holdfast.pipeline.reports.page_graph import GraphNode, graph
+from pyspark_holdfast.pipeline.reports.page_plots import Series, line, sample
 from pyspark_holdfast.pipeline.reports.page_words import brief, duration, size, text
 from pyspark_holdfast.pipeline.reports.report_history import RunHistory, with_report
 from pyspark_holdfast.pipeline.reports.report_page import page
@@ -186,6 +187,21 @@ def test_many_runs_are_few_columns() -> None:
     columns = re.findall(r", out ([^,<]+)", told[0])
     assert len(columns) <= 72
     assert total > 0
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 72])
+def test_a_plot_uses_its_width_and_times_stand_below_their_columns(runs: int) -> None:
+    drawn = line("lag", [sample(3_600_000 * n, n, is_bad=False) for n in range(runs)], Series("lag", "lag"), str)
+    places = [
+        (float(x), float(width))
+        for x, width in re.findall(r'class="hover" x="([\d.]+)" y="\d+" width="([\d.]+)', drawn)
+    ]
+    assert (places[0][0], len(places)) == (2, runs)
+    assert sum(places[-1]) == pytest.approx(318, abs=0.5)
+    middles = [x + width / 2 for x, width in places]
+    times = [float(x) for x in re.findall(r'x="([\d.]+)" y="106"', drawn)]
+    assert times == pytest.approx([middles[0], middles[-1]][: len(times)], abs=5)
+    assert len(times) == min(2, runs)
 
 
 def test_no_edge_goes_through_a_box() -> None:

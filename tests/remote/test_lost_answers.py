@@ -451,7 +451,7 @@ def test_an_answer_without_the_name_of_its_request_is_none(
         assert topic.append(b"second").offset == 1
         assert left == [0]
         assert [record.payload for record in topic.read()] == [b"first", b"second"]
-        with pytest.raises(Unavailable, match="no answer of the server"):
+        with pytest.raises(Unavailable, match="no answer from the server"):
             proxy.spoil = lambda answer, seen: answer.replace(b"holdfast-question", b"holdfast-other")
             log._journal._exchange.ask(Question("GET", ("v1", "topics")), 0.5)
 
@@ -464,5 +464,5 @@ def test_what_stands_behind_a_body_is_no_header(served: ServedLog, proxy: Cuttin
             b"2\r\n{}\r\n0\r\nholdfast-question: %s\r\n\r\n"
         )
         proxy.spoil = lambda answer, seen: trailer % seen.headers["holdfast-question"].encode()
-        with pytest.raises(Unavailable, match="no answer of the server"):
+        with pytest.raises(Unavailable, match="no answer from the server"):
             log._journal._exchange.ask(Question("GET", ("v1", "topics")), 0.5)

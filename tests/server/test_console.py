@@ -15,6 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.server.route_table import ROUTES
+from pyspark_holdfast.pipeline.reports import report_page
+from tests.pipeline.report_data import history_of, run_report, table_report
 from tests.server.browser import Browser, Page, browsing, chromium
 from tests.server.conftest import MAIN, Server, serving
 
@@ -218,6 +220,25 @@ def test_it_shows_topics_and_their_marks(page, shown):
     page.until(f"/^[0-9]/.test({rates})")
     shown.append("ticking", *["a"] * 50)
     page.sees("ticking")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_its_window(browser, shown, tmp_path, width):
+    """The console, with everything open, and the page of a pipeline whose table lies far down: on a phone, too."""
+    report = tmp_path / "report.html"
+    table = table_report(place="s3://bucket/" + "deep/" * 40 + "x" * 100)
+    report.write_text(report_page.page(history_of(run_report(table))))
+    page = browser.page()
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    views = {"": "orders", "#/topics/rows": "2 records", "#/topics/hostile": "3 records", "#/executions": "1 execution"}
+    seen = {f"{shown.url}/{view}": said for view, said in views.items()} | {report.as_uri(): "Last runs"}
+    for url, said in seen.items():
+        page.go(url)
+        page.sees(said)
+        opened(page)
+        wide = page.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide[0] <= wide[1], url
 
 
 @pytest.mark.browser

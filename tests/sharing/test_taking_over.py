@@ -69,8 +69,10 @@ def test_a_member_begins_no_log_where_its_own_is_gone(tmp_path: Path, *, other: 
         owner.kill()
         with pytest.raises((Closed, OutcomeUnknown), match="moved or removed"):
             topic.append(b"two", timeout=30)
-        with pytest.raises(Closed, match="not where it was opened"):
-            list(topic.read())
+        for call in (lambda: list(topic.read()), log.seal):
+            with pytest.raises(Closed, match="not where it was opened"):
+                call()
+        assert (topic._journal.pending_records, topic._journal.drain(0)) == (0, True)  # nor does the process's end wait
         with pytest.raises(Closed, match="not where it was opened"):
             log.close()
     assert directory.exists() == other

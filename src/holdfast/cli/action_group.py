@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.suggestions import meant
+from holdfast.suggestions import listed, meant
 
 
 class Actions(click.Group):
@@ -21,5 +21,6 @@ class Actions(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The action that was asked for, or the one that was meant."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.UsageError(f"no such action {args[0]!r}{meant(args[0], self.commands)}", ctx)
+            known = meant(args[0], self.commands) or f"; {listed(self.commands)}"
+            raise click.UsageError(f"no such action {args[0]!r}{known}", ctx)
         return super().resolve_command(ctx, args)

@@ -99,14 +99,18 @@ class Program(click.Group):
             formatter.write_dl([*VERBS.items(), ("help", help_command.get_short_help_str())])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb. An interrupt, and a reader that has seen enough, end it quietly."""
+        """Run a verb. An interrupt, and a reader that has seen enough, end it quietly.
+
+        What it was reading is closed at once, not with the interpreter: Arrow's threads may be at work on it.
+        """
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
             return code
-        except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
+        except (KeyboardInterrupt, BrokenPipeError) as error:
+            traceback.clear_frames(error.__traceback__)
+            if isinstance(error, KeyboardInterrupt):
+                ctx.exit(INTERRUPTED)
             silence_stdout()
             ctx.exit(FINE)
 

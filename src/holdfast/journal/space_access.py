@@ -205,7 +205,7 @@ class SpaceAccess:
     def _settle(self) -> bool:
         """Wait until all that was handed over is known to be committed or not; False if that takes long."""
         group = self._queue.barrier()
-        return group.wait(_SETTLE_S)
+        return group.wait(_SETTLE_S) and group.error is None
 
     def known(self, prefix: str) -> list[str]:
         """The names that begin so, of spaces that are committed, as far as this handle knows; nothing is read."""

@@ -278,7 +278,9 @@ TABLE: tuple[Verb, ...] = (
     Verb("sync_member", SyncMember, Assignment, _CONSUME, LogOwner.sync_member, has_events=True),
     Verb("leave_consumer", LeaveConsumer, Ok, _CONSUME, LogOwner.leave_consumer, has_events=True),
     Verb("consumers", AskConsumers, ConsumersNow, Right((), _anything, show=_own_consumers), LogOwner.consumers_now),
-    Verb("forget_consumer", ForgetConsumer, Ok, Right(("admin",), _topic), LogOwner.forget_consumer, repeatable=False),
+    Verb(
+        "forget_consumer", ForgetConsumer, Ok, Right(("admin",), _consumer), LogOwner.forget_consumer, repeatable=False
+    ),
     Verb("ask_executions", AskExecutions, ExecutionAnswer, _ASK_EXECUTIONS, LogOwner.ask_executions),
     Verb("make_salt", Nothing, Nothing, None, LogOwner.make_salt),
     # among members

@@ -120,8 +120,8 @@ class Caller:
             self._fine.add((scopes, topic, consumer))
 
     def _allows(self, scope: str, topic: str | None, consumer: str | None) -> bool:
-        if scope != "consume" or topic is None:
-            return self.may(scope, topic)
+        if scope != "consume" or topic is None:  # whose records it may not see, of that it reaches no consumer either
+            return self.may(scope, topic) and (consumer is None or topic is None or self.sees(topic))
         if consumer is None:  # what any consumer must know; nobody consumes positions
             return bool(self._names["consume"]) and self.sees(topic) and topic != POSITIONS
         return self.may_consume(consumer, topic)

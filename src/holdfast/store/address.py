@@ -53,6 +53,10 @@ def parse_url(url: str) -> StoreAddress:
             return StoreAddress("memory", parts.netloc)
         case "s3" | "gs" | "az" | "abfss" if parts.netloc:
             return StoreAddress(parts.scheme, parts.netloc, _prefix(unquote(parts.path)))
+        case "http" | "https":
+            raise Invalid(
+                "this is a server's address, and no store", hint=f"its log is opened by holdfast.connect(…); {_HINT}"
+            )
     raise Invalid("holdfast does not support this store", hint=_HINT)
 
 

@@ -293,6 +293,7 @@ class Forwarder:
             self._queue.put_back([way.group for way in self._on_the_way])
             for way in self._on_the_way:
                 way.group.finish(_unknown(poison))
+                self._queue.complete(way.group)
             self._on_the_way.clear()
             abandoned = self._queue.abandon(poison)  # a loop's turn takes nothing any more that nobody would answer
         self.lost_nothing = isinstance(error, HoldfastError) and is_idle and not any(group.items for group in abandoned)

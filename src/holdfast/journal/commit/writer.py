@@ -480,6 +480,7 @@ class Writer:
         abandoned = self._queue.abandon(poison)
         if group is not None and not group.done:
             group.finish(_unknown(poison) if self._in_doubt else poison)
+            self._queue.complete(group)
         for waiting in abandoned:
             waiting.finish(poison)
         self._topics.ring_all()

@@ -123,8 +123,11 @@ class QueuedGroups:
         with self._lock:
             self._refusal = refusal
             groups = [*self._closed, self._open]
+            self._pending_records -= sum(group.records for group in self._closed)
+            self._pending_bytes -= sum(group.bytes for group in self._closed)
             self._closed.clear()
             self._open = Group(0, 0, self._hurry)
+            self._open.finish(refusal)  # nobody takes it: who waits for a barrier from now on waits for nothing
         self.room.notify()
         return groups
 

@@ -40,7 +40,7 @@ def check_topic(
     """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
     if partitions is not None and partitions != topic.partitions:
         raise Invalid(
-            f"topic {topic.name!r} has {topic.partitions} partitions, not {partitions}",
+            f"topic {topic.name!r} has another number of partitions: {topic.partitions}, not {partitions}",
             hint="the number of partitions is fixed when a topic is created",
         )
     if isinstance(topic, Topic):

@@ -261,7 +261,7 @@ class Exchange:
             return error_of(answer.status, answer.body, str(self.address))
         within = "" if waited_s is None else f" within {waited_s:g} s"
         return Unavailable(
-            f"no answer of the server at {self.address}{within}: {why}",
+            f"no answer from the server at {self.address}{within}: {why}",
             hint="is it running there (`holdfast serve`), and can this machine reach it?",
         )
 

@@ -9,6 +9,7 @@ interpreter waits until nobody holds anything of a file that is finished with.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import time
 from typing import Protocol
@@ -83,6 +84,8 @@ class _Lent:
 
     def wait(self) -> None:
         """Wait until everything is back that belongs to a file that is finished with."""
+        if any(lent() is not None for lent, _ in self._references):
+            gc.collect()  # a reading that nobody ended, and nobody has any more, holds itself: it shuts its file now
         for _ in range(_WAITS_MAX):
             if not any(self._is_late(*each) for each in self._references):
                 return

@@ -16,8 +16,9 @@ WIDTH, HEIGHT = 320, 110
 _LEFT, _RIGHT, _TOP, _BOTTOM = 2, 318, 16, 86
 _COLUMNS_MAX = 72
 _COLUMN_MAX = 16.0
-"""How wide one column may be: a single run is no wall."""
-
+"""How wide one column is drawn at most: a single run is no wall, though all the width is its place."""
+_LABEL = 70.0
+"""More than a time below the axis takes."""
 
 VALUE_MAX = 1e18
 """What is plotted at most: reports may say anything."""
@@ -68,7 +69,7 @@ def bars(title: str, samples: Sequence[Sample], series: Sequence[Series], show: 
     for number, one in enumerate(series):
         share = 0.84 - 0.36 * number
         path = "".join(
-            _bar(_middle(index, step), share * step, _height(sample.values[number], highest))
+            _bar(_middle(index, step), share * min(step, _COLUMN_MAX), _height(sample.values[number], highest))
             for index, sample in enumerate(samples)
             if sample.values[number] > 0
         )
@@ -98,9 +99,9 @@ def line(title: str, samples: Sequence[Sample], series: Series, show: Callable[[
 def spark(label: str, values: Sequence[float]) -> str:
     """A plot of a word's size."""
     shown = gathered([sample(0, value, is_bad=False) for value in values], max)[-24:]
-    highest = _highest(shown)
+    highest, step = _highest(shown), 74 / max(1, len(shown))
     path = "".join(
-        f"M{3 * index + 1} 20v{-max(1.0, 18 * one.values[0] / (highest or 1)):.1f}h2V20z"
+        f"M{(index + 0.5) * step - 1:.1f} 20v{-max(1.0, 18 * one.values[0] / (highest or 1)):.1f}h2V20z"
         for index, one in enumerate(shown)
         if one.values[0] > 0
     )
@@ -116,13 +117,13 @@ def spark(label: str, values: Sequence[float]) -> str:
 def _plot(
     title: str, samples: Sequence[Sample], series: Sequence[Series], show: Callable[[float], str], drawn: str
 ) -> str:
-    step = _step(samples)
+    step, highest = _step(samples), _highest(samples)
+    top = f'<text class="tick" x="0" y="{_TOP - 4}">{text(show(highest))}</text>' if highest > 0 else ""
     summary = text(_summary(title, samples, series, show))
     return (
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{summary}">'
         f'<path class="rule" d="M0 {_BOTTOM + 0.5}H{WIDTH}"/><path class="rule faint" d="M0 {_TOP + 0.5}H{WIDTH}"/>'
-        f'<text class="tick" x="0" y="{_TOP - 4}">{text(show(_highest(samples)))}</text>'
-        f"{drawn}{_failures(samples, step)}{_ends(samples)}"
+        f"{top}{drawn}{_failures(samples, step)}{_ends(samples, step)}"
         f"{''.join(_hover(one, index, step, series, show) for index, one in enumerate(samples))}</svg>"
     )
 
@@ -158,16 +159,26 @@ def _failures(samples: Sequence[Sample], step: float) -> str:
     return f'<path class="bad" d="{path}"/>' if path else ""
 
 
-def _ends(samples: Sequence[Sample]) -> str:
-    """The times at both ends of the axis."""
+def _ends(samples: Sequence[Sample], step: float) -> str:
+    """The times of the first and the last column, below them."""
     if not samples:
         return f'<text class="tick" x="0" y="{HEIGHT - 4}">no runs yet</text>'
     first, last = samples[0].at_ms, samples[-1].at_ms
-    begin = f'<text class="tick" x="0" y="{HEIGHT - 4}">{day_or_hour(first, last - first)}</text>'
+    begin = _time_below(_middle(0, step), day_or_hour(first, last - first))
     if len(samples) == 1:
         return begin
-    end = day_or_hour(last, last - first)
-    return f'{begin}<text class="tick" x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">{end}</text>'
+    return begin + _time_below(_middle(len(samples) - 1, step), day_or_hour(last, last - first))
+
+
+def _time_below(x: float, time: str) -> str:
+    """A time, centred below its column; at an edge of the plot it stays inside."""
+    if x < _LABEL / 2:
+        x, anchor = 0, "start"
+    elif x > WIDTH - _LABEL / 2:
+        x, anchor = WIDTH, "end"
+    else:
+        anchor = "middle"
+    return f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 4}" text-anchor="{anchor}">{time}</text>'
 
 
 def _bar(middle: float, width: float, height: float) -> str:
@@ -179,7 +190,8 @@ def _middle(index: int, step: float) -> float:
 
 
 def _step(samples: Sequence[Sample]) -> float:
-    return min(_COLUMN_MAX, (_RIGHT - _LEFT) / max(1, len(samples)))
+    """How much of the width each column has for itself."""
+    return (_RIGHT - _LEFT) / max(1, len(samples))
 
 
 def _highest(samples: Sequence[Sample]) -> float:

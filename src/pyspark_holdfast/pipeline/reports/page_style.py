@@ -79,7 +79,7 @@ summary{cursor:pointer;color:var(--soft);font-size:13px}
 details table{margin-top:6px;width:auto;min-width:min(100%,420px)}
 details .scroll{overflow-x:auto}
 details th,details td{padding:4px 18px 4px 0;font-size:13.5px}
-code{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+code{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}
 footer{padding:28px 24px 44px;color:var(--soft);font-size:13px}
 @media(max-width:640px){
 main,header,footer{padding-left:14px;padding-right:14px}.card{padding:16px 14px}.facts dd{font-size:19px}}
