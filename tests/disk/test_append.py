@@ -515,6 +515,9 @@ def test_a_closed_log_refuses_everything_kindly(open_log):
         lambda: topic.append_batch([b"x"]),
         lambda: list(topic.read()),
         lambda: log.topic("new"),
+        topic.flush,
+        log.flush,
+        log.seal,
     ):
         with pytest.raises(Closed) as caught:
             call()

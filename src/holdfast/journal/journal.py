@@ -318,8 +318,8 @@ class Journal:
         writer = self._writer
         if writer is None:  # nothing was put through a handle that only reads
             return
-        if writer.poison is not None:
-            raise writer.poison.again()
+        if self.end is not None:
+            raise self.end.again()
         seconds = self.settings.ack_timeout_ms / 1000 if timeout is None else timeout
         group = self._queue.barrier()
         if not group.wait(seconds):

@@ -116,6 +116,8 @@ class Roller:
     def seal(self, partitions: Iterable[Partition], timeout: float) -> None:
         """Wait until everything that is durable now in these partitions is sealed."""
         self._journal.refuse_second()
+        if self._journal.end is not None:
+            raise self._journal.end.again()
         request = self.ask(partitions)
         done = request.signal.sleep(lambda: request.is_settled() or not self.running, timeout)
         with once(self._lock):
