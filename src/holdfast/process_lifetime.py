@@ -1,4 +1,4 @@
-"""Logs that are open, and what becomes of them when the process forks or ends without closing them.
+"""Logs that are open, and what becomes of them when the process forks or ends without closing them; its end by signals.
 
 A forked child forgets its parent's logs, or reopens those that are shared. When the interpreter ends, a log that is
 still open is finished in two steps, a safety net for those who forgot to close it:
@@ -17,10 +17,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import thread as executors
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -180,3 +183,21 @@ def _after_fork() -> None:
     _state["ending"] = False
     for log in inherited:
         log.forget()
+
+
+@contextmanager
+def at_end_signals(call: Callable[[], object]) -> Iterator[None]:
+    """Call this at SIGTERM and SIGINT, instead of what was to happen before; in the main thread, where they arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        call()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 import holdfast
 from holdfast import Log, Settings
@@ -69,30 +68,18 @@ HEAD = f"""\
 @contextlib.contextmanager
 def running(log: Log, **settings: Any) -> Iterator[serving.HttpServer]:
     """A real server for an open log, in a thread of this process."""
-    started, servers = threading.Event(), []
-
-    class Kept(serving._Server):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            servers.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving, "_Server", Kept)
-        server = serving.HttpServer(
-            log,
-            Settings.from_mapping(
-                {"server": {"listen": "127.0.0.1:0", "shutdown_timeout_ms": 1000, **settings}}
-            ).server,
-        )
-        thread = threading.Thread(target=server.run, args=(started.set,))
-        thread.start()
-        assert started.wait(30)
-        try:
-            yield server
-        finally:
-            servers[0].should_exit = True
-            thread.join(30)
-            assert not thread.is_alive()
+    started = threading.Event()
+    given = {"listen": "127.0.0.1:0", "shutdown_timeout_ms": 1000, **settings}
+    server = serving.HttpServer(log, Settings.from_mapping({"server": given}).server)
+    thread = threading.Thread(target=server.run, args=(started.set,))
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def tokens_for(log: Log, *wanted: tuple[str, tuple[str, ...], tuple[str, ...]]) -> dict[str, str]:

@@ -53,9 +53,9 @@ def test_a_server_that_owns_its_log_alone(serve, tmp_path):
 def test_without_the_extra_one_line_says_which(tmp_path, monkeypatch):
     import sys
 
-    for name in [name for name in sys.modules if name.startswith(("holdfast.server.", "uvicorn"))]:
+    for name in [name for name in sys.modules if name.startswith(("holdfast.server.", "httptools"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, "httptools", None)
     result = CliRunner().invoke(program, ["serve", str(tmp_path / "log")])
     assert result.exit_code == 1
     assert "pip install 'holdfast-log[server]'" in result.stderr

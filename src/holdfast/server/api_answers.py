@@ -6,7 +6,7 @@ Every answer says that its type is meant, that it is not to be kept, and that no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
@@ -36,15 +36,15 @@ encode = _encoder.encode
 _QUESTION = b"holdfast-question"
 
 
-def bound(send: Send, asked: Headers) -> Send:
-    """Sends what answers this request, and says which one that is: what the client called it, if it did, once."""
-    names = [value for name, value in asked if name == _QUESTION]
-    if len(names) != 1 or not (len(names[0]) <= 64 and names[0].isalnum()):
+def bound(send: Send, asked: Mapping[bytes, bytes]) -> Send:
+    """Sends what answers this request, and says which one that is: what the client called it, if it did."""
+    question = asked.get(_QUESTION)
+    if question is None or len(question) > 64 or not question.isalnum():
         return send
 
     async def sending(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (_QUESTION, names[0])]
+            message["headers"] = [*message["headers"], (_QUESTION, question)]
         await send(message)
 
     return sending
@@ -65,7 +65,9 @@ class Answer:
 
     async def send(self, send: Send, request: str, *, close: bool = False) -> None:
         """Hand it over."""
-        headers = [(b"content-length", b"%d" % len(self.body)), *_head(self.content_type, request)]
+        headers = _head(self.content_type, request)
+        if self.status != 204:  # which has no body, and no length
+            headers.append((b"content-length", b"%d" % len(self.body)))
         if self.headers:
             headers += self.headers
         if close:

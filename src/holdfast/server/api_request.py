@@ -89,7 +89,7 @@ class ApiRequest:
     @property
     def media_type(self) -> str:
         """The body's type, without parameters."""
-        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
     def accepts(self, offered: Iterable[str]) -> str:
         """The first type of these that the client takes, by its own order; 406 where there is none."""
@@ -147,8 +147,8 @@ class ApiRequest:
 
     async def body(self) -> bytes:
         """All of the body."""
-        encoding = self.header(b"content-encoding")
-        if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
             raise RefusedRequest(415, "bodies are not compressed here", hint="send it without Content-Encoding")
         declared = self._declared()
         if declared is not None:
@@ -192,7 +192,7 @@ class ApiRequest:
         self.has_body_left = more
 
     async def _next(self) -> MutableMapping[str, Any]:
-        """The next part. How long it may take is the connection's business (`guarded_protocol`)."""
+        """The next part. How long it may take is the connection's business (`http_connection`)."""
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientGone

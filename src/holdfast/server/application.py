@@ -50,8 +50,8 @@ class Application:
             return
         served = self._served
         number = self._prefix + format(next(self._numbers), "x")
-        send = bound(send, scope["headers"])
         request = ApiRequest(scope, receive, number, served.settings, served.bodies)
+        send = bound(send, request.headers)
         pattern, definition = "-", None
         try:
             try:
@@ -80,7 +80,7 @@ class Application:
             await json_answer(body, 500).send(send, number, close=True)
 
     def _note(self, definition: RouteDefinition | None, request: ApiRequest, status: int) -> None:
-        if definition is not None:
+        if definition is not None and self._served.audit.is_wanted:
             caller = getattr(request, "caller", None)
             self._served.audit.note(caller, definition, _path_topic(request), status)
 
@@ -128,13 +128,18 @@ class Application:
             served.check_ready()
         if definition.is_stream:
             return await definition.handler(request, served)
-        with served.requests.held(request.caller):
-            return await self._within_time(definition, request)
+        served.requests.take(request.caller)
+        try:
+            if definition.seconds_more is None:
+                return await definition.handler(request, served)
+            return await self._within_time(definition, request, definition.seconds_more)
+        finally:
+            served.requests.give_back(request.caller)
 
-    async def _within_time(self, definition: RouteDefinition, request: ApiRequest) -> Answer | Stream:
-        if definition.seconds_more is None:
-            return await definition.handler(request, self._served)
-        seconds = self._served.settings.request_timeout_ms / 1000 + definition.seconds_more
+    async def _within_time(
+        self, definition: RouteDefinition, request: ApiRequest, seconds_more: float
+    ) -> Answer | Stream:
+        seconds = self._served.settings.request_timeout_ms / 1000 + seconds_more
         try:
             async with asyncio.timeout(seconds):
                 return await definition.handler(request, self._served)

@@ -52,13 +52,13 @@ class Audit:
         self._clock = SystemClock()
         parts = parts_of(log)
         self._topic: Topic | None = parts.topics.own(AUDIT_TOPIC) if is_wanted and parts.journal.owned else None
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
         self._strangers = RateLimit(_STRANGERS_PER_S)
         self.dropped = 0
 
     def note(self, caller: Caller | None, route: RouteDefinition, topic: str | None, status: int) -> None:
         """A request was answered."""
-        if not self._is_wanted or route.about == "open":
+        if not self.is_wanted or route.about == "open":
             return
         name = "-" if caller is None else caller.name
         record = AuditRecord(name, route.scopes, f"{route.method} {route.path}", topic, status, self.dropped)

@@ -9,26 +9,25 @@ signal, or `server.shutdown_timeout_ms`, cuts off what is left: the log is close
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple, cast
-
-import uvicorn
+from typing import Any, NamedTuple
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.log.log import Log
+from holdfast.process_lifetime import at_end_signals
 from holdfast.remote.http.server_connections import harden
 from holdfast.server.access import Access
 from holdfast.server.application import Application
+from holdfast.server.connections.connection_guard import ConnectionGuard
+from holdfast.server.connections.http_connection import HttpConnection
+from holdfast.server.connections.tls_gate import TlsGate
 from holdfast.server.guards.browser_guard import BrowserGuard, is_loopback
-from holdfast.server.guards.guarded_protocol import ConnectionGuard, GuardedProtocol, TlsGate
 from holdfast.server.served import Served
 from holdfast.server.tokens import FILE, TokenFile, TokenMemory
 from holdfast.server_settings import ServerSettings
@@ -124,75 +123,41 @@ class HttpServer:
         guard = BrowserGuard(self.address.host, self.settings.hosts, is_loopback=self._is_loopback)
         served = Served(self._log, self.settings, self.access, guard, self._clock)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "holdfast-http"))
-        server = _Server(served, self._context, started)
+        application, connections = Application(served), ConnectionGuard(self.settings, self._clock)
+        watching = asyncio.ensure_future(connections.watch())
+        self._loop, self._stops = asyncio.get_running_loop(), asyncio.Semaphore(0)
         try:
-            await server.serve(self._sockets)
+            with at_end_signals(self.stop):
+                listening = [await self._listen(one, application, connections) for one in self._sockets]
+                started()
+                await self._stops.acquire()
+                for one in listening:
+                    one.close()
+                served.draining.set()
+                await connections.end(self._stops, self.settings.shutdown_timeout_ms / 1000)
         finally:
+            watching.cancel()
             served.close()
+
+    async def _listen(
+        self, place: socket.socket, application: Application, connections: ConnectionGuard
+    ) -> asyncio.Server:
+        def connection() -> asyncio.Protocol:
+            inner = HttpConnection(application, connections)
+            return inner if self._context is None else TlsGate(inner, self._context, connections)
+
+        found = await asyncio.get_running_loop().create_server(connection, sock=place, backlog=_ACCEPTED)
+        place.listen(_WAITING)
+        return found
+
+    def stop(self) -> None:
+        """End, from any thread, as a signal does; the second time at once."""
+        self._loop.call_soon_threadsafe(self._stops.release)
 
     def close(self) -> None:
         """Let go of the port."""
         for one in self._sockets:
             one.close()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, with our connections, our signals and our end."""
-
-    def __init__(self, served: Served, context: ssl.SSLContext | None, started: Callable[[], None]) -> None:
-        settings = served.settings
-        for name in ("uvicorn.error", "uvicorn.access", "uvicorn.asgi"):  # they would quote what clients send
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        super().__init__(
-            uvicorn.Config(
-                cast("Any", Application(served)),
-                http=GuardedProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                interface="asgi3",
-                timeout_keep_alive=max(1, round(settings.idle_timeout_ms / 1000)),
-                timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout_ms / 1000)),
-            )
-        )
-        self._served = served
-        self._context = context
-        self._started = started
-        self._connections = ConnectionGuard(settings)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections."""
-        self.servers = []
-        loop = asyncio.get_running_loop()
-        for one in sockets or []:
-            self.servers.append(await loop.create_server(self._protocol, sock=one, backlog=_ACCEPTED))
-            one.listen(_WAITING)
-        self.started = True
-        self._watch = asyncio.ensure_future(self._connections.watch())
-        self._started()
-
-    def _protocol(self) -> asyncio.Protocol:
-        is_secured = self._context is not None
-        inner = GuardedProtocol(
-            self.config, self.server_state, {}, connections=self._connections, is_counted=is_secured
-        )
-        return TlsGate(inner, self._context, self._connections) if self._context is not None else inner
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End followers, finish requests."""
-        self._served.draining.set()
-        try:
-            await super().shutdown(sockets)
-        finally:
-            self._watch.cancel()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal. uvicorn would raise it again at the end, and then nobody could close the log."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 def _resolved(address: Address) -> list[Any]:

@@ -7,14 +7,12 @@ time, up to five minutes: an unreachable store is not helped by a request each s
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, current_thread, main_thread  # noqa: TID251  # an Event of the caller's
-from types import FrameType
-from typing import Any
+from threading import Event  # noqa: TID251  # an Event of the caller's
 
 from holdfast.errors import Invalid
+from holdfast.process_lifetime import at_end_signals
 from holdfast.quantity import parse_seconds
 from holdfast.signals import Flag
 from pyspark_holdfast.pipeline.run_report import RunReport
@@ -55,18 +53,11 @@ def interval_of(seconds: float | str) -> float:
 @contextmanager
 def stopping(stop: Event | Flag) -> Iterator[None]:
     """SIGTERM and SIGINT set `stop`, a second one raises KeyboardInterrupt; in the main thread, where they arrive."""
-    if current_thread() is not main_thread():
-        yield
-        return
 
-    def interrupted(number: int, frame: FrameType | None) -> None:
+    def interrupted() -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before: dict[int, Any] = {number: signal.signal(number, interrupted) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with at_end_signals(interrupted):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -81,7 +81,7 @@ def serve_command(
     try:
         from holdfast.server.serving import HttpServer
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "httptools"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "httptools"):
             raise
         raise Invalid("serving needs an extra", hint="pip install 'holdfast-log[server]'") from None
 

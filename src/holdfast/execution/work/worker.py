@@ -22,15 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from _thread import RLock
 from asyncio.events import _get_running_loop
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from threading import Thread, current_thread, main_thread
-from types import FrameType, TracebackType
+from threading import Thread, current_thread
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.arguments import seconds, texts, whole
@@ -51,6 +49,7 @@ from holdfast.execution.work.rate_limit import RateLimit
 from holdfast.execution.work.work_function import work_functions
 from holdfast.execution.work.work_queue import DEFAULT
 from holdfast.execution.work.work_run import ClaimedExecution, RetryPolicy
+from holdfast.process_lifetime import at_end_signals
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:
@@ -128,10 +127,7 @@ class Worker:
         """
         if _get_running_loop() is not None:
             raise Invalid("this would block the event loop", hint="use: await worker.run_async()")
-        if current_thread() is main_thread():
-            with _signals(self._signaled):
-                asyncio.run(self.run_async(until_idle=until_idle))
-        else:
+        with at_end_signals(self._signaled):
             asyncio.run(self.run_async(until_idle=until_idle))
 
     async def run_async(self, *, until_idle: bool = False) -> None:
@@ -372,21 +368,6 @@ def _resolve(done: asyncio.Future[None], error: BaseException | None) -> None:
         done.set_exception(error)
     else:  # SystemExit and the like end the program that raised them, not the worker
         done.cancel()
-
-
-@contextmanager
-def _signals(call: Callable[[], None]) -> Iterator[None]:
-    """Call this at SIGTERM and SIGINT, instead of what was to happen before."""
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        call()
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handled in before.items():
-            signal.signal(number, handled)
 
 
 def _counted(value: object, name: str, most: int, least: int = 1) -> int:

@@ -1,1 +1,1 @@
-"""What a request passes before a handler sees it: its connection, whether a browser was tricked, a place."""
+"""What a request passes before a handler sees it: whether a browser was tricked, a place."""

@@ -5,7 +5,7 @@ Used by the event loop alone, but for `TokenSessions`, which has a lock: groups 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -35,23 +35,24 @@ class Places:
         self._most = most
         self._what = what
         self._own_most = max(own_least, share_of(most, share))
-        self._own: Counter[str] = Counter()
+        self._own: dict[str, int] = {}
         self.taken = 0
 
     def take(self, caller: Caller, count: int = 1) -> None:
         """Take so many more; Full where they do not fit, or not into what this token may take."""
         if self.taken + count > self._most:
             raise Full(f"too many {self._what} max={self._most}", hint="try again later")
-        if not caller.is_anyone and self._own[caller.id] + count > self._own_most:
+        own = self._own.get(caller.id, 0) + count
+        if not caller.is_anyone and own > self._own_most:
             raise Full(f"too many {self._what} of this token max={self._own_most}", hint="see server.token_share")
         self.taken += count
-        self._own[caller.id] += count
+        self._own[caller.id] = own
 
     def give_back(self, caller: Caller, count: int = 1) -> None:
         """They are free again."""
         self.taken -= count
-        self._own[caller.id] -= count
-        if not self._own[caller.id]:
+        own = self._own[caller.id] = self._own[caller.id] - count
+        if not own:
             del self._own[caller.id]
 
     @contextmanager

@@ -1,0 +1,1 @@
+"""From bytes of a socket to requests of the application, and back."""
