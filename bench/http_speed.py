@@ -3,9 +3,9 @@
 256 connections, so that neither server waits for the next request while a disk syncs. Each sends a body of lines of
 JSON (200-byte payloads) and waits for the answer before its next one. One server is `holdfast serve`: it checks the
 request, parses every line, and answers after the fsync. The other is Starlette with one route that reads the body and
-answers a small JSON object: it checks nothing, keeps nothing, and parses the lines (`json.loads`) or does not. Both run
-under uvicorn with the same parser and the same event loop, each in a process of its own; the client is one process
-with bare sockets. Rounds are interleaved.
+answers a small JSON object: it checks nothing, keeps nothing, and parses the lines (`json.loads`) or does not; uvicorn
+serves it, with the parser and the event loop that we have. Each runs in a process of its own; the client is one
+process with bare sockets. Rounds are interleaved.
 
 Beside the rates, the CPU time of each server per line is shown: on a machine with neighbours it tells more than a rate
 that waits for a disk and a core.

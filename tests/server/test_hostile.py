@@ -128,7 +128,7 @@ def test_headers_that_are_too_large_are_refused(hasty, headers):
         except ConnectionError:
             pass
         answer = drained(client)
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
+    assert (answer == b"" and len(headers) > 2**20) or answer.startswith(b"HTTP/1.1 431 ")
 
 
 def test_an_endless_path_is_refused(hasty):
@@ -373,9 +373,9 @@ def test_a_reader_that_does_not_read_is_cut_off(hasty):
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", hasty.port))
-        before = descriptors(hasty)
         client.sendall(b"GET /v1/topics/big/records?bytes_max=16000000 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert client.recv(10).startswith(b"HTTP")
+        before = descriptors(hasty)
         deadline = time.monotonic() + PATIENCE
         while descriptors(hasty) >= before and time.monotonic() < deadline:
             assert hasty.get("/healthz").status == 200

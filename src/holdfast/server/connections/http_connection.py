@@ -2,7 +2,7 @@
 
 `httptools` reads HTTP; what it leaves open to hostile clients is closed here. Requests that come before the answer to
 the one ahead of them wait, unread where they can: only one is at work at a time. What is no request is answered when
-those before it are, and after that answer nothing more is read. Deadlines are kept by `connection_guard`.
+those before it are, and nothing behind it is a request. Deadlines are kept by `connection_guard`.
 
 | what a client does | what it gets |
 |---|---|
@@ -19,12 +19,13 @@ those before it are, and after that answer nothing more is read. Deadlines are k
 | sends two of `Host`, `Authorization`, our own headers … | 400: others might look at the other one |
 | sends a length and chunks, two lengths, another coding, bad chunks | 400, the end: no second reading of a request |
 | sends a URL in place of a path, another version of HTTP, other bytes | 400 |
-| asks to upgrade | an answer to the request, if it has no body, and the end |
+| asks to upgrade | an answer to the request, or 400 where it has a body; the end |
 | speaks HTTP/1.0 | an answer without chunks, and the end |
 | asks with HEAD, or for what is 204 or 304 | the head alone |
 | takes nothing of its answer | the application waits; after a time the end |
 | closes its side, or goes | what it asked for goes on, and the application learns that nobody waits |
-| is silent in the middle of an answer's acknowledgements | the kernel ends it (`notice_the_dead`) |
+| goes without a word, as a machine that lost its power | the kernel notices, and ends it (`notice_the_dead`) |
+| goes on sending when it was refused | time to read why, within a megabyte and `headers_timeout_ms`; the end |
 | shakes hands too slowly, or never | the end (`tls_gate`) |
 | sends anything once the server ends | an answer to the request that had begun, and the end |
 """
@@ -52,6 +53,8 @@ _HEADERS_MAX = 100
 _PIPELINED_MAX = 16
 _BODY_AHEAD = 64 * 1024
 """So much of a body may wait to be taken before no more of it is read."""
+_GOODBYE_BYTES = 1024 * 1024
+"""So much may still come when all is said."""
 _ONCE = frozenset({
     b"host", b"authorization", b"idempotency-key", b"origin", b"sec-fetch-site", b"content-type", b"content-length",
     b"transfer-encoding", b"expect",
@@ -98,8 +101,6 @@ class HttpConnection(asyncio.Protocol):
         # requests without a whole answer: the first is at work, the last may still be coming
         self._requests: deque[AsgiExchange] = deque()
         self._newest: AsgiExchange | None = None
-        self._is_last = False
-        """Whether nothing is to follow the newest request."""
         self._refusal: tuple[bytes, str, str] | None = None
         """What is said behind the answers to all of them."""
 
@@ -155,24 +156,27 @@ class HttpConnection(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """The server ends: what has begun is finished, and nothing more is begun."""
-        if not self._requests:
+        if self._requests:
+            self._requests[-1].keep_alive = False
+        else:
             self.transport.close()
-            return
-        self._requests[-1].keep_alive = False
-        self._is_last = True
-        if self._waits_for != "body":
-            self._waits_for = "nothing"
 
     # -- what comes ---------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come."""
-        if self._waits_for in ("nothing", "goodbye") or self.transport.is_closing():
+        if self._waits_for == "nothing" or self.transport.is_closing():
+            return
+        if self._waits_for == "goodbye":
+            self._loose_size += len(data)
+            if self._loose_size > _GOODBYE_BYTES:
+                self.transport.close()
             return
         self._has_moved = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # nothing behind it is read
+            self._waits_for = "nothing"
             return
         except httptools.HttpParserError:
             self._refuse(_TOO_LARGE if self._head_size > self.guard.headers_bytes_max else _INVALID)
@@ -185,16 +189,15 @@ class HttpConnection(asyncio.Protocol):
         """The first byte of a request."""
         self._url, self._headers, self._head_size = b"", [], 0
         self._has_moved = True
-        if self._waits_for != "nothing":
-            self._waits_for, self._looks = "head", 0
+        self._waits_for, self._looks = "head", 0
 
     def on_url(self, url: bytes) -> None:
         """A part of the request line."""
         self._has_moved = True
         self._url += url
         self._head_size += len(url)
-        if self._head_size > self.guard.headers_bytes_max or self._waits_for == "nothing":
-            raise httptools.HttpParserError("too large, or too late")
+        if self._head_size > self.guard.headers_bytes_max:
+            raise httptools.HttpParserError("too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header. What comes behind a body is a trailer: it counts, and is nothing that a request says of itself."""
@@ -233,7 +236,6 @@ class HttpConnection(asyncio.Protocol):
         }
         keep_alive = version == "1.1" and not may_upgrade and parser.should_keep_alive()
         expects_word = version == "1.1" and named.get(b"expect", b"").lower() == b"100-continue"
-        self._is_last = not keep_alive
         self._waits_for, self._looks = "body", 0
         exchange = self._newest = AsgiExchange(self, scope, keep_alive=keep_alive, expects_word=expects_word)
         self._requests.append(exchange)
@@ -254,10 +256,7 @@ class HttpConnection(asyncio.Protocol):
         assert newest is not None
         newest.has_more_body = False
         newest.wake()
-        if self._is_last:
-            self._waits_for = "nothing"
-        else:
-            self._waits_for, self._looks = "request" if newest.is_answered else "answer", 0
+        self._waits_for, self._looks = "request" if newest.is_answered else "answer", 0
 
     def _pause(self) -> None:
         if not self.is_paused:
