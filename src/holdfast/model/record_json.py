@@ -71,18 +71,15 @@ class JsonRecord(msgspec.Struct):
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """In place of the payload, in a topic with a codec."""
 
-    def is_bare(self) -> bool:
-        """Whether it is a payload and nothing else."""
-        return (
-            self.key is None
-            and self.kind is None
-            and self.headers is None
-            and self.time_us is None
-            and self.time is None
-        )
+    def content(self, codec: ValueCodec | None) -> bytes | Record:
+        """What is appended to a topic with this codec: the payload, where it is nothing else."""
+        if (self.key, self.kind, self.headers, self.time_us, self.time) == (None, None, None, None, None):
+            if isinstance(self.payload, str) and self.payload_encoding is None:
+                return self.payload.encode()
+            return self._payload(codec)
+        return self.record(codec)
 
-    def bytes(self, codec: ValueCodec | None) -> bytes:
-        """Its payload, in a topic with this codec."""
+    def _payload(self, codec: ValueCodec | None) -> bytes:
         if not isinstance(self.payload, msgspec.UnsetType):
             return decoded(self.payload, self.payload_encoding)
         if isinstance(self.value, msgspec.UnsetType) or codec is None:
@@ -95,7 +92,7 @@ class JsonRecord(msgspec.Struct):
         headers = self.headers
         plain = None if headers is None else {n: decoded(v, self.headers_encoding) for n, v in headers.items()}
         time = self.time_us if self.time_us is not None else NOW if self.time is None else moment(self.time)
-        return Record(self.bytes(codec), key, self.kind, plain, time)
+        return Record(self._payload(codec), key, self.kind, plain, time)
 
 
 def decoded(text: str, encoding: str | None) -> bytes:

@@ -58,7 +58,7 @@ def records_of(request: ApiRequest, topic: Topic, content: bytes) -> RequestReco
         if content.lstrip()[:1] == b"[":
             return _records(decoded(content, _several), topic.codec)
         one = decoded(content, _one)
-        return RequestRecords([_record(one, topic.codec)], True, one.partition)
+        return RequestRecords([one.content(topic.codec)], True, one.partition)
     if kind == BYTES:
         return _bytes_record(request, content)
     if kind == ARROW:
@@ -72,11 +72,7 @@ def _records(given: list[JsonRecord], codec: ValueCodec | None) -> RequestRecord
     partitions = {one.partition for one in given}
     if len(partitions) > 1:
         raise Invalid("records of one body name different partitions", hint="name one for all of them, or none")
-    return RequestRecords([_record(one, codec) for one in given], False, partitions.pop())
-
-
-def _record(one: JsonRecord, codec: ValueCodec | None) -> bytes | Record:
-    return one.bytes(codec) if one.is_bare() else one.record(codec)
+    return RequestRecords([one.content(codec) for one in given], False, partitions.pop())
 
 
 def _bytes_record(request: ApiRequest, content: bytes) -> RequestRecords:
