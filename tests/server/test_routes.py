@@ -32,7 +32,9 @@ def test_topics_are_created_once_as_they_are_asked_for(server):
     assert server.ask("PUT", "/v1/topics/made", {"partitons": 2}).status == 400
     assert server.ask("PUT", "/v1/topics/..%2Fmade", {}).status == 400
     assert server.ask("PUT", "/v1/topics/a..b", {}).status == 400
-    assert {"name": "made", "partitions": 3, "typed": False, "key": None} in server.get("/v1/topics").json["topics"]
+    assert {"name": "made", "partitions": 3, "typed": False, "codec": None, "key": None} in server.get(
+        "/v1/topics"
+    ).json["topics"]
     assert len(server.get("/v1/topics/made/marks").json["marks"]) == 3
     assert server.get("/v1/topics/missing").kind == "NotFound"
     assert server.get("/v1/topics/made/schema").status == 404
