@@ -49,7 +49,8 @@ SHARED_NAMES = {
 }
 """Base names that occur twice, and why."""
 CHANGES = [
-    "retention rule", "group commit window", "credentials", "Spark", "hash in the footer", "Spark writes", "verb",
+    "retention rule", "group commit window", "credentials", "Spark", "hash in the footer", "Spark writes",
+    "verb of the log", "verb of the command line",
     "finding", "cipher", "backend", "executions", "HTTP server", "between processes", "dialect", "kind of table",
     "compaction", "layout", "mark",
 ]  # fmt: skip

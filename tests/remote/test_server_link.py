@@ -20,11 +20,11 @@ from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
 from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Retain, SealTopics, Shipments, WatchMarks
 from holdfast.owner.link_port import MET
-from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
-from holdfast.owner.mark_events import MarkEvents
+from holdfast.owner.mark_events import AskMarks, MarkEvents, MarksMoved, Shipments, WatchMarks
 from holdfast.owner.peer import Peer
+from holdfast.owner.segment_verbs import Retain, SealTopics
+from holdfast.owner.verb import Nothing
 from holdfast.owner.verbs import TABLE
 from holdfast.remote.http.exchange import MSGPACK, Question
 from holdfast.remote.http.server_link import WITH_EVENTS, ServerLink
@@ -61,20 +61,14 @@ def test_what_is_told_about_is_what_the_table_says() -> None:
     assert {verb.name for verb in TABLE if verb.has_events and verb.right is not None} == WITH_EVENTS
 
 
-def test_a_proxy_of_a_member_works_over_http_as_over_the_socket(
-    remote: Log, name: str, link_of: Callable[[Log], ServerLink]
-) -> None:
+def test_a_client_asks_for_what_a_member_asks_for(remote: Log, name: str) -> None:
     topic = remote.topic(name)
     topic.append(b"x")
-    asking = Asking(link_of(remote), CLOCK)
-    chores = MaintenanceProxy(remote._journal, asking)  # type: ignore[arg-type]
-    chores.seal((name,), 30.0)
+    remote.seal(name)
     assert topic.marks()[0].sealed == 1
-    assert chores.retain(True).removed == ()
-    assert chores.reconcile(fix=False, deep=False, limit=None).findings == ()
-    assert chores.last_report() is not None
-    assert chores.stats().seals_total >= 1
-    assert TablesProxy(remote._journal, asking).stats() is not None  # type: ignore[arg-type]
+    assert remote.retain(dry_run=True).removed == ()
+    assert remote.reconcile().findings == ()
+    assert remote.last_reconcile is not None
 
 
 def test_errors_of_calls_are_those_of_the_log(remote: Log, link_of: Callable[[Log], ServerLink]) -> None:

@@ -24,8 +24,9 @@ from holdfast.execution.work.execution_request import ExecutionRequest
 from holdfast.journal.commit.owner_calls import ForgetProducersCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer, LeaveConsumer, SyncMember
 from holdfast.log.log_executions import AskExecutions
-from holdfast.owner.call_messages import AskMarks, Compact, SealTopics, SetRetention, WatchMarks
 from holdfast.owner.execution_actions import ACTIONS
+from holdfast.owner.mark_events import AskMarks, WatchMarks
+from holdfast.owner.segment_verbs import Compact, SealTopics, SetRetention
 from holdfast.owner.verbs import VERBS
 from holdfast.server import serving
 from holdfast.server.route_table import ROUTES, RouteDefinition

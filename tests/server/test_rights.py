@@ -30,7 +30,7 @@ from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, Lea
 from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
-from holdfast.owner.call_messages import WatchMarks
+from holdfast.owner.mark_events import WatchMarks
 from holdfast.remote.http.server_link import ServerLink
 from holdfast.server.audit import Audit
 from holdfast.server.request_caller import Caller

@@ -18,7 +18,7 @@ from holdfast.log.local_parts import parts_of
 from holdfast.owner.consumer_calls import ConsumerCalls
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
-from holdfast.owner.verbs import VERBS, answered
+from holdfast.owner.verbs import VERBS
 
 pytestmark = pytest.mark.disk
 
@@ -54,7 +54,7 @@ def test_any_bytes_as_a_request_do_no_more_than_a_caller_could(
     except (OverflowError, ValueError):
         return
     try:
-        answered(port, caller(), verb, body)
+        verb.answered(port, caller(), body)
     except HoldfastError:
         pass
     finally:
@@ -87,17 +87,17 @@ def test_positions_that_are_not_a_members_own_are_not_written(owner: Log) -> Non
 def test_a_topic_that_is_not_there_is_refused_before_the_writer_sees_it(owner: Log, tmp_path: Path) -> None:
     port, no_limit = LogOwner(owner), [None, None, None]
     with pytest.raises(HoldfastError):
-        answered(port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
+        VERBS["set_retention"].answered(port, caller(), msgspec.msgpack.encode(["nothing", no_limit, [], no_limit]))
     with pytest.raises(Invalid):
-        answered(port, caller(), VERBS["seal"], b"\xc1")
+        VERBS["seal"].answered(port, caller(), b"\xc1")
     for policy, consumers, limit in (
         ([None, 1, None], ["a\0b"], [None, 1, None]),
         ([None, 1, None], ["c"], no_limit),
         (no_limit, ["c"], [1, None, None]),
     ):
         with pytest.raises(Invalid):
-            answered(
-                port, caller(), VERBS["set_retention"], msgspec.msgpack.encode(["orders", policy, consumers, limit])
+            VERBS["set_retention"].answered(
+                port, caller(), msgspec.msgpack.encode(["orders", policy, consumers, limit])
             )
     port.stop()
     owner.topic("orders").append(b"two")
@@ -108,7 +108,7 @@ def test_a_member_that_names_a_partition_that_is_not_there_is_refused_and_harms_
     for named in ([99], [0, 2], [2**31]):
         body = msgspec.msgpack.encode(["named", "orders", bytes(16), named, 0.0, {}])
         with pytest.raises(Invalid, match="has no partition"):
-            answered(port, caller(), VERBS["join_consumer"], body)
+            VERBS["join_consumer"].answered(port, caller(), body)
     with owner.topic("orders").consumer("named") as consumer:
         assert consumer.partitions == (0, 1)
     port.stop()

@@ -17,10 +17,12 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.journal.commit.owner_calls import AddSchemaCall, CreateTopicCall, SetPolicyCall
 from holdfast.log.consumers.member_messages import AskConsumers, ForgetConsumer, JoinConsumer
-from holdfast.owner.call_messages import AskMarks, Compact, RequireFree, SealTopics, SetRetention, WatchMarks
 from holdfast.owner.log_owner import LogOwner
+from holdfast.owner.mark_events import AskMarks, WatchMarks
 from holdfast.owner.peer import Peer
-from holdfast.owner.verbs import VERBS, answered
+from holdfast.owner.segment_verbs import Compact, SealTopics, SetRetention
+from holdfast.owner.store_verbs import RequireFree
+from holdfast.owner.verbs import VERBS
 
 pytestmark = pytest.mark.disk
 
@@ -67,7 +69,7 @@ def test_every_call_about_every_kind_of_topic(tmp_path: Path) -> None:
 
 def _answer(owner: LogOwner, name: str, caller: Peer, request: Any) -> str:
     try:
-        answered(owner, caller, VERBS[name], msgspec.msgpack.encode(request))
+        VERBS[name].answered(owner, caller, msgspec.msgpack.encode(request))
     except HoldfastError as error:
         kinds = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == HoldfastError.__module__)
         return next(kinds)

@@ -74,6 +74,10 @@ class Lifetime:
         self.is_open = True
         process_lifetime.keep(self)
 
+    def enter(self) -> None:
+        """A `with` block begins: wait a moment for the store's first answer, if nobody has."""
+        self._store.wait_for_answer()
+
     @property
     def _wait_seconds(self) -> float:
         return self._context.settings.journal.close_timeout_ms / 1000

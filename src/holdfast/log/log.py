@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.execution.work.worker import Worker
     from holdfast.log.consumers.consumer_status import ConsumerStatus
     from holdfast.log.log_stats import Stats
-    from holdfast.log.ports import LogParts
+    from holdfast.log.ports import LogParts, MaintenancePort, StorePort
     from holdfast.log.producers.producer import Producer, ProducerStatus
     from holdfast.log.topics.topic import Topic
     from holdfast.log.topics.typed_topic import TypedTopic
@@ -67,8 +67,8 @@ class Log(AsyncVerbs):
         self._consumers = parts.consumers
         self._channels = parts.channels
         self._executions = parts.executions
-        self._maintenance = parts.maintenance
-        self._store = parts.store
+        self._open_maintenance = parts.maintenance
+        self._open_store = parts.store
         self._keys = parts.keys
         self._stats = parts.stats
         self._lifetime = parts.lifetime
@@ -341,6 +341,10 @@ class Log(AsyncVerbs):
 
     # -- segments -----------------------------------------------------------------------------------------
 
+    @property
+    def _maintenance(self) -> MaintenancePort:
+        return self._open_maintenance()
+
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
         """Seal everything that is durable now, of one topic or of all; returns when it is in segments.
 
@@ -424,6 +428,10 @@ class Log(AsyncVerbs):
 
     # -- shipping -----------------------------------------------------------------------------------------
 
+    @property
+    def _store(self) -> StorePort:
+        return self._open_store()
+
     def ship(self, timeout: float | None = None) -> None:
         """Wait until all that is sealed now is settled on the store.
 
@@ -486,7 +494,7 @@ class Log(AsyncVerbs):
 
     def __enter__(self) -> Self:
         try:
-            self._store.wait_for_answer()
+            self._lifetime.enter()
         except HoldfastError:
             self.close()
             raise

@@ -65,8 +65,9 @@ class LogParts(NamedTuple):
     consumers: ConsumersPort
     channels: ChannelsPort
     executions: ExecutionsPort
-    maintenance: MaintenancePort
-    store: StorePort
+    maintenance: Callable[[], MaintenancePort]
+    store: Callable[[], StorePort]
+    """Asked for when a verb needs them: a client that appends and reads loads no reports."""
     keys: KeysPort
     stats: Callable[[], Stats]
     lifetime: LifetimePort
@@ -261,6 +262,9 @@ class LifetimePort(Protocol):
     def is_open(self) -> bool:
         """Whether it has not been closed yet."""
 
+    def enter(self) -> None:
+        """A `with` block begins: wait a moment for the store's first answer, if nobody has."""
+
     def close(self, timeout: float | None = None) -> None:
         """End it; what was accepted is handed on first. A second call does nothing."""
 
@@ -289,9 +293,6 @@ class MaintenancePort(Protocol):
 
 class StorePort(Protocol):
     """The store of a log, if it has one."""
-
-    def wait_for_answer(self) -> None:
-        """Wait a moment for the store's first answer, if nobody has."""
 
     def ship(self, timeout: float) -> None:
         """Wait until all that is sealed now is settled."""
@@ -341,6 +342,9 @@ class LocalStorePort(StorePort, Protocol):
     @property
     def counters(self) -> ShippingCounters | None:
         """What shipping counts; None where there is no store, or another process ships."""
+
+    def wait_for_answer(self) -> None:
+        """Wait a moment for the store's first answer, if nobody has."""
 
     def require_free(self, topic: str) -> None:
         """Raise Invalid where a sink writes the topic of this name."""

@@ -20,16 +20,45 @@ import msgspec
 
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
-from holdfast.owner.call_messages import AskMarks, MarksMoved, Nothing, Shipments, WatchMarks
 from holdfast.owner.peer import Peer
+from holdfast.owner.verb import About, Name, Names, Nothing, Right, Verb, its_topic
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.state.partition import Partition
+    from holdfast.owner.log_owner import LogOwner
 
 _SHIPPING = ""
 """Stands for the store where topics are named."""
 _encode = msgspec.msgpack.encode
+
+
+class WatchMarks(msgspec.Struct, frozen=True, array_like=True):
+    """Tell me when the partitions of these topics move, and (`shipping`) when the store has taken something."""
+
+    topics: Names
+    shipping: bool
+
+
+class Shipments(msgspec.Struct, frozen=True, array_like=True):
+    """How far partitions are on the store: of each its id, slots, settled segments, settled and shipped offset."""
+
+    partitions: tuple[tuple[int, int, int, int, int], ...]
+    refusal: Refusal | None = None
+    """Why nobody should wait for the store at the moment."""
+
+
+class AskMarks(msgspec.Struct, frozen=True, array_like=True):
+    """How far is a topic on the store?"""
+
+    topic: Name
+
+
+class MarksMoved(msgspec.Struct, frozen=True, array_like=True):
+    """The event `marks`: these topics have moved."""
+
+    topics: Names
+    shipments: Shipments | None = None
 
 
 class MarkEvents:
@@ -132,3 +161,24 @@ class MarkEvents:
         with self._lock:
             topics = [topic for topic, watchers in self._watchers.items() if peer in watchers]
         return [part for topic in topics for part in self._journal.topics.get(topic, ())]
+
+
+# -- the verbs --------------------------------------------------------------------------------------------
+
+
+def _watched(request: WatchMarks) -> tuple[About, ...]:
+    """Each topic."""
+    return tuple(map(About, request.topics))
+
+
+def _watch(owner: LogOwner, peer: Peer, request: WatchMarks) -> Nothing:
+    return owner.marks.watch(peer, request)
+
+
+def _marks(owner: LogOwner, peer: Peer, request: AskMarks) -> Shipments:
+    return owner.marks.marks(peer, request)
+
+
+_SEE = ("read", "append", "consume")
+WATCH = Verb("watch", WatchMarks, Nothing, Right(_SEE, _watched), _watch, has_events=True)
+MARKS = Verb("marks", AskMarks, Shipments, Right(_SEE, its_topic), _marks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,11 +14,20 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Invalid
 from holdfast.log.log import Log
 from holdfast.log.ports import LogParts
-from holdfast.remote.client_parts import ClientLifetime, ServerExecutions, ServerIdentity, ServerVerbs
+from holdfast.remote.client_parts import (
+    ClientLifetime,
+    ServerCalls,
+    ServerExecutions,
+    ServerIdentity,
+    maintenance_of,
+    stats_of,
+    store_of,
+)
 from holdfast.remote.consuming.opening_consumers import ConsumerOpening
 from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_address import ServerAddress
 from holdfast.remote.http.server_connections import ServerConnections, tls_context
+from holdfast.remote.http.server_link import ServerLink
 from holdfast.remote.http.token_reference import Reference, token_of
 from holdfast.remote.own_thread import awaited
 from holdfast.remote.refused_verbs import RefusedVerbs
@@ -77,11 +87,12 @@ def _put_together(exchange: Exchange, info: ServerInfo, settings: Settings) -> L
     state, signal = shipping_state_of(ships=info.ships, timeout=info.shipped_timeout_ms / 1000)
     journal = ClientJournal(exchange, settings.journal, SystemClock(), state, bytes.fromhex(info.log))
     topics = RemoteCatalog(exchange, journal)
-    consumers = ConsumerOpening(exchange, journal)
+    link = ServerLink(exchange, journal.clock)
+    consumers = ConsumerOpening(link, journal)
     topics.open_consumer = consumers.open
     signal.listen = topics.listen
     timeout = settings.journal.ack_timeout_ms / 1000
-    verbs, refused = ServerVerbs(exchange, timeout), RefusedVerbs()
+    calls, refused = ServerCalls(link), RefusedVerbs()
     return Log(
         LogParts(
             settings,
@@ -92,10 +103,10 @@ def _put_together(exchange: Exchange, info: ServerInfo, settings: Settings) -> L
             consumers,
             refused,
             ServerExecutions(exchange, timeout),
-            verbs,
-            ServerVerbs(exchange, timeout, remote=True),
+            partial(maintenance_of, calls, timeout),
+            partial(store_of, calls, timeout, refused, info.ships),
             refused,
-            verbs.stats,
+            partial(stats_of, exchange, timeout),
             ClientLifetime(journal, topics, str(exchange.address), settings),
             awaited,
         )

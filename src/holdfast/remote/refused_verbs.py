@@ -16,9 +16,7 @@ REFUSED: dict[str, str] = {
     " log.executions.start(…) has a worker run one",
     "worker": "a worker runs where the log is: holdfast.open(path, share=True)",
     "subscribe": "the shipper's events stay in the server; wait for ticket.shipped(), or look at log.stats().shipping",
-    "rebuild_store": "giving up what a store has lost is decided where the log is: holdfast ship DIR --help",
     "rotate_key": "keys never travel: rotate them where the log is: holdfast keys rotate DIR",
-    "last_reconcile": "log.reconcile() gives a new report",
 }
 """Verbs of the log."""
 
@@ -34,13 +32,20 @@ REFUSED_EXECUTIONS: dict[str, str] = {
 
 
 class RefusedVerbs:
-    """Stands where a log that is open here has its channels and its keys."""
+    """Stands where a log that is open here has its channels, its keys and the events of its shipper."""
 
     def __init__(self) -> None:
         self.open = refused("channels")
         self.kept = refused("kept_channels")
         self.load = refused("kept_channel")
         self.rotate = refused("rotate_key")
+        self.subscribe = refused("subscribe")
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    def forget(self) -> None:
+        """In a forked child: nothing was opened."""
 
 
 def refused(verb: str) -> Callable[..., NoReturn]:

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 from holdfast.log.consumers.consumer_status import ConsumerStatus
 from holdfast.model.record import Watermark
 from holdfast.model.record_json import JsonRecord
-from holdfast.owner.verbs import TABLE, Right, Verb
+from holdfast.owner.verb import Right, Verb
+from holdfast.owner.verbs import TABLE
 from holdfast.remote.reading.topic_state import TopicState
 from holdfast.remote.server_info import ServerInfo
 from holdfast.server.api_answers import ARROW, BYTES, EVENTS, JSON, NDJSON, Answer, Stream
@@ -83,7 +84,7 @@ _PAGE = (
 _Route = RouteDefinition
 
 
-def _call(verb: Verb) -> RouteDefinition:
+def _call(verb: Verb[Any, Any]) -> RouteDefinition:
     """A verb as `holdfast.connect` asks for it."""
     assert verb.right is not None
     return _Route(
@@ -104,7 +105,7 @@ def _scopes(right: Right) -> tuple[str, ...]:
     return ("append", "admin") if callable(right.scopes) else right.scopes
 
 
-def _verb(verb: Verb) -> RouteDefinition:
+def _verb(verb: Verb[Any, Any]) -> RouteDefinition:
     """A verb as people ask for it: who may, and about what, the table of verbs decides."""
     assert verb.right is not None
     assert verb.route is not None

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, Denied, Invalid
 from holdfast.log.local_parts import parts_of
@@ -25,7 +23,7 @@ from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.model.topic_name import check_name
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.peer import Peer
-from holdfast.owner.verbs import Verb
+from holdfast.owner.verb import Request, Result, Verb
 from holdfast.server.access import Access
 from holdfast.server.api_request import ApiRequest, ClientGone
 from holdfast.server.audit import Audit
@@ -116,8 +114,8 @@ class Served:
     # -- verbs --------------------------------------------------------------------------------------------
 
     async def verb(
-        self, caller: Caller, verb: Verb, message: msgspec.Struct, peer: Peer | None = None
-    ) -> msgspec.Struct:
+        self, caller: Caller, verb: Verb[Request, Result], message: Request, peer: Peer | None = None
+    ) -> Result:
         """Do what the table of verbs says, if the caller may ask for it."""
         work = partial(verb.done, self.owner, peer or Peer(bytes(16), 0, _nobody_hears, caller), message)
         return await (self.do(caller, work) if verb.is_long else self.read(work))

@@ -19,8 +19,9 @@ from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Unavailable
 from holdfast.log.owner_asking import Asking
-from holdfast.owner.call_messages import EncryptedKeys, Nothing, TookKeys
+from holdfast.owner.log_owner import EncryptedKeys, TookKeys
 from holdfast.owner.peer import Peer
+from holdfast.owner.verb import Nothing
 from holdfast.sharing.key_proof import KEYS, ROTATE, decrypted, encrypted
 
 if TYPE_CHECKING:

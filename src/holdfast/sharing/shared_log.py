@@ -15,10 +15,11 @@ from holdfast.log.log_context import LogContext
 from holdfast.log.owner_asking import Asking
 from holdfast.owner.event_relay import ShippingEventRelay
 from holdfast.owner.log_owner import LogOwner
-from holdfast.owner.maintenance_proxy import MaintenanceProxy, TablesProxy
 from holdfast.owner.owner_notifications import HOLD_OFF, OwnerNotifications, Ownership
 from holdfast.owner.peer import Peer
-from holdfast.owner.store_proxy import StoreProxy
+from holdfast.owner.segment_verbs import MaintenanceProxy
+from holdfast.owner.store_verbs import StoreProxy
+from holdfast.owner.verbs import TablesProxy
 from holdfast.segments.manifest.local_manifest import Manifest
 from holdfast.sharing.key_rotation import KeyNews, RotationCalls
 
@@ -57,13 +58,12 @@ def compose_member(
     news.rotate = KeyNews(link, asking, keys, journal, news.soon).rotate
     timeout = settings.journal.ack_timeout_ms / 1000
     events = ShippingEventRelay(link, asking, news.soon, settings.shipping.events_max, timeout)
-    log = put_together(
-        context,
-        MaintenanceProxy(journal, asking),
-        StoreProxy(context, asking, events),
-        TablesProxy(journal, asking),
-        PositionStore(context),
-    )
+    store = StoreProxy(asking, timeout, events, ships=bool(settings.store.url))
+    shipping = journal.shipping_state
+    shipping.ships, shipping.timeout = bool(settings.store.url), settings.shipping.shipped_timeout_ms / 1000
+    shipping.why = store.why
+    maintenance, tables = MaintenanceProxy(asking, timeout), TablesProxy(asking, timeout)
+    log = put_together(context, maintenance, store, tables, PositionStore(context))
     news.on_members = parts_of(log).consumers.changed
     return log
 

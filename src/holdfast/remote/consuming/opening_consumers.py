@@ -32,7 +32,6 @@ from holdfast.log.consumers.stored_positions import SPACE, Place, StoredPosition
 from holdfast.log.owner_asking import Asking
 from holdfast.model.topic_name import check_name
 from holdfast.owner.link_port import MET
-from holdfast.remote.http.exchange import Exchange
 from holdfast.remote.http.server_link import ServerLink
 from holdfast.remote.own_thread import begin
 from holdfast.remote.writing.client_journal import ClientJournal
@@ -74,9 +73,9 @@ class ClientPositions:
 class ConsumerOpening:
     """The consumers of one client; `_lock` guards which there are, and the thread that takes up what is told."""
 
-    def __init__(self, exchange: Exchange, journal: ClientJournal) -> None:
+    def __init__(self, link: ServerLink, journal: ClientJournal) -> None:
         self._journal = journal
-        self._link = ServerLink(exchange, journal.clock)
+        self._link = link
         self._asking = Asking(self._link, journal.clock)
         self._kept = ClientPositions(journal.settings.ack_timeout_ms / 1000, journal.clock)
         self._members: dict[Place, SharedMembers] = {}

@@ -23,7 +23,7 @@ from holdfast.errors import Closed, HoldfastError, Unavailable
 from holdfast.model.typed_decoding import from_msgpack
 from holdfast.owner.link_port import MET
 from holdfast.owner.wire import SESSION_BYTES, WaitingEvents
-from holdfast.remote.http.exchange import MSGPACK, Exchange, Pauses, Question, monotonic
+from holdfast.remote.http.exchange import MSGPACK, Exchange, Pauses, Question, monotonic, not_understood
 from holdfast.signals import Flag
 
 Reply = TypeVar("Reply")
@@ -61,7 +61,7 @@ class ServerLink:
         try:
             return from_msgpack(found.body, answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Unavailable(f"the server's answer does not decode call={name}", hint="upgrade one of them") from error
+            raise not_understood() from error
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:
         """Have something called when the server tells this: it must be short."""
@@ -113,7 +113,7 @@ class ServerLink:
         try:
             return _events(self._exchange.checked(attempt.answer).body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise Unavailable("the server's answer is not understood") from None
+            raise not_understood() from None
 
     # -- the end ------------------------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ callers name a session (`Holdfast-Session`), and ask for its events.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.owner.verbs import Verb
+from holdfast.owner.verb import Result, Verb
 from holdfast.server.api_answers import Answer
 from holdfast.server.api_request import ApiRequest
 from holdfast.server.http_errors import RefusedRequest
@@ -22,7 +23,7 @@ MSGPACK = "application/msgpack"
 _SESSION_DIGITS = 32
 
 
-def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
+def call(verb: Verb[Any, Any]) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
     """The handler of one verb."""
 
     async def handler(request: ApiRequest, served: Served) -> Answer:
@@ -38,11 +39,7 @@ def call(verb: Verb) -> Callable[[ApiRequest, Served], Awaitable[Answer]]:
     return handler
 
 
-async def _done(request: ApiRequest, served: Served, verb: Verb, message: msgspec.Struct) -> msgspec.Struct:
-    return await served.verb(request.caller, verb, message)
-
-
-async def _answered(request: ApiRequest, served: Served, verb: Verb, message: msgspec.Struct) -> msgspec.Struct:
+async def _answered(request: ApiRequest, served: Served, verb: Verb[Any, Result], message: msgspec.Struct) -> Result:
     verb.check(request.caller, message)  # first: a caller that may not ask takes no place
     peer = served.peers.of(request.caller, session_of(request))
     with served.peers.member_place(peer, message):

@@ -15,8 +15,7 @@ from holdfast.log.local_parts import parts_of
 from holdfast.log.topics.typed_topic import TypedTopic
 from holdfast.log.upkeep.topic_retention import TopicRetention
 from holdfast.model.record import Marks, Watermark
-from holdfast.owner.call_messages import SetRetention, limits_of
-from holdfast.owner.verbs import VERBS
+from holdfast.owner.segment_verbs import SET_RETENTION, SetRetention, limits_of
 from holdfast.server.api_answers import ARROW, JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest, whole_of
 from holdfast.server.http_errors import RefusedRequest
@@ -260,7 +259,7 @@ async def set_retention(request: ApiRequest, served: Served) -> Answer:
     wanted = TopicRetention.asked_for(found.bytes_max, age, found.records_max, found.wait_for, limit)
     topic = request.params["topic"]
     retention = SetRetention(topic, limits_of(wanted.policy), wanted.consumers, limits_of(wanted.limit))
-    await served.verb(request.caller, VERBS["set_retention"], retention)
+    await served.verb(request.caller, SET_RETENTION, retention)
     return Answer(b"{}", JSON)
 
 

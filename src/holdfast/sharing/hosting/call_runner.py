@@ -11,7 +11,7 @@ from threading import Lock
 
 from holdfast.errors import Full, HoldfastError
 from holdfast.owner.log_owner import LogOwner
-from holdfast.owner.verbs import VERBS, answered
+from holdfast.owner.verbs import VERBS
 from holdfast.owner.wire import RESULT, Call, Result, frame, refusal
 from holdfast.process_lifetime import Threads
 from holdfast.sharing.hosting.client_connection import ClientConnection
@@ -64,7 +64,7 @@ class CallRunner:
     def _run(self, connection: ClientConnection, owner: LogOwner, call: Call, request: bytes) -> None:
         assert connection.caller is not None
         try:
-            body = answered(owner, connection.caller, VERBS[call.name], request)
+            body = VERBS[call.name].answered(owner, connection.caller, request)
             buffers = frame(RESULT, Result(call.number), body)
         except Exception as error:  # the caller gets it; a defect is told here, too
             if not isinstance(error, HoldfastError):
