@@ -14,17 +14,16 @@ import holdfast
 from holdfast import Invalid, Log
 from holdfast.clock import SystemClock
 from holdfast.errors import OutcomeUnknown
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.sessions.outcomes import Outcome
 from holdfast.journal.state.operations import ChangeSpace
-from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, SyncMember, scope_of
 from holdfast.log.consumers.stored_positions import StoredPosition, position_items
-from holdfast.log.owner_asking import Asking
 from holdfast.owner.link_port import MET
 from holdfast.owner.mark_events import AskMarks, MarkEvents, MarksMoved, Shipments, WatchMarks
 from holdfast.owner.peer import Peer
 from holdfast.owner.segment_verbs import Retain, SealTopics
-from holdfast.owner.verb import Nothing
 from holdfast.owner.verbs import TABLE
 from holdfast.remote.http.exchange import MSGPACK, Question
 from holdfast.remote.http.server_link import WITH_EVENTS, ServerLink
@@ -170,7 +169,7 @@ def test_members_in_two_clients_share_partitions_and_one_that_leaves_gives_them_
         other.close()
         while sync(one, name, one_token).held.keys() != {0, 1}:
             Event().wait(0.02)
-        assert one.call("leave_consumer", LeaveConsumer("c", name, one_token), Ok, 10.0) == Ok()
+        assert one.call("leave_consumer", LeaveConsumer("c", name, one_token), Nothing, 10.0) == Nothing()
         assert not sync(one, name, one_token).is_member
 
 

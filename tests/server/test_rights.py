@@ -23,10 +23,11 @@ import holdfast
 from holdfast import Log
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.sessions.outcomes import Outcomes
 from holdfast.journal.state.operations import ChangeSpace
-from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, Ok, SyncMember, scope_of
+from holdfast.log.consumers.member_messages import Assignment, JoinConsumer, LeaveConsumer, SyncMember, scope_of
 from holdfast.log.consumers.stored_positions import StoredPosition, position_items
 from holdfast.log.topics.topic import Topic
 from holdfast.log.upkeep.maintenance import Maintenance
@@ -384,7 +385,7 @@ def test_a_member_of_a_client_belongs_to_its_token(place: Place) -> None:
         links = [ServerLink(one._journal._exchange, SystemClock()) for one in (mine, theirs)]
         join = JoinConsumer("billing", "orders", token, None, 0.0, {})
         assert links[0].call("join_consumer", join, Assignment, 10.0).held.keys() == {0}
-        assert links[1].call("leave_consumer", LeaveConsumer("billing", "orders", token), Ok, 10.0) == Ok()
+        assert links[1].call("leave_consumer", LeaveConsumer("billing", "orders", token), Nothing, 10.0) == Nothing()
         assert links[1].call("join_consumer", join, Assignment, 10.0).held == {}
         gone = SyncMember("billing", "orders", b"n" * 16, (), (token,))
         assert not links[1].call("sync_member", gone, Assignment, 10.0).is_member

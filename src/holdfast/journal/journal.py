@@ -220,20 +220,21 @@ class Journal:
         self.settings.check_topic(partitions, len(self.topics))
         if not 0 <= first <= _FIRST_MAX:
             raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
-        if self._link is not None:
-            request = owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition, codec)
-            self._ask("create_topic", request)
-            return
+        request = owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition, codec)
         try:
-            self.perform(CreateTopic(name, partitions, first, fingerprint, definition, codec))
+            self._change("create_topic", request, CreateTopic(name, partitions, first, fingerprint, definition, codec))
         except Invalid:
             if name not in self.topics:
                 raise
 
-    def _ask(self, call: str, request: msgspec.Struct) -> None:
-        """Of a shared log: have the owner change something, durably, and take up what it did."""
-        owner_calls.ask(self.link, call, request, self.settings.ack_timeout_ms / 1000, self.clock)
-        self.refresh()
+    def _change(self, call: str, request: msgspec.Struct, operation: Control) -> None:
+        """Change something, durably; of a shared log its owner does it, and what it did is taken up."""
+        if self._link is None:
+            self.perform(operation)
+        else:
+            asking = owner_calls.Asking(self._link, self.clock)
+            asking.ask(call, request, owner_calls.Nothing, self.settings.ack_timeout_ms / 1000)
+            self.refresh()
 
     def refuse_second(self) -> None:
         """Refuse a call of a thread that was interrupted with what others wait for while they have locks of theirs."""
@@ -247,10 +248,8 @@ class Journal:
 
     def add_schema(self, topic: str, version: int, fingerprint: bytes, definition: bytes) -> None:
         """Start a version of a typed topic's schema, durably."""
-        if self._link is not None:
-            self._ask("add_schema", owner_calls.AddSchemaCall(topic, version, fingerprint, definition))
-            return
-        self.perform(AddSchema(topic, version, fingerprint, definition))
+        request = owner_calls.AddSchemaCall(topic, version, fingerprint, definition)
+        self._change("add_schema", request, AddSchema(topic, version, fingerprint, definition))
 
     def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
         """Let go of what is known about producers, durably; those that were known, and had nothing under way."""
@@ -262,10 +261,8 @@ class Journal:
 
     def set_policy(self, topic: str, bytes_max: int, age_max_us: int, records_max: int) -> None:
         """Give a topic its own retention policy, durably."""
-        if self._link is not None:
-            self._ask("set_policy", owner_calls.SetPolicyCall(topic, bytes_max, age_max_us, records_max))
-            return
-        self.perform(SetPolicy(topic, bytes_max, age_max_us, records_max))
+        request = owner_calls.SetPolicyCall(topic, bytes_max, age_max_us, records_max)
+        self._change("set_policy", request, SetPolicy(topic, bytes_max, age_max_us, records_max))
 
     def commit(self, *operations: Control) -> UnitTicket:
         """Have control operations committed together, soon; never refused for fullness."""

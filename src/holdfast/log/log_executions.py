@@ -18,9 +18,9 @@ from holdfast.caller import once
 from holdfast.errors import Closed, Invalid
 from holdfast.execution.execution_settings import TOPIC
 from holdfast.execution.work.execution_request import ID_BYTES, ExecutionAnswer, ExecutionRequest
+from holdfast.journal.commit.owner_calls import Asking
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log_context import LogContext
-from holdfast.log.owner_asking import Asking
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.transactions.hidden_keys import HiddenKeys
 from holdfast.log.transactions.transaction import Put, Transaction

@@ -18,6 +18,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.journal.queue.forwarded import ForwardedUnit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.operations import ChangeSpace
@@ -26,7 +27,6 @@ from holdfast.log.consumers.member_messages import (
     JoinConsumer,
     LeaveConsumer,
     MemberPartition,
-    Ok,
     SyncMember,
     members_of,
 )
@@ -158,10 +158,10 @@ class ConsumerCalls:
             member.offered = frozenset()
             return self._assignment(members, member)
 
-    def leave(self, request: LeaveConsumer) -> Ok:
+    def leave(self, request: LeaveConsumer) -> Nothing:
         """A member goes."""
         self._bury(request.token)
-        return Ok()
+        return Nothing()
 
     def _assignment(self, members: Members, member: RemoteMember) -> Assignment:
         with members.lock:

@@ -18,11 +18,10 @@ import msgspec
 
 from holdfast.caller import once
 from holdfast.errors import Closed, HoldfastError
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.journal.sessions.outcomes import Refusal
-from holdfast.log.owner_asking import Asking
 from holdfast.owner.link_port import MET, OwnerLink
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb import Nothing
 from holdfast.shipping.events import Event, EventSubscribers, Subscription
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import Protocol
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log, patience
 from holdfast.owner.consumer_calls import ConsumerCalls
 from holdfast.owner.event_relay import EventCalls
 from holdfast.owner.mark_events import MarkEvents
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb import SECONDS_MAX, Nothing
+from holdfast.owner.verb import SECONDS_MAX
 
 
 class EncryptedKeys(msgspec.Struct, frozen=True, array_like=True):

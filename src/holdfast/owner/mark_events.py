@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.journal.journal import Journal
 from holdfast.journal.sessions.outcomes import Refusal
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb import About, Name, Names, Nothing, Right, Verb, its_topic
+from holdfast.owner.verb import About, Name, Names, Right, Verb, its_topic
 from holdfast.signals import Flag
 
 if TYPE_CHECKING:

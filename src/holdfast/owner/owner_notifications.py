@@ -20,13 +20,12 @@ import msgspec
 
 from holdfast.caller import in_coroutine, once
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.journal.journal import Journal
 from holdfast.log.local_parts import parts_of
-from holdfast.log.owner_asking import Asking
 from holdfast.model.control_rows import ShipmentRow
 from holdfast.owner.link_port import HAND_OVER_S, MET, OwnerLink
 from holdfast.owner.mark_events import AskMarks, MarksMoved, Shipments, WatchMarks
-from holdfast.owner.verb import Nothing
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.compaction.compaction_report import CompactionReport
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.model.topic_name import check_users
 from holdfast.owner.verb import (
     ADMIN_LOG,
@@ -23,7 +24,6 @@ from holdfast.owner.verb import (
     Asks,
     Name,
     Names,
-    Nothing,
     PublicRequest,
     Right,
     Seconds,

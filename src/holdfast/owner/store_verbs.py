@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.owner.segment_verbs import RECONCILE, Reconcile
-from holdfast.owner.verb import (
-    ADMIN_LOG,
-    DONE,
-    READ_LOG,
-    SECONDS_MAX,
-    Asks,
-    Name,
-    Nothing,
-    PublicRequest,
-    Seconds,
-    Verb,
-)
+from holdfast.owner.verb import ADMIN_LOG, DONE, READ_LOG, SECONDS_MAX, Asks, Name, PublicRequest, Seconds, Verb
 from holdfast.shipping.refill.store_loss import StoreRebuildReport
 from holdfast.shipping.shipping_stats import ShippingStats, Unshipped
 

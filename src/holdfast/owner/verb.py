@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol,
 import msgspec
 
 from holdfast.errors import Denied, Invalid
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.model.topic_name import check_users
 from holdfast.owner.machine_paths import without_places_in
 from holdfast.owner.peer import Peer, Rights
@@ -27,10 +28,6 @@ Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=100_000)]
 SECONDS_MAX = 7 * 86_400.0
 """The longest time that a request can ask for."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
-
-
-class Nothing(msgspec.Struct, frozen=True, array_like=True):
-    """A request that says no more than its name, or an answer that says that it was done."""
 
 
 DONE = Nothing()

@@ -20,9 +20,9 @@ from holdfast.execution.work.execution_request import ExecutionAnswer
 from holdfast.journal.commit.owner_calls import (
     AddSchemaCall,
     CreateTopicCall,
-    DoneAnswer,
     ForgetProducersCall,
     ForgottenProducers,
+    Nothing,
     SetPolicyCall,
 )
 from holdfast.log.consumers.member_messages import (
@@ -32,7 +32,6 @@ from holdfast.log.consumers.member_messages import (
     ForgetConsumer,
     JoinConsumer,
     LeaveConsumer,
-    Ok,
     SyncMember,
 )
 from holdfast.log.log_executions import AskExecutions
@@ -44,7 +43,7 @@ from holdfast.owner.mark_events import MARKS, WATCH
 from holdfast.owner.peer import Peer, Rights
 from holdfast.owner.segment_verbs import SEGMENT_VERBS
 from holdfast.owner.store_verbs import STORE_VERBS
-from holdfast.owner.verb import ADMIN_LOG, DONE, READ_LOG, About, Asks, Nothing, Right, Verb, without_paths
+from holdfast.owner.verb import ADMIN_LOG, DONE, READ_LOG, About, Asks, Right, Verb, without_paths
 
 EXECUTIONS = "_executions"
 """Stands for executions where rights name topics."""
@@ -53,36 +52,36 @@ EXECUTIONS = "_executions"
 # -- topics -----------------------------------------------------------------------------------------------
 
 
-def _create_topic(owner: LogOwner, _: Peer, request: CreateTopicCall) -> DoneAnswer:
+def _create_topic(owner: LogOwner, _: Peer, request: CreateTopicCall) -> Nothing:
     if request.name not in MEMBERS_WRITE:  # the others are made where they are written
         check_users(request.name)
     if request.name not in owner.journal.topics:
         owner.journal.create_topic(*astuple(request))
-    return DoneAnswer()
+    return Nothing()
 
 
-def _add_schema(owner: LogOwner, _: Peer, request: AddSchemaCall) -> DoneAnswer:
+def _add_schema(owner: LogOwner, _: Peer, request: AddSchemaCall) -> Nothing:
     check_users(request.topic)
     known = owner.journal.schemas.get(request.topic, ())
     if any(row.fingerprint == request.fingerprint for row in known):
-        return DoneAnswer()  # it was asked for before, of an owner that is no more
+        return Nothing()  # it was asked for before, of an owner that is no more
     if not known or request.version != len(known) + 1:
         raise Invalid("this is not the next version of a typed topic's schema", hint="ask for the topic again")
     owner.journal.add_schema(request.topic, request.version, request.fingerprint, request.definition)
-    return DoneAnswer()
+    return Nothing()
 
 
-def _set_policy(owner: LogOwner, _: Peer, request: SetPolicyCall) -> DoneAnswer:
+def _set_policy(owner: LogOwner, _: Peer, request: SetPolicyCall) -> Nothing:
     check_users(request.topic)
     owner.journal.set_policy(request.topic, request.bytes_max, request.age_max_us, request.records_max)
-    return DoneAnswer()
+    return Nothing()
 
 
 TOPIC_VERBS = (
     # over HTTP they are made by PUT /v1/topics/{topic}, which proves what a schema says
-    Verb("create_topic", CreateTopicCall, DoneAnswer, None, _create_topic),
-    Verb("add_schema", AddSchemaCall, DoneAnswer, None, _add_schema),
-    Verb("set_policy", SetPolicyCall, DoneAnswer, None, _set_policy),
+    Verb("create_topic", CreateTopicCall, Nothing, None, _create_topic),
+    Verb("add_schema", AddSchemaCall, Nothing, None, _add_schema),
+    Verb("set_policy", SetPolicyCall, Nothing, None, _set_policy),
     WATCH,
     MARKS,
 )
@@ -131,7 +130,7 @@ def _sync_member(owner: LogOwner, peer: Peer, request: SyncMember) -> Assignment
     return owner.consumers.sync(peer, request)
 
 
-def _leave_consumer(owner: LogOwner, _: Peer, request: LeaveConsumer) -> Ok:
+def _leave_consumer(owner: LogOwner, _: Peer, request: LeaveConsumer) -> Nothing:
     return owner.consumers.leave(request)
 
 
@@ -139,9 +138,9 @@ def _consumers(owner: LogOwner, _: Peer, request: AskConsumers) -> ConsumersNow:
     return ConsumersNow(tuple(owner.parts.consumers.status(request.topic)))
 
 
-def _forget_consumer(owner: LogOwner, _: Peer, request: ForgetConsumer) -> Ok:
+def _forget_consumer(owner: LogOwner, _: Peer, request: ForgetConsumer) -> Nothing:
     owner.parts.consumers.forget_consumer(request.name, request.topic)
-    return Ok()
+    return Nothing()
 
 
 def _ask_executions(owner: LogOwner, _: Peer, request: AskExecutions) -> ExecutionAnswer:
@@ -185,9 +184,9 @@ PROGRAM_VERBS = (
     Verb("forget_producers", ForgetProducersCall, ForgottenProducers, ADMIN_LOG, _forget_producers, repeatable=False),
     Verb("join_consumer", JoinConsumer, Assignment, _CONSUME, _join_consumer, has_events=True),
     Verb("sync_member", SyncMember, Assignment, _CONSUME, _sync_member, has_events=True),
-    Verb("leave_consumer", LeaveConsumer, Ok, _CONSUME, _leave_consumer, has_events=True),
+    Verb("leave_consumer", LeaveConsumer, Nothing, _CONSUME, _leave_consumer, has_events=True),
     Verb("consumers", AskConsumers, ConsumersNow, _SEE_OWN, _consumers),
-    Verb("forget_consumer", ForgetConsumer, Ok, Right(("admin",), _consumer), _forget_consumer, repeatable=False),
+    Verb("forget_consumer", ForgetConsumer, Nothing, Right(("admin",), _consumer), _forget_consumer, repeatable=False),
     Verb("ask_executions", AskExecutions, ExecutionAnswer, _CHANGE_EXECUTIONS, _ask_executions),
 )
 

@@ -18,10 +18,9 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.crypto.keyring import Keyring
 from holdfast.errors import Unavailable
-from holdfast.log.owner_asking import Asking
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.owner.log_owner import EncryptedKeys, TookKeys
 from holdfast.owner.peer import Peer
-from holdfast.owner.verb import Nothing
 from holdfast.sharing.key_proof import KEYS, ROTATE, decrypted, encrypted
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.journal.commit.owner_calls import Asking
 from holdfast.journal.journal import Journal
 from holdfast.journal.open_journal import open_shared
 from holdfast.log.consumers.position_store import PositionStore
@@ -12,7 +13,6 @@ from holdfast.log.local_log import put_together
 from holdfast.log.local_parts import parts_of
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
-from holdfast.log.owner_asking import Asking
 from holdfast.owner.event_relay import ShippingEventRelay
 from holdfast.owner.log_owner import LogOwner
 from holdfast.owner.owner_notifications import HOLD_OFF, OwnerNotifications, Ownership

@@ -12,12 +12,13 @@ import msgspec
 from holdfast.arguments import seconds, whole
 from holdfast.caller import once, refuse_second
 from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.journal.journal import Operation
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerPartition, ConsumerStats, ConsumerStatus, lag_of
-from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
+from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer
 from holdfast.log.consumers.members import Members
 from holdfast.log.consumers.partition_pages import OnExpired
 from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start, check_consumer
@@ -25,7 +26,6 @@ from holdfast.log.consumers.position_store import PositionStore
 from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import TOPIC, Place, StoredPosition
 from holdfast.log.log_context import LogContext
-from holdfast.log.owner_asking import Asking
 from holdfast.log.topics.local_source import LocalSource
 from holdfast.log.topics.topic_partitions import no_topic
 from holdfast.model.topic_name import check_name
@@ -200,7 +200,7 @@ class LogConsumers:
         if self._journal.read_only:
             raise Invalid("this log is open for reading only", hint="its owner can let go of consumers")
         if self._journal.shared:
-            self._journal.link.call("forget_consumer", ForgetConsumer(*place), Ok, self._kept.timeout)
+            self._journal.link.call("forget_consumer", ForgetConsumer(*place), Nothing, self._kept.timeout)
             return
         with once(self._lock):
             members = self._members.get(place)

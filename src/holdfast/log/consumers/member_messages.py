@@ -97,10 +97,6 @@ class ForgetConsumer(msgspec.Struct, frozen=True, array_like=True):
     topic: Name
 
 
-class Ok(msgspec.Struct, frozen=True, array_like=True):
-    """It was done."""
-
-
 def scope_of(token: bytes, turn: int) -> str:
     """What a unit that commits positions says of the member that does."""
     return f"{_SCOPE}{token.hex()}:{turn}"

@@ -24,13 +24,13 @@ import msgspec
 
 from holdfast.caller import in_coroutine
 from holdfast.errors import HoldfastError, Invalid, OutcomeUnknown
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.member_messages import (
     Assignment,
     JoinConsumer,
     LeaveConsumer,
     MemberPartition,
-    Ok,
     SyncMember,
     scope_of,
 )
@@ -122,7 +122,7 @@ class SharedMembers(Members):
 
     def _leave(self, token: bytes) -> None:
         try:
-            self._call("leave_consumer", LeaveConsumer(*self.place, token), Ok, _SYNC_S)
+            self._call("leave_consumer", LeaveConsumer(*self.place, token), Nothing, _SYNC_S)
         except HoldfastError:  # the owner has ended, and everybody has to come again; or it is told with the next word
             self._gone.append(token)
 

@@ -20,16 +20,16 @@ from holdfast.arguments import seconds
 from holdfast.caller import in_coroutine, once
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.journal.commit.owner_calls import Asking, Nothing
 from holdfast.journal.state.operations import ChangeSpace
 from holdfast.log.consumers.assignment import numbers_of
 from holdfast.log.consumers.consumer import Consumer
 from holdfast.log.consumers.consumer_status import ConsumerStatus
-from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer, Ok
+from holdfast.log.consumers.member_messages import AskConsumers, ConsumersNow, ForgetConsumer
 from holdfast.log.consumers.partition_pages import OnExpired
 from holdfast.log.consumers.position_finder import PositionFinder, Reader, Start, check_consumer
 from holdfast.log.consumers.shared_members import SharedMembers
 from holdfast.log.consumers.stored_positions import SPACE, Place, StoredPosition, position_items
-from holdfast.log.owner_asking import Asking
 from holdfast.model.topic_name import check_name
 from holdfast.owner.link_port import MET
 from holdfast.remote.http.server_link import ServerLink
@@ -125,7 +125,7 @@ class ConsumerOpening:
     def forget_consumer(self, name: str, topic: str) -> None:
         """Let go of a consumer's position in a topic, durably."""
         request = ForgetConsumer(check_name(name, "consumer"), check_name(topic))
-        self._link.call("forget_consumer", request, Ok, self._kept.timeout)
+        self._link.call("forget_consumer", request, Nothing, self._kept.timeout)
 
     def _members_of(self, place: Place, reader: Reader) -> SharedMembers:
         if self._thread is None:

@@ -10,8 +10,8 @@ from functools import partial
 import msgspec
 
 import holdfast
+from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.owner.machine_paths import without_places_in
-from holdfast.owner.verb import Nothing
 from holdfast.owner.verbs import VERBS
 from holdfast.server.api_answers import JSON, Answer, json_answer
 from holdfast.server.api_request import ApiRequest
