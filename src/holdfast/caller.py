@@ -61,7 +61,7 @@ _registering = RLock()
 
 
 def innermost(lock: RLock) -> RLock:
-    """A lock whose holder must not wait for another one: whoever has that may be waiting for this."""
+    """A lock whose holder must not wait for another one: the holder of that may be waiting for this."""
     global _innermost  # noqa: PLW0603  one for the process, as its threads are
     if _registering._is_owned():  # type: ignore[attr-defined]
         raise interrupted()

@@ -29,7 +29,8 @@ from holdfast.channels.keeping.log_backend import LogPersistence
 from holdfast.channels.wire.message import text
 from holdfast.channels.wire.nim import NIM
 from holdfast.testing import ManualClock
-from holdfast.testing.channel_contract import ODD_IDS, PersistenceContract, sample_message, sample_meta
+from holdfast.testing.channel_contract import PersistenceContract
+from holdfast.testing.channel_samples import ODD_IDS, sample_message, sample_meta
 from tests.channels.sqlite_backend import SqliteBackend
 from tests.stalled import stalled
 

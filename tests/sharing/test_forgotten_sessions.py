@@ -17,7 +17,7 @@ from holdfast.journal.sessions import session_table
 from holdfast.journal.sessions.outcomes import Outcome
 from holdfast.owner.wire import BadFrame, GroupAnswer
 from holdfast.sharing.hosting.host import Host
-from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unanswered import UnansweredGroups
 from holdfast.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.disk

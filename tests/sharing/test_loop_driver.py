@@ -16,7 +16,7 @@ import pytest
 from holdfast import Log
 from holdfast.journal.commit import forwarder
 from holdfast.journal.queue import group, queue, queued_groups
-from holdfast.sharing import frame_reader, loop_driver, owner_link, unanswered_groups, unsent
+from holdfast.sharing import frame_reader, loop_driver, owner_link, unanswered, unsent
 from holdfast.sharing.loop_driver import LoopDriver
 from holdfast.sharing.owner_link import SocketLink
 from tests.harness.interrupts import interrupt_at
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.disk
 
 Open = Callable[..., Log]
 _MODULES = (
-    forwarder, queue, queued_groups, group, owner_link, loop_driver, unanswered_groups, unsent, frame_reader,
+    forwarder, queue, queued_groups, group, owner_link, loop_driver, unanswered, unsent, frame_reader,
 )  # fmt: skip
 OURS = {module.__file__ for module in _MODULES}
 _TURN = LoopDriver._run.__code__

@@ -30,7 +30,7 @@ from holdfast.sharing.hosting import client_connection
 from holdfast.sharing.loop_driver import LoopDriver
 from holdfast.sharing.membership import Membership
 from holdfast.sharing.owner_link import SocketLink
-from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unanswered import UnansweredGroups
 from tests.remote.cutting_proxy import CuttingProxy
 from tests.remote.served import ServedLog
 

@@ -263,7 +263,7 @@ def test_a_topic_is_declared_although_the_owner_dies_over_it(tmp_path: Path) -> 
         asking = threading.Thread(target=lambda: found.append(log.topic("new", partitions=3)))
         asking.start()
         link = log._journal.link
-        while not any(call.is_sent for call in list(link._calls.values())):  # type: ignore[attr-defined]
+        while not any(call.is_sent for call in list(link._calls._calls.values())):  # type: ignore[attr-defined]
             asking.join(0.01)
         owner.kill()
         asking.join(60)

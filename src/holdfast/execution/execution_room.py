@@ -11,7 +11,7 @@ from holdfast.execution.execution_settings import ExecutionSettings
 from holdfast.execution.execution_spans import ExecutionSpans
 from holdfast.execution.journal import rebuilding
 from holdfast.execution.journal.execution_store import ExecutionStore
-from holdfast.execution.journal.live_execution import LiveExecutions
+from holdfast.execution.journal.live_executions import LiveExecutions
 from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.execution.waits.delivery import Delivery
 from holdfast.execution.waits.schedules import Schedules

@@ -17,7 +17,8 @@ from holdfast.execution.journal.entries import Ended, Entry, ExecutionRow
 from holdfast.execution.journal.execution_id import ExecutionId
 from holdfast.execution.journal.execution_record import Block
 from holdfast.execution.journal.execution_store import ExecutionStore, LiveJournal
-from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.journal.live_executions import LiveExecutions
 from holdfast.execution.journal.pruning import ExecutionPruner
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.telemetry import spans
@@ -122,10 +123,10 @@ class ExecutionSpans:
             return verb(live, row, *entries, **more)  # type: ignore[no-any-return]
 
 
-def _replace(owner: object, name: str, told: Verb) -> None:
+def _replace(owner: object, name: str, spanned: Verb) -> None:
     """Put a verb that makes a span before the one that `owner` has."""
     plain = getattr(owner, name)
-    setattr(owner, name, update_wrapper(partial(told, plain), plain))
+    setattr(owner, name, update_wrapper(partial(spanned, plain), plain))
 
 
 def _about(live: LiveJournal, parts: Sequence[object]) -> dict[str, str | int]:

@@ -49,8 +49,6 @@ from holdfast.signals import Signal
 
 __all__ = ["Group", "Journal", "JournalContext", "Make", "OpenUnit", "Operation", "Run", "Unit"]
 
-_FIRST_MAX = 2**53
-
 logger = logging.getLogger("holdfast.journal")
 
 
@@ -77,6 +75,7 @@ class Journal:
         sessions.restore(recovered.sessions)
         spaces = Spaces(recovered.vault, recovered.spaces)
         self._state = JournalState(recovered.row, recovered.vault, recovered.topics, spaces, sessions)
+        self.check_durability = self.shipping_state.check_durability
         self.segment_rows = SegmentRows(backend, recovered.vault)
         self._closed: Closed | None = None
         self.news: News | None = None
@@ -217,9 +216,7 @@ class Journal:
         """
         check_name(name)
         recorded_codec(codec)
-        self.settings.check_topic(partitions, len(self.topics))
-        if not 0 <= first <= _FIRST_MAX:
-            raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
+        self.settings.check_topic(partitions, first, len(self.topics))
         request = owner_calls.CreateTopicCall(name, partitions, first, fingerprint, definition, codec)
         try:
             self._change("create_topic", request, CreateTopic(name, partitions, first, fingerprint, definition, codec))
@@ -291,13 +288,6 @@ class Journal:
     def perform(self, *operations: Control) -> None:
         """Commit control operations together and wait for it."""
         self.settle(self.commit(*operations))
-
-    def check_durability(self, durability: str) -> None:
-        """Before anything is written: what a caller wants to wait for must be something that can come."""
-        if durability not in ("durable", "shipped"):
-            raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
-        if durability == "shipped" and not self.shipping_state.ships:
-            raise Invalid("this log ships to no store", hint="open it with store='s3://bucket/prefix' or 'file:///…'")
 
     def rotate(self, keyring: Keyring) -> None:
         """Encrypt under the keyring's current key from now on, durably; where another handle writes, know its keys."""
@@ -502,10 +492,6 @@ class Journal:
     def hold(self, by: str, reason: HoldfastError | None) -> None:
         """Refuse records for this reason, or (None) withdraw it; control units pass."""
         self._queue.hold(by, reason)
-
-    def stop_taking(self) -> None:
-        """Refuse records from now on; what was accepted, and control units, still pass."""
-        self.hold("closing", Closed("the log is closed"))
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""

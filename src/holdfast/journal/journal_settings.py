@@ -8,6 +8,7 @@ from holdfast.errors import Invalid
 
 _ENTRY_OVERHEAD = 64 * 1024
 _GROUP_FILE_BYTES_MIN = 64 * 1024
+_FIRST_MAX = 2**53
 
 
 class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,8 +109,8 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if problems:
             raise Invalid("; ".join(problems), hint="correct these settings; all problems found are listed")
 
-    def check_topic(self, partitions: int, topics: int) -> None:
-        """Raise if a topic may not have so many partitions, or the log, which has so many topics, not another one."""
+    def check_topic(self, partitions: int, first: int, topics: int) -> None:
+        """Raise unless a topic may have so many partitions that begin there, beside so many other topics."""
         if not 1 <= partitions <= self.partitions_max:
             raise Invalid(
                 f"a topic has 1 to {self.partitions_max} partitions, not {partitions}",
@@ -117,6 +118,8 @@ class JournalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if topics >= self.topics_max:
             raise Invalid(f"the log has {self.topics_max} topics already", hint="see journal.topics_max")
+        if not 0 <= first <= _FIRST_MAX:
+            raise Invalid(f"a topic cannot begin at offset {first}", hint=f"give 0 to {_FIRST_MAX}")
 
     @property
     def entry_bytes_max(self) -> int:

@@ -43,7 +43,7 @@ class LocalParts(NamedTuple):
         return self.context.journal
 
     def beside(self) -> LocalParts:
-        """The same for those who may be there longer than the log: it ends when it is forgotten, whoever has these."""
+        """The same for hosts that may outlive the log: it still ends when its users have forgotten it."""
         return self._replace(lifetime=proxy(self.lifetime))
 
 

@@ -443,7 +443,7 @@ class Log(AsyncVerbs):
     def subscribe(self) -> Subscription:
         """What happens to commits from now on: `accepted` when they were sent, `shipped` when the store has them.
 
-        Iterate it with `for` or `async for`. A slow consumer misses the oldest events and is told how many.
+        Iterate it with `for` or `async for`. A slow consumer misses the oldest events and learns how many.
         """
         return self._store.subscribe()
 

@@ -1,8 +1,8 @@
 """At the owner of a shared log: members of consumers that live in other processes.
 
 The owner coordinates all members of a consumer, its own and others (`log/consumers/members.py`). One in another process
-is represented by a `RemoteMember`: it notes what the real one is given and has to let go of, which is told when that
-asks, and tells it to ask. Its death is the end of its connection.
+is represented by a `RemoteMember`: it notes what the real one gets and has to let go of, which is the answer when that
+one asks; an event has it ask. Its death is the end of its connection.
 
 `guard` looks at what clients forward. A unit that changes positions must be of a member that still has the partitions;
 else it is refused, alone, and nothing of it is written. What it lets through keeps the partitions where they are until

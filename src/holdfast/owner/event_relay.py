@@ -1,9 +1,9 @@
-"""Shipping's events in processes that do not ship: the owner tells, each of the others has subscriptions of its own.
+"""Shipping's events in processes that do not ship: the owner sends them, and each of the others has its subscriptions.
 
-`EventCalls` is at the owner: one subscription there, told on to every process that asked for events. The other side,
-`ShippingEventRelay`, is in a member: what it is told goes to its own subscriptions, which are bounded as those of the
+`EventCalls` is at the owner: one subscription there, passed on to every process that asked for events. The other side,
+`ShippingEventRelay`, is in a member: what comes goes to its own subscriptions, which are bounded as those of the
 owner are. Nobody waits for a slow one. When the log changes hands, the next owner is asked for its events; some may
-have happened that nobody told, so the first one that comes says that one, or more, is missing before it.
+have happened of which nobody heard, so the first one that comes says that one, or more, is missing before it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class EventCalls:
         with once(self._lock):
             if self._subscription is subscription:
                 self._subscription = None
-        if end is not None:  # last: whoever comes from now on begins another subscription
+        if end is not None:  # last: a caller that comes from now on begins another subscription
             self._tell(ShippingNews(None, end))
 
     def _tell(self, news: ShippingNews) -> None:

@@ -21,7 +21,7 @@ class OwnerLink(Protocol):
 
     session: bytes
     turns: RLock
-    """Guards what is known of the owner; held while an event is told."""
+    """Guards what is known of the owner; held while listeners are called."""
 
     def call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         """Ask the owner for something, and wait for its answer; OutcomeUnknown where it ended meanwhile."""

@@ -1,4 +1,4 @@
-"""The owner tells who shares its log that partitions have moved: one event for all that moved meanwhile.
+"""The owner's events to processes that use its log: partitions have moved: one event for all that moved meanwhile.
 
 A client says which topics are waited for there (`watch`); nothing is said about others, and nothing to clients
 that wait for nothing. Signals of topics ring in the writer's thread, which only notes that they did; a thread of its
@@ -147,7 +147,7 @@ class MarkEvents:
                 watched = {topic: tuple(self._watchers.get(topic, ())) for topic in moved}
                 for topic, watchers in watched.items():
                     if watchers:
-                        self._arm(topic)  # before it is told: what moves from now on rings again
+                        self._arm(topic)  # before the event: what moves from now on rings again
             for peer in {peer for watchers in watched.values() for peer in watchers}:
                 topics = tuple(topic for topic, watchers in watched.items() if topic and peer in watchers)
                 shipments = None
@@ -156,7 +156,7 @@ class MarkEvents:
                 peer.tell("marks", _encode(MarksMoved(topics, shipments)))
 
     def _seen(self, peer: Peer) -> list[Partition]:
-        """The partitions whose shipping a peer is told of: of those that it watches, or all if it is a member."""
+        """The partitions whose shipping a peer hears of: of those that it watches, or all if it is a member."""
         if peer.rights is None:
             return list(self._journal.partitions.values())
         with self._lock:

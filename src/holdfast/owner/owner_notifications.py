@@ -62,8 +62,8 @@ class Ownership(Protocol):
 class OwnerNotifications:
     """Hears for one member; any thread may use it.
 
-    The link's lock guards what is watched, the thread, the meetings, and what is told of the store, which two threads
-    may be told at once. Events come in turns of the link, where it is held.
+    The link's lock guards what is watched, the thread, the meetings, and what is heard of the store, perhaps by two
+    threads at once. Events come in turns of the link, where it is held.
     """
 
     def __init__(self, journal: Journal, link: OwnerLink, asking: Asking, ownership: Ownership) -> None:
@@ -158,7 +158,7 @@ class OwnerNotifications:
     # -- its thread ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to take up what is told; in a turn, too."""
+        """Begin to take up what is heard; in a turn, too."""
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="holdfast-news", daemon=True)

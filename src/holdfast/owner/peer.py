@@ -1,4 +1,4 @@
-"""Who asks the owner of a log from another process: its session and rights, how it is told something, its end."""
+"""Who asks the owner of a log from another process: its session and rights, its events, its end."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ class WaitingEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WaitingEvents(msgspec.Struct, frozen=True, array_like=True):
-    """What such a client is told at once."""
+    """What such a client gets at once."""
 
     peer: bytes
-    """Who it is to the owner: where that changes, nobody knows what it was not told before."""
+    """Who it is to the owner: where that changes, events may have been lost."""
     events: tuple[WaitingEvent, ...]
 
 
@@ -159,7 +159,7 @@ _DECODERS = {
 
 
 def refusal(error: BaseException) -> Refusal:
-    """An error as a value; of a defect only its kind is told, because its text may hold anything."""
+    """An error as a value; of a defect only its kind is said, because its text may hold anything."""
     if isinstance(error, HoldfastError):
         return Refusal.of(error)
     return Refusal.of(Unavailable(f"the owner of the log failed: {type(error).__name__}", hint="see what it logged"))

@@ -34,7 +34,7 @@ from holdfast.crypto.signatures import Signer
 from holdfast.crypto.vault import Vault
 from holdfast.errors import Corrupt, Invalid, NotFound, Unavailable
 from holdfast.log_directory import Directory
-from holdfast.model.control_rows import EXPIRED, LOST, DiskFailed, SegmentRow
+from holdfast.model.control_rows import EXPIRED, DiskFailed, SegmentRow
 from holdfast.reader.read_options import check_log_id
 from holdfast.recovery import restore_report
 from holdfast.recovery.entry_proof import EntryProof
@@ -447,23 +447,8 @@ class _Restore:
 
     def _report(self, seen: RootContents, rows: list[SegmentRow], epoch: int, keys: int) -> RestoreReport:
         live, walked, beyond = restore_report.live(rows), seen.walked, seen.inherited.beyond
-        if lost := [row for row in rows if row.state == LOST]:
-            logger.warning(
-                "the log was rebuilt before it was shipped, and %d records were lost then",
-                sum(r.rows for r in lost),
-                extra={"action": "restored_lost", "segments": len(lost)},
-            )
         cut = walked.cut_records + seen.beyond_records
-        if seen.lost:
-            logger.warning(
-                "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
-                " seq %d on; %d batches with %d records after them are left out and stay on the store",
-                seen.lost,
-                walked.reach + 1,
-                len(beyond),
-                cut,
-                extra={"action": "restored_with_loss", "commits": seen.lost, "batches": len(beyond), "records": cut},
-            )
+        restore_report.warn_of_losses(rows, seen, cut)
         keyed = self._keyring is not None or self._cipher is not None
         return RestoreReport(
             self._log.log,

@@ -95,6 +95,27 @@ class RestoreReport(msgspec.Struct, frozen=True):
     """Records that were settled and are not there; only where the loss was accepted."""
 
 
+def warn_of_losses(rows: list[SegmentRow], seen: RootContents, cut: int) -> None:
+    """Say in the log's output what is missing from what was brought back; `cut`: records that are left out."""
+    if lost := [row for row in rows if row.state == LOST]:
+        logger.warning(
+            "the log was rebuilt before it was shipped, and %d records were lost then",
+            sum(row.rows for row in lost),
+            extra={"action": "restored_lost", "segments": len(lost)},
+        )
+    if seen.lost:
+        batches = len(seen.inherited.beyond)
+        logger.warning(
+            "restored with a loss that was accepted: %d commits that were acknowledged as shipped are missing from"
+            " seq %d on; %d batches with %d records after them are left out and stay on the store",
+            seen.lost,
+            seen.walked.reach + 1,
+            batches,
+            cut,
+            extra={"action": "restored_with_loss", "commits": seen.lost, "batches": batches, "records": cut},
+        )
+
+
 def policies(topics: Iterable[TopicDocument]) -> tuple[RestoredPolicy, ...]:
     """What the restored log will delete by."""
     return tuple(

@@ -52,7 +52,7 @@ class Access:
         return self._is_needed
 
     def caller(self, authorization: str | None) -> Caller:
-        """Whoever has this `Authorization`; Denied for nobody, Full for somebody who asks too often."""
+        """The caller with this `Authorization`; Denied where there is none, Full for one that asks too often."""
         now = self._clock.monotonic()
         if now - self._looked >= _LOOK_AGAIN_S:
             self._look()

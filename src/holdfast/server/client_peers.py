@@ -1,4 +1,4 @@
-"""Clients that are told something: each is a peer of the log's owner for as long as it asks for its events.
+"""Clients that hear of events: each is a peer of the log's owner for as long as it asks for its events.
 
 A client names a session with its calls, and asks for events under the same one, again and again. Its peer is there
 from the first of these requests on, and gone when nobody asked for a while, or when the client says goodbye: then its
@@ -71,7 +71,7 @@ class ClientPeer(Peer):
             pass
 
     async def events(self, after: int, wait: float) -> WaitingEvents:
-        """What it was told behind a number; waits until there is something. A later question ends an earlier one."""
+        """The events behind a number; waits until there is one. A later question ends an earlier one."""
         self._turn += 1
         turn = self._turn
         self._news.set()

@@ -1,7 +1,7 @@
 """Tokens of the HTTP server: who has one may do what its scopes say, in topics that its patterns match.
 
 A token is text, shown once when it is made: `hft1_`, an id, and 32 random bytes. The file has its hash and what it
-allows; whoever reads the file can use none of them. The id is no secret: it stands in lists and logs. Hashes are
+allows; a reader of the file can use none of them. The id is no secret: it stands in lists and logs. Hashes are
 compared in constant time. Secrets are random, so a fast hash is as good as a slow one.
 
 The file is replaced as a whole, durably, by one writer at a time; a server looks whether it has changed. One that

@@ -1,10 +1,10 @@
 """Another key for a log that many processes use: known by all of them, then written under.
 
-    a member asks → the owner tells the keys to everybody, and waits until all have them → rotates → says so
+    a member asks → the owner sends the keys to everybody, and waits until all have them → rotates → says so
 
 Keys travel encrypted under the log's present key, which both ends of every connection proved to have when they met. A
 process that comes while this goes on waits for its end; one that does not take the keys in time keeps the old key in
-use, and the caller is told which process that was. Nothing is ever written under a key that a member does not have.
+use, and the caller learns which process that was. Nothing is ever written under a key that a member does not have.
 """
 
 from __future__ import annotations

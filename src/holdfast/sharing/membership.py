@@ -1,4 +1,4 @@
-"""Membership: one process among those that share a log. Whoever gets the directory's lock owns it and hosts the rest.
+"""Membership: one process among those that share a log. The one with the directory's lock owns it and hosts the rest.
 
 Becoming the owner is opening the log, as an owner always does: recovery first, then listening. The others connect; when
 their connection ends they try the lock and the socket in turn, a few milliseconds apart, until one of the two lets them
@@ -7,7 +7,7 @@ then everybody waits.
 
 An owner that leaves while others are there hands over: the host drains, the log is closed without sealing or shipping
 (the next owner goes on with that), and the lock is free. The last one closes the log as any owner would: when several
-leave at once, each may believe that another one stays, so whoever hands over looks whether somebody takes it.
+leave at once, each may believe that another one stays, so the one that hands over looks whether another takes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NEXT_TRY_S = 0.004
 _LATER_S = 0.5
 """Between two attempts to own a log that cannot be owned now."""
 _TAKEN_S = 0.3
-"""How long whoever handed over and leaves looks whether somebody owns the log: those who want it try all the time."""
+"""How long an owner that has left looks whether another one owns the log: those who want it try all the time."""
 _DIGEST_BYTES = 8
 
 logger = logging.getLogger("holdfast.sharing")
@@ -87,9 +87,9 @@ SetCalls = Callable[[Host, Owner], None]
 class Membership:
     """One member's part in a shared log.
 
-    Any thread may use it. `_change` is held by whoever becomes the owner or stops being it, however long opening or
-    closing the log takes; `_lock`, for a moment, by whoever reads or changes what is known of that. What is known of
-    the owner that was met belongs to the link's thread, until that has ended.
+    Any thread may use it. `_change` is held while it becomes the owner or stops being it, however long opening or
+    closing the log takes; `_lock`, for a moment, while what is known of that is read or changed. What is known of the
+    owner that was met belongs to the link's thread, until that has ended.
     """
 
     def __init__(self, asked: MemberOptions, open_owner: OpenOwner, set_calls: SetCalls) -> None:
@@ -107,12 +107,12 @@ class Membership:
         self._wanted = 0
         """How many threads wait for this member to be the owner, and will keep the log then."""
         self._leaving: Owner | None = None
-        """What was asked for first, and is about to be handed over: whoever asks second asks the next owner."""
+        """What was asked for first, and is about to be handed over: the second to ask asks the next owner."""
         self._held_off_until = -inf
         self._is_paused = False
         """Nobody becomes the owner here at the moment: the process is about to fork."""
         self._was_welcome = False
-        """An owner has taken us for a member. Whoever was never one (other settings, no keys) closes nothing."""
+        """An owner has taken us for a member. A process that never was one (other settings, no keys) closes nothing."""
         self._has_warned = False
         self.log_id = b""
         """Known once somebody has opened the log."""
@@ -127,7 +127,7 @@ class Membership:
         """The log that this member owns for all, which it does not hand over on request any more; None: another one's.
 
         Something is to run here that needs the owner's own log. Asked for and kept in one step: what was handed over in
-        between would be closed under whoever uses it.
+        between would be closed under its user.
         """
         with self._lock:
             self._keeps = self._keeps or self._owner is not None
@@ -153,7 +153,7 @@ class Membership:
         """Stop being the owner on request, soon, and go on as a client; Invalid where that cannot be.
 
         `announce` says to the others whose turn it is; it is called for the first one that asks, and for nobody else:
-        if two were told to leave the log to each other, nobody would get it.
+        two that leave the log to each other would leave it to nobody.
         """
         with self._lock:
             owner, keeps = self._owner, self._keeps_now
@@ -190,7 +190,7 @@ class Membership:
     def connect(self, closing: Flag, deadline: float) -> socket.socket | None:
         """A connection to the owner, or to ourselves once we are it; None when the link is closing.
 
-        Raises Unavailable at the deadline, and where whoever has the lock does not share the log.
+        Raises Unavailable at the deadline, and where the holder of the lock does not share the log.
         """
         foreign = 0
         while not closing.is_set():
@@ -221,7 +221,7 @@ class Membership:
         return _NEXT_TRY_S * (1 + self._clock.random_bytes(1)[0] / 128)
 
     def _check_shared(self, foreign: int) -> int:
-        """Whoever holds the lock shares the log, or is given a moment to say so; raises Unavailable.
+        """The holder of the lock shares the log, or has a moment to say so; raises Unavailable.
 
         A process that has shared it already is not ended by a tool that came in between two owners: it waits.
         """
@@ -238,7 +238,7 @@ class Membership:
     def _own_or_wait(self, closing: Flag) -> bool:
         """Become the owner, if nobody is; whether we are.
 
-        Where that is not possible now (the disk is full, no descriptor is left), whoever opens the log is told. A
+        Where that is not possible now (the disk is full, no descriptor is left), the opener of the log learns why. A
         member goes on trying: another one may own the log meanwhile, or there be room. Callers have their time-outs.
         """
         try:
@@ -257,7 +257,7 @@ class Membership:
         """Become the owner, if nobody is; whether we are."""
         directory = Directory(self._path)
         with once(self._change):
-            host = self._host  # whoever holds `_change` is the only one who sets it
+            host = self._host  # only the holder of `_change` sets it
             if host is not None and not host.is_alive:
                 self._give_up()
             if not self._may_own() or not self._lock_directory(directory):
@@ -358,7 +358,7 @@ class Membership:
             Flag().wait(_NEXT_TRY_S)
 
     def pause(self, timeout: float) -> None:
-        """Own nothing until `resume`; whoever else shares the log may take it over, and we go on as its client."""
+        """Own nothing until `resume`; others that share the log may take it over, and we go on as its client."""
         with self._lock:
             self._is_paused = True
         with once(self._change):
@@ -406,10 +406,10 @@ _LOOKS = 50
 
 
 def _close_failed(owner: Owner) -> None:
-    """Close a log that has failed: what it did not answer is sent again to whoever owns the log next."""
+    """Close a log that has failed: what it did not answer is sent again to the next owner."""
     try:
         owner.close(_CONNECT_S, hand_over=True)
-    except HoldfastError as error:  # it was told when it failed
+    except HoldfastError as error:  # it was logged when it failed
         logger.warning("the owner has failed, and lets go: %s", error.message, extra={"action": "owner_failed"})
 
 
@@ -425,7 +425,7 @@ _OWN_AFFAIRS = {
 
 
 def settings_digests(settings: Settings) -> dict[str, bytes]:
-    """A short digest of each setting: whoever may become the owner must do the same as the present one."""
+    """A short digest of each setting: a process that may become the owner must do the same as the present one."""
     digests = {}
     for section in settings.__struct_fields__:
         for setting, value in msgspec.to_builtins(getattr(settings, section)).items():

@@ -17,7 +17,6 @@ import socket
 from _thread import RLock, get_ident
 from asyncio import AbstractEventLoop
 from asyncio.events import _get_running_loop
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
@@ -34,7 +33,6 @@ from holdfast.owner.link_port import MET
 from holdfast.owner.wire import (
     ANSWER,
     BYE,
-    CALL,
     CHALLENGE,
     EVENT,
     FROM_OWNER,
@@ -44,7 +42,6 @@ from holdfast.owner.wire import (
     RESULT,
     SESSION_BYTES,
     BadFrame,
-    Call,
     Challenge,
     GroupAnswer,
     Hello,
@@ -57,7 +54,7 @@ from holdfast.owner.wire import (
 )
 from holdfast.sharing.frame_reader import FrameReader, receive_one, send
 from holdfast.sharing.loop_driver import LoopDriver
-from holdfast.sharing.unanswered_groups import UnansweredGroups
+from holdfast.sharing.unanswered import UnansweredCalls, UnansweredGroups
 from holdfast.sharing.unsent import Unsent
 from holdfast.sharing.wakeup_pipe import WakeupPipe
 from holdfast.signals import Flag
@@ -77,23 +74,6 @@ _IDLE_S = 1.0
 """A loop that had no turn for so long gets no more."""
 
 logger = logging.getLogger("holdfast.sharing")
-
-
-class _Call:
-    """A call that is not answered yet."""
-
-    __slots__ = ("body", "error", "is_done", "is_sent")
-
-    def __init__(self) -> None:
-        self.is_done = Flag()
-        self.is_sent = False
-        self.body = b""
-        self.error: HoldfastError | None = None
-
-    def end(self, body: bytes, error: HoldfastError | None) -> None:
-        """This came of it; by the thread that took it out of the calls."""
-        self.body, self.error = body, error
-        self.is_done.set()
 
 
 class Meeting(Protocol):
@@ -142,10 +122,8 @@ class SocketLink:
         self._frames = FrameReader(None, FROM_OWNER)
         self._unsent = Unsent()
         self._wakeup = WakeupPipe()
-        self._calls: dict[int, _Call] = {}
-        self._call_number = 0
-        self._outbox: deque[tuple[int, _Call, list[bytes | memoryview]]] = deque()
-        """Calls of other threads that are to be sent."""
+        self._calls = UnansweredCalls()
+        """Of other threads."""
         self._listeners: dict[str, tuple[Callable[[bytes], None], ...]] = {}
         self._closing = Flag()
         self._ended: HoldfastError | None = None
@@ -239,7 +217,7 @@ class SocketLink:
                     raise Closed("the log is closed")
                 turns, sock = self._working_loop(), self._sock
                 self._wakeup.arm()  # before we look: what comes from now on rings
-                if sock is None or self._outbox or self._hurried or (self._roused and turns is None):
+                if sock is None or self._calls.has_unsent or self._hurried or (self._roused and turns is None):
                     return False
                 watched = sock if turns is None or self._is_awaited() else None
                 to_send = bool(self._unsent)
@@ -263,8 +241,8 @@ class SocketLink:
         except HoldfastError as error:
             with self.turns:
                 self._ended = error
-                calls, self._calls = self._calls, {}
-            for call in calls.values():
+                calls = self._calls.all()
+            for call in calls:
                 call.end(b"", error)
             raise
 
@@ -309,20 +287,17 @@ class SocketLink:
         not answer in time, or ended meanwhile: then it may have been done.
         """
         self._refuse_second()  # the thread that would send it waits for us
-        waiting, body = _Call(), msgspec.msgpack.encode(request)
+        body = msgspec.msgpack.encode(request)
         with once(self.turns):
             if self._closing.is_set():
                 raise Closed("the log is closed")
             if self._ended is not None:
                 raise self._ended
-            self._call_number += 1
-            number = self._call_number
-            self._calls[number] = waiting
-            self._outbox.append((number, waiting, frame(CALL, Call(number, name), body)))
+            number, waiting = self._calls.add(name, body)
         self._wakeup.ring()
         waiting.is_done.wait(timeout)
         with self.turns:
-            self._calls.pop(number, None)
+            self._calls.give_up(number)
             is_done, is_sent = waiting.is_done.is_set(), waiting.is_sent
         if not is_done:
             raise _no_answer(name, timeout, is_sent=is_sent)
@@ -334,11 +309,8 @@ class SocketLink:
             raise Unavailable(f"the owner's answer does not decode call={name}", hint="upgrade one of them") from error
 
     def _send_calls(self, sock: socket.socket) -> None:
-        while self._outbox:
-            number, waiting, buffers = self._outbox.popleft()
-            if number in self._calls:
-                waiting.is_sent = True
-                self._unsent.add(buffers)
+        for buffers in self._calls.to_send():
+            self._unsent.add(buffers)
         self._flush(sock)
 
     def on_event(self, name: str, call: Callable[[bytes], None]) -> None:
@@ -361,7 +333,7 @@ class SocketLink:
         if sock is None:
             self._wakeup.ring()  # the thread finds another owner
             return
-        if self._outbox:
+        if self._calls.has_unsent:
             self._send_calls(sock)
         elif self._unsent:
             self._flush(sock)
@@ -386,10 +358,7 @@ class SocketLink:
         if kind == ANSWER:
             self._unanswered.take(cast("GroupAnswer", decoded(ANSWER, head)))
         elif kind == RESULT:
-            result = cast("Result", decoded(RESULT, head))
-            call = self._calls.pop(result.number, None)
-            if call is not None:
-                call.end(bytes(body), None if result.error is None else result.error.error())
+            self._calls.take(cast("Result", decoded(RESULT, head)), bytes(body))
         elif kind == EVENT:
             self._tell(cast("OwnerEvent", decoded(EVENT, head)).name, bytes(body))
 
@@ -454,9 +423,7 @@ class SocketLink:
         self._end_loop_driver()
         if sock is not None:
             _hang_up(sock)
-        unknown = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
-        for number in [number for number, call in self._calls.items() if call.is_sent]:
-            self._calls.pop(number).end(b"", unknown)
+        self._calls.lose()
         self._wakeup.ring()
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -476,8 +443,8 @@ class SocketLink:
                         send(sock, frame(BYE))
                     _hang_up(sock)
             self._sock = self._met = self.durable = None
-            calls, self._calls = self._calls, {}
-        for call in calls.values():
+            calls = self._calls.all()
+        for call in calls:
             call.end(b"", Closed("the log is closed"))
         try:
             self._meeting.leave(self.session, timeout)

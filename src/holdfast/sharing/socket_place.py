@@ -1,8 +1,8 @@
 """The socket in a log's directory: made by its owner, found by everybody else, and nobody's but the same user's.
 
 A socket's address has room for about a hundred bytes. A longer path is reached through the directory's descriptor. The
-socket is bound under another name and renamed, so that whoever finds it finds somebody who listens; one that an owner
-left when it died is replaced by the next, who holds the directory's lock.
+socket is bound under another name and renamed, so that it listens as soon as it can be found; one that an owner left
+when it died is replaced by the next, who holds the directory's lock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def listen(directory: Path) -> socket.socket:
 
 
 def connect(directory: Path, timeout: float) -> socket.socket:
-    """A connection to whoever listens in this directory; raises OSError where nobody does."""
+    """A connection to the owner that listens in this directory; raises OSError where none does."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.settimeout(timeout)
@@ -95,7 +95,7 @@ def widen(sock: socket.socket) -> None:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Whoever is at the other end is the same user as we are; raises PermissionError."""
+    """The process at the other end is of the same user as we are; raises PermissionError."""
     user = peer_user(sock)
     if user is not None and user != os.geteuid():
         raise PermissionError(f"another user is at the other end uid={user}")

@@ -39,17 +39,21 @@ class WakeupPipe:
         """Sleep until the socket has something, it rings or the time is up: whether it rang, whether it has."""
         descriptor = -1 if sock is None else sock.fileno()
         self._watch(descriptor, select.POLLIN | select.POLLOUT if to_send else select.POLLIN)
-        ready = self._poll.poll(None if timeout is None else max(0, timeout * 1000))
+        ready = [one for one, _ in self._poll.poll(None if timeout is None else max(0, timeout * 1000))]
+        rang = self._out.fileno() in ready
+        self.disarm(rang=rang)
+        return rang, len(ready) > rang
+
+    def fileno(self) -> int:
+        """What has something to read when it rings, for sleepers that wait for many sockets."""
+        return self._out.fileno()
+
+    def disarm(self, *, rang: bool) -> None:
+        """It is awake; what rang (if it did) is taken."""
         self._is_asleep = False
-        rang = has = False
-        for one, _ in ready:
-            if one == self._out.fileno():
-                rang = True
-                with suppress(BlockingIOError):
-                    self._out.recv(4096)
-            else:
-                has = True
-        return rang, has
+        if rang:
+            with suppress(BlockingIOError):
+                self._out.recv(4096)
 
     def _watch(self, descriptor: int, events: int) -> None:
         if (descriptor, events) != self._watched:

@@ -1,7 +1,7 @@
 """One stretch of shipping under one claim: from the first look at the store until it is stopped, fenced, or forgotten.
 
     introduce → wait for something to ship → what is there, and what is not any more → claim → put back what is missing
-    → lanes and chores, side by side, until told to stop
+    → lanes and chores, side by side, until it has to stop
 
 A rebuild follows the same steps, but checks everything, continues where the store has forgotten this log, and gives up
 what is lost if that is allowed. Nothing is written before that is known. Belongs to the shipper's thread.

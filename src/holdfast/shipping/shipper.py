@@ -1,7 +1,7 @@
 """The shipper: one thread with one event loop that brings an open log to its store.
 
     introduce (is this root ours, and what it was?) → wait for something to ship → claim the epoch → see what is there
-    already, and send again what is not any more → commit batches and segments, side by side, until told to stop → drain
+    already, and send again what is not any more → commit batches and segments, side by side, until it stops → drain
     → write the marks down
 
 A log opens, appends and closes while its store is away: nothing here is in the way of the journal, which is pulled from

@@ -86,7 +86,7 @@ class Fault:
         return self.op in ("any", op) and _ONLY.get(self.kind, op) == op
 
     def as_sqlite(self, step: DiskStep) -> Exception:
-        """The exception that makes SQLite see what its unix VFS would have told it."""
+        """The exception that makes SQLite see what its unix VFS would have reported."""
         error = apsw.exception_for(self._code(step.op))
         error.args = (self._about(step),)
         error.add_note(_NOTE)

@@ -161,18 +161,18 @@ public class NativeRule extends Rule {
 
     /** All that Python must know, as JSON. */
     private static String request(PythonDataSourceV2 source, DataSourceV2Relation relation) throws Exception {
-        Map told = new HashMap();
-        told.put("schema", relation.table().schema().json());
-        told.put("options", relation.options().asCaseSensitiveMap());
+        Map facts = new HashMap();
+        facts.put("schema", relation.table().schema().json());
+        facts.put("options", relation.options().asCaseSensitiveMap());
         Object made = field(PythonDataSourceV2.class, "dataSourceInPython", source);
         if (made != null) {
-            told.put("source", encoded(((PythonDataSourceCreationResult) made).dataSource()));
+            facts.put("source", encoded(((PythonDataSourceCreationResult) made).dataSource()));
         } else {
             PythonFunction python = source.source().dataSourceCls();
-            told.put("kind", encoded(bytes(python.command())));
+            facts.put("kind", encoded(bytes(python.command())));
         }
-        told.put("tasks", Boolean.valueOf(field(PythonDataSourceV2.class, "readInfo", source) != null));
-        told.put("directory", System.getProperty("user.dir"));
+        facts.put("tasks", Boolean.valueOf(field(PythonDataSourceV2.class, "readInfo", source) != null));
+        facts.put("directory", System.getProperty("user.dir"));
         Map variables = new TreeMap();
         for (Iterator all = System.getenv().entrySet().iterator(); all.hasNext(); ) {
             Map.Entry each = (Map.Entry) all.next();
@@ -180,8 +180,8 @@ public class NativeRule extends Rule {
                 variables.put(each.getKey(), each.getValue());
             }
         }
-        told.put("variables", variables);
-        return new ObjectMapper().writeValueAsString(told);
+        facts.put("variables", variables);
+        return new ObjectMapper().writeValueAsString(facts);
     }
 
     private static byte[] bytes(Seq numbers) {

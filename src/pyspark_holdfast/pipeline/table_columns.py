@@ -63,7 +63,7 @@ def arrow_columns(frame: DataFrame) -> pa.Schema:
 
 
 def without_collations(frame: DataFrame) -> DataFrame:
-    """The same rows with plain texts. Files know no collation: stored texts are told apart by their bytes."""
+    """The same rows with plain texts. Files know no collation: stored texts differ by their bytes."""
     if "collate" not in frame.schema.simpleString():
         return frame
     columns = to_arrow_schema(frame.schema, timezone="UTC")

@@ -40,7 +40,7 @@ from holdfast.channels.wire.message import HistoryEntry, SdsMessage, raw, text
 from holdfast.channels.wire.nim import NIM
 from holdfast.channels.wire.protobuf import delimited, varint
 from holdfast.errors import Corrupt, Invalid
-from holdfast.testing.channel_contract import sample_message, sample_meta
+from holdfast.testing.channel_samples import sample_message, sample_meta
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,7 @@ has the topic's records and starts its channels over.
 from __future__ import annotations
 
 from _thread import RLock
-from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -24,7 +23,16 @@ import msgspec
 
 from holdfast.caller import once
 from holdfast.channels.keeping.channel_records import Noted, Read, columns, find_messages, note_size, noted
-from holdfast.channels.keeping.known_blocks import KnownBlocks
+from holdfast.channels.keeping.kept_items import (
+    HINT,
+    KNOWN,
+    MESSAGE,
+    META,
+    WAITING,
+    ChannelChanges,
+    ChannelPlaces,
+    block_key,
+)
 from holdfast.channels.keeping.persistence import Commit, Persistence
 from holdfast.channels.keeping.snapshot import ChannelData, ChannelMeta, HistoryUpdate, KnownMessage
 from holdfast.channels.keeping.storage import (
@@ -33,22 +41,18 @@ from holdfast.channels.keeping.storage import (
     decode_meta,
     decode_newest,
     encode_meta,
-    store_message,
     stored_message,
 )
-from holdfast.channels.keeping.stored_message import StoredMessage
 from holdfast.channels.wire.message import SdsMessage, raw, text
 from holdfast.errors import Corrupt
 from holdfast.journal.journal import Journal, Make, Operation, Unit
 from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
-from holdfast.journal.state.spaces import Item
 from holdfast.model.record_columns import Columns
 
 One = TypeVar("One")
 
 _SPACES = "channel/"
-_META, _MESSAGE, _WAITING, _HINT, _KNOWN = b"m", b"h", b"w", b"r", b"k"
 
 
 class CommitPart(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +100,7 @@ class LogPersistence(Persistence):
         self._read = read
         self._timeout = (journal.settings.ack_timeout_ms if ack_timeout_ms is None else ack_timeout_ms) / 1000
         self._part_bytes_max = min(journal.settings.batch_bytes_max, journal.settings.queue_bytes_max // 4)
-        self._places: dict[str, _Places] = {}
+        self._places: dict[str, ChannelPlaces] = {}
         self._lock = RLock()
 
     def load_channel(self, channel_id: str) -> ChannelData:
@@ -106,22 +110,22 @@ class LogPersistence(Persistence):
         waiting: dict[str, SdsMessage] = {}
         hints: dict[str, bytes] = {}
         blocks: list[list[KnownMessage]] = []
-        places = _Places(self._prefix + channel_id)
+        places = ChannelPlaces(self._prefix + channel_id)
         for key, number, body in self._journal.spaces.load(self._prefix + channel_id):
-            if key == _META:
+            if key == META:
                 snapshot = body
-            elif key[:1] == _MESSAGE:
+            elif key[:1] == MESSAGE:
                 message = stored_message(body)
                 history[message.message_id] = message
                 places.put(message.message_id, number)
-            elif key[:1] == _WAITING:
+            elif key[:1] == WAITING:
                 message = stored_message(body)
                 waiting[message.message_id] = message
                 places.waiting.add(message.message_id)
-            elif key[:1] == _HINT:
+            elif key[:1] == HINT:
                 hints[text(key[1:])] = body
                 places.hints.add(text(key[1:]))
-            elif key[:1] == _KNOWN:
+            elif key[:1] == KNOWN:
                 blocks.append(decode_known(body))
                 places.known.found(number, len(blocks[-1]))
             else:
@@ -157,7 +161,7 @@ class LogPersistence(Persistence):
         return places.newest
 
     def _hand_over(
-        self, places: _Places, part: CommitPart, make: Make, reissue: bool, join: UnitTicket | None
+        self, places: ChannelPlaces, part: CommitPart, make: Make, reissue: bool, join: UnitTicket | None
     ) -> UnitTicket:
         notes = 0 if self._partition is None else len(part.update.notes)
         return self._journal.spaces.gather(
@@ -190,12 +194,12 @@ class LogPersistence(Persistence):
             return [CommitPart(meta, update, (), size)]
         return _split(meta, update, waiting, most)
 
-    def _made(self, channel_id: str, places: _Places, again: bool, unit: Unit) -> list[Operation]:
+    def _made(self, channel_id: str, places: ChannelPlaces, again: bool, unit: Unit) -> list[Operation]:
         """By the writer: what the parts of a unit come to. Of an item, and of the snapshot, the last word counts."""
         places.settle(again=again)
         if unit.reissue:
             places.ahead.clear()
-        changes = _Changes(places)
+        changes = ChannelChanges(places)
         notes: list[Noted] = []
         meta: ChannelMeta | None = None
         for part in unit.parts:
@@ -204,10 +208,10 @@ class LogPersistence(Persistence):
             changes.add(part.update, part.waiting)
         puts, blocks = changes.puts, places.known.due()
         for number, body in blocks.items():
-            puts[_block(number)] = (_block(number), number, body)
+            puts[block_key(number)] = (block_key(number), number, body)
         if meta is not None:
             named = changes.wait_for(meta, again=again)
-            puts[_META] = (_META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
+            puts[META] = (META, 0, encode_meta(meta, elsewhere=named, newest=places.known.newest))
             changes.delete_owed()
         places.await_outcome(unit, list(changes.deletes), list(blocks))
         operations, _ = self._journal.spaces.operations(
@@ -226,7 +230,7 @@ class LogPersistence(Persistence):
 
     def set_retrieval_hint(self, channel_id: str, message_id: str, hint: bytes) -> None:
         """Hand the hint over; it is durable no later than the channel's next commit."""
-        places, name, key = self._places_of(channel_id), self._prefix + channel_id, _HINT + raw(message_id)
+        places, name, key = self._places_of(channel_id), self._prefix + channel_id, HINT + raw(message_id)
 
         def make(_: Unit) -> list[Operation]:
             places.hints.add(message_id)
@@ -264,7 +268,7 @@ class LogPersistence(Persistence):
         if ticket is not None:
             ticket.result(self._timeout)
 
-    def _places_of(self, channel_id: str) -> _Places:
+    def _places_of(self, channel_id: str) -> ChannelPlaces:
         places = self._places.get(channel_id)
         if places is None:
             self.load_channel(channel_id)
@@ -275,10 +279,6 @@ class LogPersistence(Persistence):
         if self._partition is None or not notes:
             return None
         return self._partition, columns(self._participant, channel_id, notes)
-
-
-_OWED_MAX = 20_000
-"""Beyond that, what should have been deleted while nothing could be kept is found, and goes, after the next loading."""
 
 
 def _about(meta: ChannelMeta) -> int:
@@ -332,172 +332,3 @@ def _chunks(items: Sequence[One], size_of: Callable[[One], int], most: int) -> I
 
 def _message_size(message: SdsMessage) -> int:
     return message.size
-
-
-def _key(number: int) -> bytes:
-    """The key of a message of history: neighbours in time are neighbours on disk."""
-    return _MESSAGE + number.to_bytes(8, "big")
-
-
-def _block(number: int) -> bytes:
-    """The key of a block of ids that are remembered."""
-    return _KNOWN + number.to_bytes(8, "big")
-
-
-def _body(given: bytes | SdsMessage | StoredMessage) -> bytes:
-    if isinstance(given, StoredMessage):
-        return given.stored
-    return given if isinstance(given, bytes) else store_message(given)
-
-
-class _Changes:
-    """The items that a unit puts and deletes; no key is in both."""
-
-    def __init__(self, places: _Places) -> None:
-        self._places = places
-        self.puts: dict[bytes, tuple[bytes, int, bytes | SdsMessage | StoredMessage]] = {}
-        self.deletes: dict[bytes, None] = {}
-
-    def items(self) -> list[Item]:
-        """What to put: each message is encoded here, once, however often it was said; or cut out of its wire form."""
-        return [(key, number, _body(body)) for key, number, body in self.puts.values()]
-
-    def add(self, update: HistoryUpdate, waiting: Sequence[SdsMessage]) -> None:
-        """What one commit does to history, in this order; and messages that wait, ahead of the snapshot."""
-        places = self._places
-        for message_id in update.displaced:
-            self._delete(places.displace(message_id))
-        for message in update.append:
-            number = places.place(message.message_id)
-            self._put(_key(number), number, update.written.get(message.message_id, message))
-        for message_id in update.evict:
-            self._delete(places.forget(message_id))
-        for known in update.known:
-            places.known.add(known)
-        self._delete(map(_block, places.known.trim(update.remembered)))
-        for message in waiting:
-            if message.message_id not in places:
-                places.waiting.add(message.message_id)
-                places.ahead.add(message.message_id)
-                self._put(_WAITING + raw(message.message_id), 0, message)
-
-    def wait_for(self, meta: ChannelMeta, *, again: bool) -> Container[str]:
-        """Messages that wait are items of their own, written once, unless history has them: the snapshot names them.
-
-        An id that was used twice is the exception: both messages stay in the snapshot.
-        """
-        places = self._places
-        ids = [entry.message.message_id for entry in meta.outgoing]
-        named = set(ids)
-        if len(named) < len(ids):
-            named = {message_id for message_id, count in Counter(ids).items() if count == 1}
-        waiting = {
-            message.message_id: message
-            for message in (
-                *(entry.message for entry in meta.outgoing if entry.message.message_id in named),
-                *(entry.message for entry in meta.incoming),
-            )
-            if message.message_id not in places
-        }
-        named.update(waiting)
-        for message_id, message in waiting.items():
-            if message_id not in places.waiting or (again and message_id not in places.ahead):
-                self._put(_WAITING + raw(message_id), 0, message)
-        self._delete(_WAITING + raw(message_id) for message_id in places.waiting if message_id not in waiting)
-        places.waiting = set(waiting)
-        return named
-
-    def delete_owed(self) -> None:
-        """What failed units were to delete, unless it is put again."""
-        self.deletes.update(self._places.take_owed(self.puts))
-
-    def _put(self, key: bytes, number: int, message: SdsMessage | StoredMessage) -> None:
-        self.deletes.pop(key, None)
-        self.puts[key] = (key, number, message)
-
-    def _delete(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self.puts.pop(key, None)
-            self.deletes[key] = None
-
-
-class _Places:
-    """What is kept of one channel, by id; where a commit failed, what should be.
-
-    Once a channel is loaded this is the writer's alone, who makes unit after unit; but for `loaded` and `newest`, which
-    belong to the committer.
-    """
-
-    def __init__(self, space: str) -> None:
-        self.space = space
-        self._numbers: dict[str, int] = {}
-        """Where the messages of history stand in its order."""
-        self._next = 1
-        self._under_way: deque[tuple[Unit, Sequence[bytes], Sequence[int]]] = deque()
-        """Units under way, the keys that they delete, and the blocks of known ids that they put."""
-        self._owed: dict[bytes, None] = {}
-        """Keys that were to be deleted by commits that failed."""
-        self.known = KnownBlocks()
-        self.waiting: set[str] = set()
-        self.ahead: set[str] = set()
-        """Of what waits, what was put again already by earlier parts of the commit that says everything again."""
-        self.hints: set[str] = set()
-        self.loaded = True
-        """Nothing was committed since it was loaded."""
-        self.newest: UnitTicket | None = None
-        """Of the last commit, if nothing else of this channel was handed over since: the next one may go with it."""
-
-    def __contains__(self, message_id: str) -> bool:
-        """Whether history has it."""
-        return message_id in self._numbers
-
-    def put(self, message_id: str, number: int) -> None:
-        self._numbers[message_id] = number
-        self._next = max(self._next, number + 1)
-
-    def place(self, message_id: str) -> int:
-        """A message's number: the one that it has if it is replaced."""
-        number = self._numbers.get(message_id)
-        if number is None:
-            number = self._next
-            self.put(message_id, number)
-        return number
-
-    def displace(self, message_id: str) -> list[bytes]:
-        """The message has no place any more; tells the key to delete, if it had one."""
-        number = self._numbers.pop(message_id, 0)
-        return [_key(number)] if number else []
-
-    def forget(self, message_id: str) -> list[bytes]:
-        """The message is evicted; tells the keys to delete."""
-        keys = self.displace(message_id)
-        if message_id in self.hints:
-            self.hints.discard(message_id)
-            keys.append(_HINT + raw(message_id))
-        return keys
-
-    # -- what failed commits were to delete ---------------------------------------------------------------
-
-    def settle(self, *, again: bool) -> None:
-        """Take notice of what became of units; if all is said again, those still under way are bound to fail."""
-        while self._under_way and (again or self._under_way[0][0].group.done):
-            unit, keys, blocks = self._under_way.popleft()
-            self.known.settle(blocks, is_stored=unit.is_stored)
-            if not unit.is_stored:
-                for key in keys[: max(0, _OWED_MAX - len(self._owed))]:
-                    self._owed[key] = None
-
-    def forgive(self, key: bytes) -> None:
-        """It is put again."""
-        self._owed.pop(key, None)
-
-    def take_owed(self, puts: Container[bytes]) -> dict[bytes, None]:
-        """What failed units were to delete, unless it is put again; nobody owes it any more."""
-        owed, self._owed = self._owed, {}
-        return {key: None for key in owed if key not in puts} if owed else owed
-
-    def await_outcome(self, unit: Unit, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """A unit that deletes these keys, and puts these blocks, is made."""
-        self.known.hand_over(blocks)
-        if keys or blocks:
-            self._under_way.append((unit, keys, blocks))

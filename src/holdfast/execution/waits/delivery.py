@@ -14,7 +14,8 @@ from holdfast.caller import once
 from holdfast.errors import ExecutionCanceled, Full, HoldfastError, Invalid, NotFound, PromiseRejected
 from holdfast.execution.journal.entries import Entry, PromiseResolved, SignalSent
 from holdfast.execution.journal.execution_id import ExecutionId
-from holdfast.execution.journal.live_execution import LiveExecution, LiveExecutions
+from holdfast.execution.journal.live_execution import LiveExecution
+from holdfast.execution.journal.live_executions import LiveExecutions
 from holdfast.execution.waits.promise_token import parse_token
 from holdfast.journal.queue.ticket import UnitTicket
 

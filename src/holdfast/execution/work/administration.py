@@ -39,7 +39,8 @@ from holdfast.execution.journal.entries import (
 from holdfast.execution.journal.execution_id import ExecutionId, fresh_id
 from holdfast.execution.journal.execution_record import Block, ExecutionRecord, in_order
 from holdfast.execution.journal.execution_store import ExecutionStore
-from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution, LiveExecutions
+from holdfast.execution.journal.live_execution import NOTE_CHARS_MAX, LiveExecution
+from holdfast.execution.journal.live_executions import LiveExecutions
 from holdfast.execution.steps.claim_check import fetched, put_aside, space_of
 from holdfast.execution.work.execution_views import first_mention, is_below, unfolded
 from holdfast.execution.work.work_queue import WorkQueue

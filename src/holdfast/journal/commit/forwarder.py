@@ -53,7 +53,7 @@ class Turn(Protocol):
     """Moves groups on."""
 
     def __call__(self, has_news: bool, loop: AbstractEventLoop | None = None) -> bool:
-        """Told whether the owner may have sent something, and the event loop whose turn it is.
+        """`has_news`: the owner may have sent something; `loop`: whose turn it is, if an event loop's.
 
         Whether groups were finished, so that those who waited for them may bring more soon.
         """

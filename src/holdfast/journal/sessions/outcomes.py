@@ -49,8 +49,8 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
         # Not by its constructor: that would add the values to the message a second time.
         error: HoldfastError = kind.__new__(kind, printable(self.message[:_TEXT_MAX]))
         own = _OWN.get(kind.__name__, {})
-        told = {name: value for name, value in self.fields.items() if _is_like(value, own.get(name, b""))}
-        error.__dict__.update({**({} if kind is Invalid else own), **told})
+        given = {name: value for name, value in self.fields.items() if _is_like(value, own.get(name, b""))}
+        error.__dict__.update({**({} if kind is Invalid else own), **given})
         error.message, error.hint = error.args[0], printable(self.hint[:_TEXT_MAX]) or kind.default_hint
         return error
 

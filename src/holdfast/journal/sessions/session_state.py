@@ -106,7 +106,7 @@ class SessionState:
     def note_floor(self, floor: int) -> None:
         """A member has received all answers below this."""
         if self.refused:
-            self.refused = {number: told for number, told in self.refused.items() if number >= floor}
+            self.refused = {number: error for number, error in self.refused.items() if number >= floor}
 
     def note_put(self, sequence: int, pending: PendingNumber) -> None:
         """This number is under way."""

@@ -328,21 +328,21 @@ class StoredRows:
             if not isinstance(entry, Entry) or entry.first + entry.count > span[0]:  # else the start is in a file alone
                 yield entry
 
-    def _entry(self, values: Sequence[object], told: int, body_bytes_max: int) -> Entry | int | None:
-        """An entry as it was stored; of one whose body is too long, the column `told`; None if its body is gone."""
+    def _entry(self, values: Sequence[object], number_column: int, body_bytes_max: int) -> Entry | int | None:
+        """An entry as it was stored; of one whose body is too long, that column; None if its body is gone."""
         file, position, size = values[-3:]
         if (file, position, size) == (0, 0, 0):
-            number = values[told]
+            number = values[number_column]
             if values[12] is None and type(number) is int:
                 return number
             return Entry._make(_checked_values(Entry, values[:14], self.path, "entries"))
         columns = (*values[:12], values[13], file, position, size)
         filed = GroupFileEntry._make(_checked_values(GroupFileEntry, columns, self.path, "entries"))
-        return self._late_entry(filed, filed.seq if told == _SEQ else filed.first, body_bytes_max)
+        return self._late_entry(filed, filed.seq if number_column == _SEQ else filed.first, body_bytes_max)
 
-    def _late_entry(self, filed: GroupFileEntry, told: int, body_bytes_max: int) -> Entry | int | None:
+    def _late_entry(self, filed: GroupFileEntry, number: int, body_bytes_max: int) -> Entry | int | None:
         if not 0 <= filed.size <= body_bytes_max:
-            return told
+            return number
         if not (0 < filed.file <= NUMBER_MAX and 0 < filed.position <= NUMBER_MAX):
             return None
         body = self.files.body(filed.file, filed.position, filed.size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.signals import Signal
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class ShippingState:
     def is_doubtful(self) -> bool:
         """Whether the marks cannot be relied on at the moment."""
         return self.trouble is not None or (self.ships and not self.is_known)
+
+    def check_durability(self, durability: str) -> None:
+        """Before anything is written: what a caller wants to wait for must be something that can come."""
+        if durability not in ("durable", "shipped"):
+            raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
+        if durability == "shipped" and not self.ships:
+            hint = "open it with store='s3://bucket/prefix' or 'file:///…'; a server's log: serve it with one"
+            raise Invalid("this log ships to no store", hint=hint)
 
     def trouble_by(self, reason: HoldfastError | None) -> None:
         """Nothing is acknowledged for this reason, or (None) acknowledgements resume."""

@@ -26,22 +26,22 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ReferenceType, ref
 
 from holdfast.arguments import seconds, whole
-from holdfast.caller import in_coroutine, once, refuse_second
+from holdfast.caller import in_coroutine, refuse_second
 from holdfast.errors import Invalid, OutcomeUnknown, Unavailable
-from holdfast.journal.queue.ticket import UnitTicket
 from holdfast.journal.state.partition import Partition
 from holdfast.log.consumers.any_consumer import PAGE_RECORDS, AnyConsumer, checked_limit, page_records
 from holdfast.log.consumers.commit_ticket import CommitTicket
 from holdfast.log.consumers.consumer_status import lag_of
 from holdfast.log.consumers.members import Members, PositionCommit, Positions, lost
 from holdfast.log.consumers.partition_pages import OnExpired, PageSource, PartitionPages, Read, emptied
-from holdfast.log.consumers.stored_positions import StoredPosition, merge
+from holdfast.log.consumers.quick_commits import QuickCommits
+from holdfast.log.consumers.stored_positions import StoredPosition
 from holdfast.log.ports import TopicSource
 from holdfast.log.topics.following import has_ended
 from holdfast.log.topics.reading import position_text
 
 if TYPE_CHECKING:
-    from holdfast.journal.journal_port import JournalPort, Operation, Unit
+    from holdfast.journal.journal_port import JournalPort
 
 Item = TypeVar("Item")
 _AWAY_S = 0.2
@@ -101,12 +101,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         self._turn = 0
         self._lock = RLock()
         """One at a time reads or commits; a task that was cancelled may leave a thread behind that still reads."""
-        self._newest: UnitTicket | None = None
-        """The last commit, which the next one may join."""
-        self._unmade: dict[int, StoredPosition] | None = None
-        """The positions of the last commit, as long as the writer has not come to it."""
-        self._making = RLock()
-        """Guards that: the writer takes it."""
+        self._commits = QuickCommits(journal, kept, members)
         self._user: ReferenceType[Thread] | None = None
         self._loop: AbstractEventLoop | None = None
         self._closed = False
@@ -382,50 +377,16 @@ class Consumer(AnyConsumer, Generic[Item]):
     def _submit(self, wait: float) -> CommitTicket:
         self._refuse_second()
         with self._lock:
-            if self._amended():
-                return CommitTicket(self._members, self._newest)
+            amended = None if self._lost or self._closed else self._commits.amend(self._given)
+            if amended is not None:
+                return amended
             committing = self._begin()
             if committing is None:
                 return CommitTicket(self._members, self._members.newest)
-            self._unmade = committing.positions
-            try:
-                self._newest = self._journal.spaces.gather(
-                    committing.positions,
-                    self._made,
-                    append=(self._kept.partition(), 1),
-                    size=64 + 256 * len(committing.positions),
-                    scope=committing.scope,
-                    reissue=committing.scope is not None,
-                    join=self._newest,
-                    timeout=wait,
-                )
-            except BaseException:
-                self._unmade = None
-                committing.failed()
-                raise
-            committing.queued(self._newest)
-            return CommitTicket(self._members, self._newest)
+            return self._commits.submit(committing, wait)
 
-    def _made(self, unit: Unit) -> list[Operation]:
-        """By the writer: what commits that were gathered come to."""
-        positions: dict[int, StoredPosition] = {}
-        with once(self._making):
-            for part in unit.parts:
-                merge(positions, part)
-                if part is self._unmade:
-                    self._unmade = None
-        return self._members.operations(positions)[0]
-
-    def _amended(self) -> bool:
-        """Put the position into the commit before, if the writer has not come to it: a quick consumer commits often."""
-        if self._unmade is None or self._newest is None or self._newest.done or self._lost or self._closed:
-            return False
-        with self._members.lock, once(self._making):
-            positions = self._unmade
-            if positions is None or not self._members.is_even or len(positions) != len(self._slots):
-                return False
-            self._members.amend(positions, {number: self.given(number) for number in self._slots})
-            return True
+    def _given(self) -> dict[int, int]:
+        return {number: self.given(number) for number in self._slots}
 
     def commit_operations(self) -> PositionCommit | None:
         """The position as it is now, to be committed with something else; None where nothing has changed."""
@@ -444,7 +405,7 @@ class Consumer(AnyConsumer, Generic[Item]):
         with self._lock:
             committing = self._begin(at)
             if committing is not None:
-                self._newest = self._unmade = None  # a later commit must not join one that comes before this
+                self._commits.forget_newest()
             return committing
 
     def _begin(self, at: Mapping[int, int] | None = None) -> PositionCommit | None:
@@ -462,7 +423,7 @@ class Consumer(AnyConsumer, Generic[Item]):
                 raise lost(self._members.place, refused)
             if at is not None:
                 return self._members.begin(self._id, {number: self._find(number, to) for number, to in at.items()})
-            given = {number: self.given(number) for number in self._slots}
+            given = self._given()
             for number, slot in self._slots.items():
                 if self._members.is_wanted(number):  # it goes as soon as this is durable
                     self._put_back(slot, given[number])

@@ -246,7 +246,7 @@ class LogConsumers:
         """Lag and members, as numbers."""
         try:
             found = self.status()
-        except HoldfastError:  # a damaged space is told when it is asked for; here it must not hide the rest
+        except HoldfastError:  # damage of a space is reported to who asks for it; here it must not hide the rest
             return ConsumerStats()
         lag = {f"{one.consumer}/{one.topic}": one.lag for one in found}
         return ConsumerStats(len(found), sum(one.members or 0 for one in found), lag)

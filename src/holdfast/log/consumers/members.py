@@ -293,7 +293,7 @@ class Members:
             positions: dict[int, StoredPosition] = {}
             for number, at in given.items():
                 share = self._shares[number]
-                if share.holder != member_id:  # cannot happen: it was told; but never commit for another one
+                if share.holder != member_id:  # cannot happen: it has heard of it; but never commit for another one
                     raise lost(self.place, [number])
                 if share.committing is not None and share.committing() is not None:
                     raise Invalid(

@@ -87,7 +87,7 @@ class SharedMembers(Members):
         self._timeout = timeout
         self._here: dict[int, _Here] = {}
         self._gone: list[bytes] = []
-        """Tokens of members that nobody uses any more, and whom the owner was not told about."""
+        """Tokens of members that nobody uses any more; the owner does not know that yet."""
         self._look_at = 0.0
         self._is_stale = False
         """Whether the owner said that something has changed."""
@@ -123,7 +123,7 @@ class SharedMembers(Members):
     def _leave(self, token: bytes) -> None:
         try:
             self._call("leave_consumer", LeaveConsumer(*self.place, token), Nothing, _SYNC_S)
-        except HoldfastError:  # the owner has ended, and everybody has to come again; or it is told with the next word
+        except HoldfastError:  # the owner has ended, and everybody has to come again; or the next request says it
             self._gone.append(token)
 
     def _lost_sight(self, token: bytes, member_id: int, _: object) -> None:

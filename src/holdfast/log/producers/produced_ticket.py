@@ -20,7 +20,7 @@ Given = TypeVar("Given")
 
 
 class NumberedBatch:
-    """What was sent: by whom, under which number, to which topic, and how its records are told apart."""
+    """What was sent: by whom, under which number, to which topic, and what distinguishes its records."""
 
     __slots__ = ("partitions", "positions", "producer", "sequence", "starts", "topic")
 

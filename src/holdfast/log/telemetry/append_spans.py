@@ -33,7 +33,7 @@ _OWN = "_"
 
 
 def current_context() -> Callable[[], object]:
-    """What tells whether the caller has any context of OpenTelemetry's: most have none, and are told so in no time.
+    """Whether the caller has any context of OpenTelemetry's, as a function; most have none, and it says so in no time.
 
     OpenTelemetry's own way there is six calls of Python, a tenth of what an append costs. Its variable is not public:
     where it is not as expected, everybody takes the long way.

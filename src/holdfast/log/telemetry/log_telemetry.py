@@ -1,6 +1,6 @@
-"""What an open log tells of itself: what is read of it when values are collected, spans of its appends, durations.
+"""The telemetry of an open log: what is read of it when values are collected, spans of its appends, durations.
 
-It is told as long as the log is open. Durations go to OpenTelemetry as they are measured, once the program has loaded
+It ends with the log. Durations go to OpenTelemetry as they are measured, once the program has loaded
 it; everything else is read when it is asked for.
 """
 

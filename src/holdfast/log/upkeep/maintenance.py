@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.channels.channel_settings import TOPIC
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Closed, HoldfastError, Invalid
 from holdfast.execution.execution_settings import TOPIC as EXECUTIONS
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
@@ -222,7 +222,7 @@ class Maintenance:
         if self._roller is None:
             return
         self._keep_time()
-        self._journal.stop_taking()
+        self._journal.hold("closing", Closed("the log is closed"))  # what was accepted, and control units, still pass
         self._finish(deadline, timeout, seal=seal)
 
     def _keep_time(self) -> None:

@@ -6,7 +6,7 @@ kept up to date: a table that falls behind is of no use, and a tool that cleans 
 garbage. Works on what lies at the root, a store's or the log's own, through a connection of its own.
 
 Nothing waits for it. A table that another writer has written to, a topic that cannot be published and a store that does
-not answer are told in the log and in `stats()`, and tried again later; appending, sealing and shipping never notice.
+not answer are logged, stand in `stats()`, and are tried again later; appending, sealing and shipping never notice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PublishedTables:
         self._commits = 0
         self._versions: dict[str, int] = {}
         self._problems: dict[str, tuple[str, float]] = {}
-        """Why a table is not up to date, and when that was last told."""
+        """Why a table is not up to date, and when that was last logged."""
         self._thread: Thread | None = None
 
     def start(self) -> None:

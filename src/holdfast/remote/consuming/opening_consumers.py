@@ -71,7 +71,7 @@ class ClientPositions:
 
 
 class ConsumerOpening:
-    """The consumers of one client; `_lock` guards which there are, and the thread that takes up what is told."""
+    """The consumers of one client; `_lock` guards which there are, and the thread that follows events."""
 
     def __init__(self, link: ServerLink, journal: ClientJournal) -> None:
         self._journal = journal
@@ -149,7 +149,7 @@ class ConsumerOpening:
     def _call(self, name: str, request: msgspec.Struct, answer: type[Reply], timeout: float) -> Reply:
         if in_coroutine():  # a member leaves: its loop must not wait for that
             begin(lambda: self._link.call(name, request, answer, timeout), "holdfast-leave")
-            raise Unavailable("the server is told in a thread of its own", hint="it is told with the next word, too")
+            raise Unavailable("the request is sent by a thread of its own", hint="the next request says it, too")
         return self._link.call(name, request, answer, timeout)
 
     # -- what the server tells ------------------------------------------------------------------------------

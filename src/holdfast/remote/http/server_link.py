@@ -1,10 +1,10 @@
-"""The link of a client to its server: calls of verbs, and the events that the server tells.
+"""The link of a client to its server: calls of verbs, and events.
 
 It offers what the link of a member to its owner offers (`owner/link_port.py`), so what asks and listens there works
-here. A call is one request. Events are asked for by a thread, again and again, as soon as something was called that is
-told about; asking keeps the client's place at the server. Each answer says who this client is to the server: where that
+here. A call is one request. Events are asked for by a thread, again and again, as soon as something was called that
+has some; asking keeps the client's place at the server. Each answer says who this client is to the server: where that
 has changed (the server was started anew, or heard nothing for too long), listeners learn that there is another owner
-(`MET`), and ask for what they want to be told.
+(`MET`), and ask for their events again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _events = msgspec.msgpack.Decoder(WaitingEvents).decode
 
 
 class ServerLink:
-    """One client's link; any thread may use it. `turns` guards the listeners, and is held while they are told."""
+    """One client's link; any thread may use it. `turns` guards the listeners, and is held while they are called."""
 
     def __init__(self, exchange: Exchange, clock: Clock) -> None:
         self.session = clock.random_bytes(SESSION_BYTES)

@@ -22,7 +22,6 @@ from holdfast.remote.writing.client_journal import ClientJournal
 _WAIT_S = 20.0
 _IDLE_S = 60.0
 _LOOK_AGAIN_S = 0.1
-_SLEEP_S = 5.0
 
 
 class MarksFeed:
@@ -35,7 +34,7 @@ class MarksFeed:
     def __init__(self, topic: str, parts: tuple[Partition, ...], exchange: Exchange, journal: ClientJournal) -> None:
         self.topic = topic
         self.marks: tuple[MarksRow, ...] = ()
-        """As the server told them last."""
+        """As the server gave them last."""
         self.failure: HoldfastError | None = None
         """Why no news come any more: the topic, or the right to see it, is gone."""
         self.parts = parts

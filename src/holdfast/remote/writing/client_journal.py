@@ -1,7 +1,7 @@
 """What stands where a log of this process has its journal: the same queue, tickets and errors; its writer is far away.
 
 Topics and transactions work on this as they work on a journal, up to the queue. The thread that takes groups sends them
-(`group_sender`). Limits are the server's, as it told them; the queue's own are those of this client.
+(`group_sender`). Limits are the server's, as it gave them; the queue's own are those of this client.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class ClientJournal:
         self.clock = clock
         self.log_id = log_id
         self.shipping_state = shipping_state
+        self.check_durability = shipping_state.check_durability
         self.topics: dict[str, tuple[Partition, ...]] = {}
         """The partitions of each topic that was asked for here …"""
         self.partitions: dict[int, Partition] = {}
@@ -114,13 +115,6 @@ class ClientJournal:
     def forget_producers(self, names: Sequence[bytes]) -> Sequence[bytes]:
         """Let go of what is known about producers, durably; those that were known, and had nothing under way."""
         return self.sessions.forget(names, self.settings.ack_timeout_ms / 1000)
-
-    def check_durability(self, durability: str) -> None:
-        """Before anything is written: what a caller wants to wait for must be something that can come."""
-        if durability not in ("durable", "shipped"):
-            raise Invalid(f"unknown durability={durability!r}", hint="use 'durable' or 'shipped'")
-        if durability == "shipped" and not self.shipping_state.ships:
-            raise Invalid("the server's log ships to no store", hint="serve it with a store: store.url in its settings")
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything put so far is durable; raises if something since the last flush was not stored."""

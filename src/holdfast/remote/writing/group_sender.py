@@ -48,7 +48,7 @@ class GroupSender:
     """Takes groups of a queue and has them written; all of it is its thread's."""
 
     def __init__(self, queue: Queue, exchange: Exchange, partitions: Mapping[int, Partition], stored: Stored) -> None:
-        """`stored` is told behind which offsets records are durable now."""
+        """`stored` is called with the offsets up to which records are durable now."""
         self._queue = queue
         self._exchange = exchange
         self._partitions = partitions

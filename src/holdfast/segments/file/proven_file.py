@@ -164,7 +164,7 @@ class ProvenFile:
         try:
             self._source.announce([part for ranges in groups for part in _in_blocks(ranges, self.data_end)])
         except DamagedFile:
-            pass  # told when they are fetched, and what comes before them is read first
+            pass  # raised when they are fetched, and what comes before them is read first
 
     def hold(self, pieces: list[Piece]) -> None:
         """Keep these pieces, and only these, for Arrow to read from."""

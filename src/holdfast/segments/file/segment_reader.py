@@ -40,7 +40,7 @@ from holdfast.segments.file.key_places import IndexedRows, KeyCheck, blobs, inde
 from holdfast.segments.file.proven_file import FOOTER_BYTES_MAX, Bytes, DamagedFile, FileBytes, Piece, ProvenFile
 from holdfast.segments.file.proven_footer import read_footer
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, decoded, has_ends, is_dense, is_raw, time_range
-from holdfast.segments.file.selection import Selection, joined, select, turned
+from holdfast.segments.file.selection import Selection, joined, select, shared, turned
 from holdfast.segments.file.unproven_footer import BadStructure, TooLarge, read_metadata
 from holdfast.segments.keys.key_index import BadIndex
 
@@ -216,7 +216,7 @@ class SegmentReader:
         about = self._footer.groups
         groups = [
             i
-            for i in self._shared(wanted.share)
+            for i in shared(len(self._footer.groups), wanted.share)
             if wanted.meets(self._firsts[i], about[i].rows, about[i].time_min, about[i].time_max)
         ]
         if wanted.reverse:
@@ -238,15 +238,10 @@ class SegmentReader:
                 batches = self._decode_rows(group, wanted, pieces)
                 yield from reversed(list(batches)) if wanted.reverse else batches
 
-    def _shared(self, share: tuple[int, int]) -> range:
-        """The row groups of one of several even parts."""
-        part, parts = share
-        count = len(self._footer.groups)
-        return range(count * part // parts, count * (part + 1) // parts)
-
     def stored_blocks(self, share: tuple[int, int] = (0, 1)) -> Iterator[pa.RecordBatch]:
         """The blocks of an encrypted file as they are stored, for readers without a key."""
-        for _, table in self._tables(self._shared(share), list(encrypted_blocks.BLOCK_SCHEMA.names)):
+        groups = shared(len(self._footer.groups), share)
+        for _, table in self._tables(groups, list(encrypted_blocks.BLOCK_SCHEMA.names)):
             yield table
 
     def blocks_to_move(self) -> Iterator[tuple[RowGroupStatistics, pa.RecordBatch]]:
@@ -325,11 +320,11 @@ class SegmentReader:
     def _decrypted_rows(
         self, encrypted: EncryptedParts, group: int, table: pa.RecordBatch, wanted: Selection
     ) -> Iterator[pa.RecordBatch]:
-        _, *times = _values(self._footer.groups[group])
-        blocks = table.column(4)
+        about, blocks = self._footer.groups[group], table.column(4)
         found = list(enumerate(self._places(group, table)))
         for row, place in reversed(found) if wanted.reverse else found:
-            if wanted.meets(*place) if encrypted.is_vouched else wanted.meets(place.first, place.rows, *times):
+            times = place if encrypted.is_vouched else about
+            if wanted.meets(place.first, place.rows, times.time_min, times.time_max):
                 yield encrypted.decrypted(place, blocks[row].as_py()).select(wanted.names)
 
     def _places(self, group: int, table: pa.RecordBatch) -> list[encrypted_blocks.BlockFacts]:
@@ -355,7 +350,8 @@ class SegmentReader:
         covered = KeyCheck(self.key_indexes(), self.key_column)
         for group, batch in self._tables(range(len(self._footer.groups)), self._logical.names):
             with self._as_corrupt(self._firsts[group]):
-                place = encrypted_blocks.BlockFacts(self._firsts[group], *_values(self._footer.groups[group]))
+                first, about = self._firsts[group], self._footer.groups[group]
+                place = encrypted_blocks.BlockFacts(first, about.rows, about.time_min, about.time_max)
                 self._verify_rows(batch, place)
                 content.update(batch)
                 covered.check(batch)
@@ -505,7 +501,3 @@ class SegmentReader:
             partition=head.partition if head else None,
             offset=offset if offset is not None else head.first if head else None,
         )
-
-
-def _values(group: RowGroupStatistics) -> tuple[int, int, int]:
-    return group.rows, group.time_min, group.time_max

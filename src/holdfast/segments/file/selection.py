@@ -41,6 +41,12 @@ class Selection(NamedTuple):
         )
 
 
+def shared(count: int, share: tuple[int, int]) -> range:
+    """The row groups of one of several even parts: which one, of how many."""
+    part, parts = share
+    return range(count * part // parts, count * (part + 1) // parts)
+
+
 def select(batch: pa.RecordBatch, start: int, end: int, since: int | None, until: int | None) -> pa.RecordBatch:
     """Rows with start <= offset < end and since <= time <= until; offsets are dense, so they are cut by slicing."""
     first = batch.column(0)[0].as_py()

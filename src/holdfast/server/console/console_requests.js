@@ -1,5 +1,5 @@
 /*
- * What the console asks of the server: GET alone, over the public routes, with the token of whoever looks. The token
+ * What the console asks of the server: GET alone, over the public routes, with the token of the reader. The token
  * lives in this module and in the tab's sessionStorage, goes out as a header and nowhere else.
  */
 
@@ -136,11 +136,11 @@ async function refused(response) {
     // not ours: a proxy's, say
   }
   const wait = Number(response.headers.get("retry-after")) || 0;
-  return told(body, response.status, wait);
+  return problemOf(body, response.status, wait);
 }
 
 /** An error body of the server as a Problem. */
-export function told(body, status = 0, wait = 0) {
+export function problemOf(body, status = 0, wait = 0) {
   const kind = String(body.kind ?? "");
   const problem = new Problem(String(body.message ?? `The server answered with status ${status}.`), {
     title: TITLES[status] ?? (kind || "It failed"), status, kind, hint: String(body.hint ?? ""),
@@ -150,7 +150,7 @@ export function told(body, status = 0, wait = 0) {
     if (token !== null) problem.title = "This token is not accepted";
     problem.remedy = "Give one that is known, whole, and has not expired.";
   } else if (status === 403) {
-    problem.remedy = "Use a token that allows it. Whoever runs the log makes one with";
+    problem.remedy = "Use a token that allows it. The operator of the log makes one with";
     problem.command = "holdfast token create DIR console --scope read --topic '*' --topic _executions";
   }
   return problem;

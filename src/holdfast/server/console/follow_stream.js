@@ -3,7 +3,7 @@
  * many records wait to be shown; what comes faster is counted, not kept. After a break it goes on where it was.
  */
 
-import { open, parse, PATHS, Problem, told } from "./console_requests.js";
+import { open, parse, PATHS, Problem, problemOf } from "./console_requests.js";
 import { rest } from "./polling.js";
 
 const WAITING_MAX = 200;
@@ -48,9 +48,9 @@ export async function follow({ topic, partition, start }, signal, { show, state 
 function taken(line, waiting) {
   if (!line) return null;
   const found = parse(line);
-  if (found.error) throw told(found.error, found.error.kind === "Denied" ? 403 : 400);
+  if (found.error) throw problemOf(found.error, found.error.kind === "Denied" ? 403 : 400);
   if (found.end) {
-    if (found.end.reason === "revoked") throw told({ message: "This token is no longer known." }, 401);
+    if (found.end.reason === "revoked") throw problemOf({ message: "This token is no longer known." }, 401);
     return null;
   }
   waiting.add(found.record);

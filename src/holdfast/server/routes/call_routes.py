@@ -1,7 +1,7 @@
 """The verbs of the log for `holdfast.connect`, one route for each that the table of verbs has, and its events.
 
 A request and its answer are the MessagePack that members of a shared log exchange with its owner; an error is the body
-that any route answers with. Who may ask, and about what, the table decides. Of some verbs more is told later: their
+that any route answers with. Who may ask, and about what, the table decides. Some verbs have events later: their
 callers name a session (`Holdfast-Session`), and ask for its events.
 """
 
@@ -47,9 +47,9 @@ async def _answered(request: ApiRequest, served: Served, verb: Verb[Any, Result]
 
 
 async def events(request: ApiRequest, served: Served) -> Answer:
-    """What a client was told behind the event with the number `after`, as `[peer, [[number, name, body] …]]`; waits
-    until there is something. An event stays until a question says that it came. `peer` changes where the server was
-    started anew, or has forgotten events: what was watched and joined is then asked for again.
+    """The events behind the number `after`, as `[peer, [[number, name, body] …]]`; waits until there is one.
+    An event stays until a question says that it came. `peer` changes where the server was started anew, or has forgotten
+    events: what was watched and joined is then asked for again.
     """
     after, wait = request.text("after") or "0", request.seconds("wait", 0.0) or 0.0
     if not after.isdecimal() or not after.isascii() or len(after) > 18:
@@ -62,7 +62,7 @@ async def events(request: ApiRequest, served: Served) -> Answer:
 
 
 async def goodbye(request: ApiRequest, served: Served) -> Answer:
-    """A client wants to be told nothing more: its members of consumers leave; 204."""
+    """A client wants no more events: its members of consumers leave; 204."""
     served.peers.end(session_of(request))
     return Answer(status=204)
 

@@ -141,7 +141,7 @@ class LoneOwner:
             self._lock.release()
 
     def in_child(self) -> None:
-        """Close our copies: whoever comes is the parent's."""
+        """Close our copies: callers that come are the parent's."""
         self._lock = RLock()
         self._is_over = True
         self._socket.close()

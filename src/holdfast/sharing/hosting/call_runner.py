@@ -25,7 +25,7 @@ logger = logging.getLogger("holdfast.sharing")
 
 
 class CallRunner:
-    """Runs what clients ask for, and has them told what came of it.
+    """Runs what clients ask for, and has the answers sent.
 
     `_lock` guards each connection's count of calls: the host's thread adds to it, threads of calls take from it.
     """
@@ -66,11 +66,11 @@ class CallRunner:
         try:
             body = VERBS[call.name].answered(owner, connection.caller, request)
             buffers = frame(RESULT, Result(call.number), body)
-        except Exception as error:  # the caller gets it; a defect is told here, too
+        except Exception as error:  # the caller gets it; a defect is logged here, too
             if not isinstance(error, HoldfastError):
                 logger.exception("a call failed", extra={"action": "call_failed"})
             buffers = frame(RESULT, Result(call.number, refusal(error)))
-        self._tell(connection, buffers)  # first: a host that ends sends what was told when no calls are left
+        self._tell(connection, buffers)  # first: a host that ends sends what is left when no calls are
         with self._lock:
             connection.calls -= 1
 

@@ -58,6 +58,7 @@ from holdfast.sharing import socket_place
 from holdfast.sharing.hosting.call_runner import CallRunner
 from holdfast.sharing.hosting.client_connection import ClientConnection
 from holdfast.sharing.hosting.listening import Listening, turn_away
+from holdfast.sharing.wakeup_pipe import WakeupPipe
 from holdfast.telemetry import collecting
 from holdfast.telemetry.metric import MetricPoint
 from holdfast.telemetry.metric_list import shared
@@ -91,8 +92,8 @@ class _Parked(NamedTuple):
 class Host:
     """Serves the clients of one owner.
 
-    All of it is the host's thread's, but for what others leave there: `_told` (a deque), `_ending`, and `_is_asleep`,
-    lowered by whoever wakes it. They look at `_welcomed`, which is replaced and never changed.
+    All of it is the host's thread's, but for what others leave there: `_left` (a deque) and `_ending`. They look at
+    `_welcomed`, which is replaced and never changed.
     """
 
     def __init__(self, journal: Journal, listening: Listening, greet: Greeting, clock: Clock) -> None:
@@ -115,15 +116,16 @@ class Host:
         self._waiting: deque[tuple[ForwardedTicket, ClientConnection, int]] = deque()
         """Forwarded groups that are in the owner's queue, in order; whose they are, and their sequence."""
         self._parked: dict[ClientConnection, _Parked] = {}
-        """Groups for which there was no room, in line; and whether we are told when there is some."""
+        """Groups for which there was no room, in line; and whether room will be announced."""
         self._awaits_room = False
-        self._told: deque[tuple[ClientConnection, list[bytes | memoryview]]] = deque()
+        self._left: deque[tuple[ClientConnection, list[bytes | memoryview]]] = deque()
         """What other threads want to have sent."""
         self._selector = selectors.DefaultSelector()
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._is_asleep = False
+        self._wakeup = WakeupPipe()
+        self.wake = self._wakeup.ring
+        """Something may be there to do; from any thread."""
         self._ending: str | None = None
-        self.is_welcoming = True  # whoever comes while it is not tries again
+        self.is_welcoming = True  # a client that comes while it is not tries again
         self._calls_until = 0.0
         """How long calls that are under way are waited for, when it ends."""
         self._last_group: object = None
@@ -133,9 +135,7 @@ class Host:
         """Listen, and begin to serve; where that is not possible, nothing of it stays open."""
         try:
             self._listening.open(self._selector, self._clock.monotonic())
-            for one in (self._wake_in, self._wake_out):
-                one.setblocking(False)
-            self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+            self._selector.register(self._wakeup.fileno(), selectors.EVENT_READ, None)
             self._thread.start()
         except BaseException:
             self._end()
@@ -187,15 +187,8 @@ class Host:
         self._listening.forget()
         for connection in self._connections.values():
             connection.sock.close()
-        for one in (self._selector, self._wake_in, self._wake_out):
-            one.close()
-
-    def wake(self) -> None:
-        """Something may be there to do; from any thread."""
-        if self._is_asleep:
-            self._is_asleep = False
-            with suppress(OSError):
-                self._wake_in.send(b"\0")
+        self._selector.close()
+        self._wakeup.close()
 
     # -- the thread ---------------------------------------------------------------------------------------
 
@@ -209,11 +202,11 @@ class Host:
             self._end()
 
     def _turn(self) -> None:
-        self._is_asleep = True  # before we look: whoever has news from now on wakes us
-        busy = self._answer() or bool(self._told)
+        self._wakeup.arm()  # before we look: what comes from now on wakes us
+        busy = self._answer() or bool(self._left)
         patience = 0.005 if self._parked or self._ending else self._listening.patience
         ready = self._selector.select(0 if busy else patience)
-        self._is_asleep = False
+        self._wakeup.disarm(rang=any(key.data is None for key, _ in ready))
         received: list[ClientConnection] = []
         for key, mask in ready:
             if isinstance(key.data, ClientConnection):
@@ -221,13 +214,11 @@ class Host:
                     received.append(key.data)
             elif key.data is self._listening:
                 self._accept()
-            else:
-                self._empty_wake()
         # Now, and not between two reads, where the writer would wake up and commit what the first of them sent alone.
         for connection in received:
             self._serve(connection)
         self._retry_parked()
-        self._send_told()
+        self._send_left()
         self._answer()
         self._drop_slow()
         self._listening.look(self._clock.monotonic())
@@ -240,9 +231,9 @@ class Host:
         if self._ending == "stop":
             return True
         self._answer()
-        has_calls = any(one.calls for one in self._connections.values())  # first: what came of them is told before
-        self._send_told()
-        is_late = self._clock.monotonic() > self._calls_until  # whoever called learns that nobody knows
+        has_calls = any(one.calls for one in self._connections.values())  # first: what came of them is sent before
+        self._send_left()
+        is_late = self._clock.monotonic() > self._calls_until  # their callers learn that nobody knows
         return not self._waiting and (is_late or not has_calls)
 
     def _stop_listening(self) -> None:
@@ -263,12 +254,7 @@ class Host:
             self._close(connection)
         self._call_runner.end()
         self._selector.close()
-        self._wake_in.close()
-        self._wake_out.close()
-
-    def _empty_wake(self) -> None:
-        with suppress(BlockingIOError):
-            self._wake_out.recv(4096)
+        self._wakeup.close()
 
     # -- connections --------------------------------------------------------------------------------------
 
@@ -422,7 +408,7 @@ class Host:
                 self._awaits_room = True
                 self._journal.room.call(self._room_came)
             return False
-        except Closed:  # it is about to end, or has failed: whoever owns the log next gets it
+        except Closed:  # it is about to end, or has failed: the next owner gets it
             connection.is_paused = True
             self._ending = self._ending or "stop"
         except HoldfastError as error:
@@ -443,7 +429,7 @@ class Host:
     def _retry_parked(self) -> None:
         """Put what is in line, in order, as far as there is room."""
         while self._parked:
-            if self._ending is not None:  # whoever owns the log next gets them
+            if self._ending is not None:  # the next owner gets them
                 self._parked.clear()
                 return
             connection, group = next(iter(self._parked.items()))
@@ -467,7 +453,7 @@ class Host:
     def _answer(self) -> bool:
         """Answer the groups that are durable or refused; whether there were any."""
         touched: set[ClientConnection] = set()
-        if self._journal.end is not None:  # it failed: what is stored is known to whoever owns the log next
+        if self._journal.end is not None:  # it failed: what is stored is known to the next owner
             self._ending = self._ending or "stop"
             return False
         while self._waiting and self._waiting[0][0].done:
@@ -493,13 +479,13 @@ class Host:
     # -- what other threads want to have sent ---------------------------------------------------------------
 
     def _tell(self, connection: ClientConnection, buffers: list[bytes | memoryview]) -> None:
-        self._told.append((connection, buffers))
+        self._left.append((connection, buffers))
         self.wake()
 
-    def _send_told(self) -> None:
+    def _send_left(self) -> None:
         touched: set[ClientConnection] = set()
-        while self._told:
-            connection, buffers = self._told.popleft()
+        while self._left:
+            connection, buffers = self._left.popleft()
             if connection.is_open:
                 connection.send(buffers)
                 touched.add(connection)

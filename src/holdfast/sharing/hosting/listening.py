@@ -6,7 +6,7 @@ It does so only in a directory whose lock it has: where that was moved away and 
 there is another owner's.
 
 A process that has no descriptor left cannot accept anybody, and the kernel says all the time that somebody waits. Then
-nobody listens for a moment, instead of all the time in vain; whoever waits in line stays there.
+nobody listens for a moment, instead of all the time in vain; those who wait in line stay there.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Listening:
             self._warn(f"nobody can join the shared log at the moment: {error.message}")
             return
         selector.unregister(before)
-        before.close()  # whoever stands in line there finds the new one
+        before.close()  # those in line there find the new one
         self._has_warned = False
         logger.warning("the shared log's socket was removed, and made anew", extra={"action": "socket_removed"})
 

@@ -45,7 +45,6 @@ class StoreRefill:
         self._asking = asking
         self._remote = remote
         self._put = put
-        self._clock = context.clock
 
     async def find(self, *, thorough: bool = False, strict: bool = False, anew: bool = False) -> list[PartitionGaps]:
         """The partitions of which the store has lost something: those whose newest objects are gone, or (`thorough`)

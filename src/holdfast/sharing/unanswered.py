@@ -1,23 +1,28 @@
-"""The groups of a member that no owner has answered yet, under the numbers of its session. No I/O.
+"""What a member has for its owner, and no owner has answered yet: groups, under the numbers of its session, and calls.
 
-Whatever was sent and not answered is sent again to the next owner, under the same number: what the log knows is
+A group that was sent and not answered is sent again to the next owner, under the same number: what the log knows is
 answered from what it knows. That is safe while the log knows the session. One that was forgotten meanwhile (it expired,
 or gave its place to newer ones while this process was stopped) looks like one that never sent anything, and what is
 sent again would be written again. So an owner says which number of the session is its newest; if that is older than one
 that was answered as stored, nobody knows what became of the groups that were sent before. Before any was, only time
 tells: a session is remembered for a while, so what was sent just now and is not known has not arrived.
 
-A signal may strike between any two lines (see `journal.commit.forwarder`): what is half done is done again.
+What became of a call that was sent, nobody knows: its caller decides whether to ask again.
+
+A signal may strike between any two lines (see `journal.commit.forwarder`): what is half done is done again. No I/O.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.owner.group_frames import Buffer, PackedGroup
-from holdfast.owner.wire import BadFrame, GroupAnswer
+from holdfast.owner.wire import CALL, BadFrame, Call, GroupAnswer, Result, frame
+from holdfast.signals import Flag
 
 if TYPE_CHECKING:
     from holdfast.journal.commit.forwarder import Waiting
@@ -96,3 +101,74 @@ def _forgotten(number: int) -> OutcomeUnknown:
         f"the log has forgotten what this process sent, which may have been written sequence={number}",
         hint="read it back, or give idempotency_key; journal.sessions_max and session_expiry_ms say how long it knows",
     )
+
+
+class UnansweredCall:
+    """A call that is not answered yet."""
+
+    __slots__ = ("body", "error", "is_done", "is_sent")
+
+    def __init__(self) -> None:
+        self.is_done = Flag()
+        self.is_sent = False
+        self.body = b""
+        self.error: HoldfastError | None = None
+
+    def end(self, body: bytes, error: HoldfastError | None) -> None:
+        """This came of it; by the thread that took it out of the calls."""
+        self.body, self.error = body, error
+        self.is_done.set()
+
+
+class UnansweredCalls:
+    """Numbers calls, and keeps them until they are answered; used with the link's lock of turns held."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, UnansweredCall] = {}
+        self._newest = 0
+        self._unsent: deque[tuple[int, list[Buffer]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are some to send."""
+        return bool(self._unsent)
+
+    def add(self, name: str, body: bytes) -> tuple[int, UnansweredCall]:
+        """One more call, to be sent; its number."""
+        self._newest += 1
+        number, call = self._newest, UnansweredCall()
+        self._calls[number] = call
+        self._unsent.append((number, frame(CALL, Call(number, name), body)))
+        return number, call
+
+    def to_send(self) -> Iterator[list[Buffer]]:
+        """Those that are about to be sent: from now on they may be done. One that nobody waits for is left out."""
+        while self._unsent:
+            number, buffers = self._unsent.popleft()
+            if number in self._calls:
+                self._calls[number].is_sent = True
+                yield buffers
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for this one any more."""
+        self._calls.pop(number, None)
+
+    def take(self, result: Result, body: bytes) -> None:
+        """This is what became of a call."""
+        call = self._calls.pop(result.number, None)
+        if call is not None:
+            call.end(body, None if result.error is None else result.error.error())
+
+    def lose(self) -> None:
+        """The owner is gone; those that were sent may have been done."""
+        unknown = OutcomeUnknown("the log's owner ended before it answered", hint="look, then ask again")
+        for number in [number for number, call in self._calls.items() if call.is_sent]:
+            self._calls.pop(number).end(b"", unknown)
+
+    def all(self) -> list[UnansweredCall]:
+        """All of them; they are to be ended, and are here no more."""
+        calls, self._calls = self._calls, {}
+        return list(calls.values())
