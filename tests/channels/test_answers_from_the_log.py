@@ -127,7 +127,7 @@ def test_no_lock_is_held_while_the_log_is_read(tmp_path):
         sent = []
 
         def slow(**times):
-            sent.append(alice.wrap_outgoing_message(b"meanwhile", ROOM))  # would wait for ever for a lock that is held
+            sent.append(alice.wrap_outgoing_message(b"meanwhile", ROOM))  # would wait forever for a lock that is held
             return read(**times)
 
         alice.backend._read = slow

@@ -301,7 +301,7 @@ def test_what_is_kept_after_a_drop_does_not_go_with_what_was_before_it(tmp_path)
 
 
 def test_a_hint_is_not_overtaken_by_the_eviction_of_its_message(tmp_path):
-    """Else it would stay for ever: what comes behind it does not go with a unit that is before it."""
+    """Else it would stay forever: what comes behind it does not go with a unit that is before it."""
     with room_of(tmp_path) as (log, alice):
         for number in range(1, CHANNELS["history_max"]):
             alice.wrap_outgoing_message(b"x", ROOM, f"a{number}")

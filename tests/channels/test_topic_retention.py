@@ -46,9 +46,9 @@ def test_it_has_limits_unless_it_is_told_otherwise(tmp_path):
 
 
 def test_a_policy_of_its_own_wins(tmp_path):
-    """Also one without limits, which keeps it for ever."""
+    """Also one without limits, which keeps it forever."""
     small = {"topic_bytes_max": 1_000, "topic_age_max_ms": 0.001}
-    assert flooded(tmp_path / "for ever", small, policy={}) == 60
+    assert flooded(tmp_path / "forever", small, policy={}) == 60
     assert flooded(tmp_path / "records", small, policy={"records_max": 30}) == 30
 
 

@@ -1,4 +1,4 @@
-"""A log that fills small segments and compacts them, for ever: `python -m tests.crash.compaction_victim DIR`."""
+"""A log that fills small segments and compacts them, forever: `python -m tests.crash.compaction_victim DIR`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_items_are_got_one_by_one_without_loading_the_others(open_log, keyring, 
 
 
 def test_keys_of_users_are_not_in_the_files_of_a_log_with_keys(open_log, keyring, tmp_path):
-    """Neither as they are, nor so that names could be tried until one fits; in one space and in several, for ever."""
+    """Neither as they are, nor so that names could be tried until one fits; in one space and in several, forever."""
     log = open_log(keyring=keyring)
     log.space("s").put("VISIBLE-1", b"VISIBLE-2")
     with log.transaction() as tx:

@@ -1,4 +1,4 @@
-"""What version 1 of the format wrote is read for ever, and the document says what is written."""
+"""What version 1 of the format wrote is read forever, and the document says what is written."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def ended(log: Log, status: str = "completed") -> UUID:
 
 
 def test_status_and_age_decide(tmp_path):
-    """Those that completed are kept for a week, others for a month; what runs is kept for ever."""
+    """Those that completed are kept for a week, others for a month; what runs is kept forever."""
     clock = ManualClock(seed=1)
     with open_with(tmp_path, clock) as log:
         completed, failed = ended(log), ended(log, "failed")

@@ -347,7 +347,7 @@ def test_an_execution_fails_after_its_last_retry_and_not_before(open_log):
 
 
 def test_one_that_never_comes_to_an_end_is_given_up(open_log):
-    """A program that takes its process down each time does not do so for ever; it can be resumed by hand."""
+    """A program that takes its process down each time does not do so forever; it can be resumed by hand."""
     log = open_log()
     started = log.executions.start("poison")
     calls: list[int] = []

@@ -1,4 +1,4 @@
-"""A reports folder: nothing is lost when several runs end at once, nothing grows for ever, and nothing is believed."""
+"""A reports folder: nothing is lost when several runs end at once, nothing grows forever, and nothing is believed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_everything_comes_in_order_and_is_asked_for_once(store, requests):
 
 
 def test_requests_are_under_way_together(store):
-    """All of them, before the first is answered; otherwise this would wait for ever."""
+    """All of them, before the first is answered; otherwise this would wait forever."""
     store.gate.clear()
     prefetch = opened(store, requests=4)
     reading = threading.Thread(target=prefetch.read, args=(part(0),))

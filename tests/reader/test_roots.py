@@ -102,7 +102,7 @@ def stream(root: Path, **options: str) -> Any:
 
 
 def test_a_checkpoint_that_is_ahead_of_the_root_is_refused(tmp_path: Path) -> None:
-    """An older copy of it stands there: waiting for ever, or ending with nothing, would look like a quiet stream."""
+    """An older copy of it stands there: waiting forever, or ending with nothing, would look like a quiet stream."""
     with filled(tmp_path / "log") as log:
         start = {log.id: {"a": {"0": 31}}}
     for is_now in (False, True):

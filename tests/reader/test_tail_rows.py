@@ -432,7 +432,7 @@ def test_a_floor_that_makes_way_for_a_newer_one_is_looked_for_again(open_shipped
 
 
 def test_what_is_nowhere_any_more_is_an_error_with_its_offsets(written, root):
-    """Batches are removed that nothing stands for; it is looked for a few times, and not for ever."""
+    """Batches are removed that nothing stands for; it is looked for a few times, and not forever."""
     store = Interfering(root)
     reader, task = planned(store)
     written.log.close()

@@ -19,7 +19,7 @@ SEGMENTS = 4
 def test_no_memory_is_kept_for_segments_that_are_sealed_and_read(
     encrypted: bool, open_log: Callable[..., Log], keyring: Keyring
 ) -> None:
-    """Arrow's buffers are out of the garbage collector's sight, so a cycle through them would stay for ever."""
+    """Arrow's buffers are out of the garbage collector's sight, so a cycle through them would stay forever."""
     log = open_log(keyring=keyring if encrypted else None)
     topic = log.topic("t")
 

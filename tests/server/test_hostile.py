@@ -368,7 +368,7 @@ def descriptors(server: Server) -> int:
 
 
 def test_a_reader_that_does_not_read_is_cut_off(hasty):
-    """Its page is not kept for ever, and others are served meanwhile."""
+    """Its page is not kept forever, and others are served meanwhile."""
     hasty.append("big", *["x" * 1_000_000] * 8)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

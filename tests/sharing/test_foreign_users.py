@@ -82,9 +82,9 @@ def hello_of(log: Log, *, shares: bool = True) -> bytes:
 def answered(place: Path, user: int, hello: bytes) -> int:
     """How many bytes an owner answers to a hello of a user."""
     process = run_as(user, SAYS_HELLO, str(place / "SOCKET"), str(user), hello.hex())
-    told, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    return int(told)
+    return int(output)
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -104,7 +104,7 @@ def test_another_user_gets_no_answer_where_the_directory_was_opened_by_mistake(
 
 
 def test_another_user_does_not_even_reach_a_socket_as_it_is_made(place: Path) -> None:
-    """Whoever may enter the directory, by mistake, still finds a socket that is its owner's alone."""
+    """A user who may enter the directory, by mistake, still finds a socket that is its owner's alone."""
     path = place / "log"
     with holdfast.open(path, share=True, settings=SETTINGS) as log:
         path.chmod(0o777)
@@ -114,7 +114,7 @@ def test_another_user_does_not_even_reach_a_socket_as_it_is_made(place: Path) ->
 
 
 def test_a_socket_that_another_user_put_in_place_of_the_owners_is_not_spoken_to(place: Path) -> None:
-    """Whoever can write into the directory could listen there: a member says nothing to it, and is told why."""
+    """A user who can write into the directory could listen there: a member says nothing to it, and learns why."""
     path = place / "log"
     holdfast.open(path, share=True, settings=SETTINGS).close()
     path.chmod(0o777)

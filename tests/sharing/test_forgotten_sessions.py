@@ -54,7 +54,7 @@ def crowd(log: Log) -> None:
 def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool, is_first: bool
 ) -> None:
-    """Also where it was the very first that the sender sent, and no answer ever told it that it is known."""
+    """Also where it was the very first that the sender sent, and no answer ever said that it is known."""
     monkeypatch.setattr(session_table, "IDLE_MIN_US", -(10**12))  # a minute has gone by
     owner = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
     member = holdfast.open(tmp_path / "log", share=True, settings=SETTINGS)
@@ -84,37 +84,37 @@ def test_what_was_sent_before_the_log_forgot_its_sender_is_not_written_twice(
 
 def test_what_an_owner_knew_and_the_next_does_not_is_not_sent_again(tmp_path: Path) -> None:
     """Nor is what was sent long ago, to a log that does not know its sender; by either clock."""
-    clock, told = ManualClock(), Told()
+    clock, waiting = ManualClock(), Waiter()
     groups = UnansweredGroups(clock, remembered_us=60_000_000)
-    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    groups.frame(groups.add([], waiting))  # type: ignore[arg-type]
     clock.advance(20)
     assert [group.sequence for group in groups.again(0)] == [1]  # it cannot have been forgotten: it never arrived
     assert [group.sequence for group in groups.again(1)] == [1]
     assert groups.again(0) == []  # known before, not known now
-    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    groups.frame(groups.add([], waiting))  # type: ignore[arg-type]
     clock.jump(3600)
-    groups.add([], told)  # type: ignore[arg-type]
+    groups.add([], waiting)  # type: ignore[arg-type]
     assert [group.sequence for group in groups.again(0)] == [3]  # which was not sent yet
-    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    groups.frame(groups.add([], waiting))  # type: ignore[arg-type]
     clock.advance(100)
     clock.jump(-7200)
     assert [group.sequence for group in groups.again(0)] == [3]
-    assert [type(answer) for answer in told.answers] == [OutcomeUnknown] * 3
+    assert [type(answer) for answer in waiting.answers] == [OutcomeUnknown] * 3
 
 
 def test_an_answer_to_what_was_never_sent_is_that_of_a_broken_owner() -> None:
     """To believe its number would make what is on its way seem forgotten: the connection is given up instead."""
-    groups, told = UnansweredGroups(ManualClock(), remembered_us=60_000_000), Told()
-    groups.frame(groups.add([], told))  # type: ignore[arg-type]
+    groups, waiting = UnansweredGroups(ManualClock(), remembered_us=60_000_000), Waiter()
+    groups.frame(groups.add([], waiting))  # type: ignore[arg-type]
     for number in (2, 2**62):
         with pytest.raises(BadFrame, match="was not sent"):
             groups.take(GroupAnswer(number, (Outcome(),)))
     assert [group.sequence for group in groups.again(0)] == [1]
-    assert told.answers == []
+    assert waiting.answers == []
 
 
-class Told:
-    """Whoever waits for answers."""
+class Waiter:
+    """What waits for answers."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []

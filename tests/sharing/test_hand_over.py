@@ -153,7 +153,7 @@ def test_an_owner_that_is_followed_seals_nothing_when_it_leaves(tmp_path: Path) 
 
 
 def test_a_log_that_cannot_be_opened_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was never a member must not open the log a second time to close it, perhaps with other settings."""
+    """A process that was never a member must not open the log again to close it, perhaps with other settings."""
     tries = []
 
     def failing(asked: object, directory: Directory) -> None:

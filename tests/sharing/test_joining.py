@@ -111,7 +111,7 @@ def is_watched(host: Host) -> bool:
 
 
 def test_a_large_group_is_not_overtaken_for_ever_by_small_ones(open_log: Open) -> None:
-    """They take the room that comes; so whoever finds none stands in line, and the others behind it."""
+    """They take the room that comes; so one that finds none stands in line, and the others behind it."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")
     owned = owner._journal.news.owned_here()  # type: ignore[union-attr]
@@ -132,7 +132,7 @@ def test_a_large_group_is_not_overtaken_for_ever_by_small_ones(open_log: Open) -
 
 
 def test_what_is_sent_again_is_answered_while_others_wait_for_room(open_log: Open) -> None:
-    """It needs none: whoever lost its connection is not kept waiting for what was stored long ago."""
+    """It needs none: a member that lost its connection is not kept waiting for what was stored long ago."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")
     owned = owner._journal.news.owned_here()  # type: ignore[union-attr]

@@ -316,7 +316,7 @@ def test_a_child_neither_answers_nor_keeps_the_socket(path: Path, served: bool) 
 
 
 def test_a_fork_waits_until_the_host_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child would else inherit modules that are half imported, and wait for them for ever."""
+    """A child would else inherit modules that are half imported, and wait for them forever."""
     making, go_on, made = threading.Event(), threading.Event(), lone_owner.LoneOwner._serve
 
     def slowly(self: lone_owner.LoneOwner, log: Log) -> None:

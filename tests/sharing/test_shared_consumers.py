@@ -246,7 +246,7 @@ def test_members_of_one_process_share_with_each_other_too(tmp_path: Path) -> Non
 
 
 def test_a_transaction_that_is_refused_moves_no_position(tmp_path: Path) -> None:
-    """As in a log of one's own: whoever has the records in hand tries again; nothing is given out twice by itself."""
+    """As in a log of one's own: the holder of the records tries again; nothing is given out twice by itself."""
     with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
         for log in (member, alone):
             fill(log)
@@ -274,7 +274,7 @@ class Nobody:
 
 
 def test_of_two_commits_that_follow_the_same_position_one_is_refused(tmp_path: Path) -> None:
-    """Whoever has the partition, and whoever owns the log by then: the same records would be consumed twice."""
+    """Whichever member has the partition or owns the log by then: the same records would be consumed twice."""
     turns = count(1)
 
     def comes(log: Log) -> tuple[Members, RemoteMember]:

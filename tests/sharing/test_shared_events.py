@@ -59,9 +59,9 @@ def test_subscriptions_go_on_with_the_next_owner_and_say_that_some_may_be_missin
 
 def test_without_a_store_a_member_is_refused_as_anybody_is(tmp_path: Path) -> None:
     with shared(tmp_path / "log") as (member, _), holdfast.open(tmp_path / "alone") as alone:
-        told = []
+        errors = []
         for log in (member, alone):
             with pytest.raises(Invalid) as caught:
                 log.subscribe()
-            told.append((caught.value.message, caught.value.hint))
-        assert told[0] == told[1]
+            errors.append((caught.value.message, caught.value.hint))
+        assert errors[0] == errors[1]

@@ -115,19 +115,19 @@ def test_what_is_no_rotation_is_refused_as_in_a_log_alone(tmp_path: Path) -> Non
     keyring = Keyring.generate("one")
     with encrypted(tmp_path / "log", keyring) as (member, _), holdfast.open(tmp_path / "a", keyring=keyring) as alone:
         for wrong in (Keyring.generate("two"), "file:keys", None):
-            told = []
+            errors = []
             for log in (member, alone):
                 with pytest.raises(Invalid) as caught:
                     log.rotate_key(wrong)  # type: ignore[arg-type]
-                told.append((caught.value.message, caught.value.hint))
-            assert told[0] == told[1]
+                errors.append((caught.value.message, caught.value.hint))
+            assert errors[0] == errors[1]
 
 
 def test_a_log_without_keys_has_none_to_rotate(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "log", share=True) as member, holdfast.open(tmp_path / "alone") as alone:
-        told = []
+        errors = []
         for log in (member, alone):
             with pytest.raises(Invalid) as caught:
                 log.rotate_key(Keyring.generate())
-            told.append((caught.value.message, caught.value.hint))
-        assert told[0] == told[1]
+            errors.append((caught.value.message, caught.value.hint))
+        assert errors[0] == errors[1]

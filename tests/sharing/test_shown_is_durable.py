@@ -79,7 +79,7 @@ def test_a_member_syncs_nothing_and_reads_what_it_has_appended_at_once(tmp_path:
 
 
 def test_what_was_acknowledged_to_one_member_is_read_by_another_at_once(tmp_path: Path, syncs: Syncs) -> None:
-    """Whoever hears of it by another way, an answer to a web request say, finds it: also where nobody follows."""
+    """One that hears of it by another way, such as an answer of a web server, finds it: also where nobody follows."""
     directory = tmp_path / "log"
     with several(directory, 2, tasks=2) as members, holdfast.open(directory, share=True, settings=SETTINGS) as log:
         for number in range(60):

@@ -82,7 +82,7 @@ def test_a_member_begins_no_log_where_its_own_is_gone(tmp_path: Path, *, other: 
 
 
 def test_a_log_that_is_about_to_be_handed_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for it in between gets it as it stays, or not at all: never one that is closed under it."""
+    """A thread that asks for it in between gets it as it stays, or not at all: never one that is closed under it."""
     got: list[Owner | None] = []
     asking = threading.Event()
 
@@ -93,7 +93,7 @@ def test_a_log_that_is_about_to_be_handed_over_is_not_kept(tmp_path: Path, monke
     def hold_off(self: Membership, seconds: float) -> None:
         thread.start()
         assert asking.wait(60)
-        thread.join(0.2)  # it waits for whoever hands over, or has an answer that counts
+        thread.join(0.2)  # it waits for the hand-over, or has an answer that counts
 
     monkeypatch.setattr(Membership, "hold_off", hold_off)
     with holdfast.open(tmp_path / "log", share=True) as log:

@@ -167,7 +167,7 @@ class Appended:
         self.receipts: dict[str, int] = {}
 
     def to(self, topic: Any) -> tuple[Work, WorkAsync]:
-        """Appending to a topic, by whoever has this name."""
+        """Appending to a topic, by the worker of this name."""
 
         def work(name: str) -> None:
             for number in range(self.count):
@@ -281,7 +281,7 @@ def test_the_client_of_a_server(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_the_members_of_a_consumer(tmp_path: Path, count: int) -> None:
-    """What they read and write on in one transaction is written once, whoever has which partition meanwhile."""
+    """What they read and write on in one transaction is written once, however partitions move."""
     with Members(tmp_path / "log") as members:
         payloads = [b"%d" % number for number in range(count)]
         members.logs[0].topic("in", partitions=4).append_batch(payloads)
@@ -312,7 +312,7 @@ def test_the_members_of_a_consumer(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_members_that_ask_for_executions(tmp_path: Path, count: int) -> None:
-    """One of them gets the log, and keeps it; the others are told so, and nothing else ever comes out."""
+    """One of them gets the log, and keeps it; the others learn so, and nothing else ever comes out."""
     for again in range(max(2, count // 50)):
         with Members(tmp_path / str(again), THREADS) as members:
             begin, got = threading.Barrier(THREADS), []

@@ -47,7 +47,7 @@ def test_sealing_retention_and_reconciliation_are_done_by_the_owner(member: Log)
 
 
 def test_who_waits_as_long_as_it_takes_may_say_so(member: Log) -> None:
-    """The owner takes no longer wait than a week; whoever has more patience asks for that."""
+    """The owner takes no longer wait than a week; a member with more patience asks for that."""
     member.topic("t").append(b"one")
     member.seal(timeout=1e12)
     assert member.marks("t")[0].sealed == 1
@@ -72,7 +72,7 @@ def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
             log.topic("orders")
             log.topic("rows", schema=pa.schema([("a", pa.int64())]))
 
-        def told(log: Log, call: str) -> tuple[type, str, str]:
+        def error_of(log: Log, call: str) -> tuple[type, str, str]:
             with pytest.raises(holdfast.HoldfastError) as caught:
                 eval(call, {"log": log, "timedelta": timedelta, "pa": pa})
             kind = next(one for one in type(caught.value).__mro__ if one.__module__ == "holdfast.errors")
@@ -100,7 +100,7 @@ def test_errors_are_those_of_a_local_log(tmp_path: Path) -> None:
             "log.topic('orders').consumer('c', start=9)",
             "log.executions.cancel('018f0000-0000-7000-8000-000000000000')",
         ):
-            assert told(member, call) == told(alone, call), call
+            assert error_of(member, call) == error_of(alone, call), call
 
 
 def test_a_process_that_runs_executions_is_handed_the_log_and_keeps_it(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_topics_schemas_and_spaces_are_seen_by_everybody_at_once(member: Log) ->
 
 
 def test_two_members_that_put_the_first_items_at_once_find_each_others(tmp_path: Path) -> None:
-    """The salt that hides keys is drawn once, whoever needs it first."""
+    """The salt that hides keys is drawn once, by the first that needs it."""
     with shared(tmp_path / "log") as (one, _), join(tmp_path / "log") as two:
         gate = threading.Barrier(2)
 
@@ -256,7 +256,7 @@ def test_executions_are_started_signalled_and_looked_at_by_members(tmp_path: Pat
 
 
 def test_a_topic_is_declared_although_the_owner_dies_over_it(tmp_path: Path) -> None:
-    """To declare it twice is to declare it once: whoever asked sees latency, and nothing else."""
+    """To declare it twice is to declare it once: the caller sees latency, and nothing else."""
     with shared(tmp_path / "log") as (log, owner):
         owner.process.send_signal(signal.SIGSTOP)
         found: list[object] = []

@@ -107,7 +107,7 @@ def test_a_restore_that_accepts_the_loss_reports_it_and_the_next_one_is_not_stop
 
 
 def test_a_restore_speaks_above_owners_whose_claims_are_lost(settled, bring, keyring):
-    """Else what they said outranks what it says: readers would be refused for a loss that was accepted, for ever."""
+    """Else what they said outranks what it says: readers would be refused for a loss that was accepted, forever."""
     settled.store.delete([*settled.keys(layout.EPOCHS), newest_manifest(settled)])
     before = said(settled).epoch
     assert bring(accept_loss=True).records == 20

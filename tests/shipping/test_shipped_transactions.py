@@ -261,7 +261,7 @@ def test_shipped_means_every_topic_of_it(open_shipped, faults: Faults):
 
 
 def test_more_segments_than_may_wait_settle_one_by_one(open_shipped, root, faults: Faults, monkeypatch):
-    """Nothing waits for ever; only then may a restore find topics of which one is ahead."""
+    """Nothing waits forever; only then may a restore find topics of which one is ahead."""
     monkeypatch.setattr(segment_lane, "WAITING_MAX", 5)
     log = open_shipped(shipping=ONE_BY_ONE)
     begin_outage(log, faults)

@@ -440,7 +440,7 @@ def test_a_query_that_retention_has_overtaken_fails(run, log, sink):
 
 
 def test_a_query_is_told_when_the_newest_manifest_object_is_lost(log, run, sink):
-    """It would wait for ever; whoever lets it go on gets what is there."""
+    """It would wait forever; whoever lets it go on gets what is there."""
     fill(log, "orders", 3)
     log.close()
     reader = reader_of(log.path)

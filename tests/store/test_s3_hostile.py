@@ -239,7 +239,7 @@ def test_no_listing_is_too_strange(noise: bytes) -> None:
 
 
 def test_a_listing_without_end_has_an_end(open_s3: OpenS3, fault_proxy: Proxy) -> None:
-    """The same page for ever, or pages without anything on them."""
+    """The same page forever, or pages without anything on them."""
     again = page(more="<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>")
     proxy = fault_proxy(always(raw(200, again)))
     with pytest.raises(StoreUnavailable, match="does not end"):

@@ -1,4 +1,4 @@
-"""A table that was written once is read for ever: by us, and by others."""
+"""A table that was written once is read forever: by us, and by others."""
 
 from __future__ import annotations
 

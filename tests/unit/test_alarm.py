@@ -35,7 +35,7 @@ def actions(lines):
 
 
 def failing(alarm, start, stop, step=10.0):
-    """Attempts that fail from start to before stop; the times at which a standing alarm was due to be told again."""
+    """Attempts that fail from start to before stop; the times at which a standing alarm was due to be logged again."""
     due, now = [], start
     while now < stop:
         if alarm.due(now):
@@ -97,11 +97,11 @@ def test_the_log_gets_louder(lines):
 def test_it_is_told_again_after_growing_pauses_of_at_most_an_hour(lines):
     """After 0, 1, 2, 4, 8, 16, 32 minutes, then every hour."""
     due = failing(Alarm(), 0.0, 6 * HOUR)
-    told = [line.seconds for line in lines]
-    pauses = [(later - earlier) / MINUTE for earlier, later in pairwise(told)]
+    logged = [line.seconds for line in lines]
+    pauses = [(later - earlier) / MINUTE for earlier, later in pairwise(logged)]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert told == [0, *due]
-    assert actions(lines) == ["shipping_alarm"] * len(told)
+    assert logged == [0, *due]
+    assert actions(lines) == ["shipping_alarm"] * len(logged)
 
 
 def test_it_is_never_silent_while_attempts_hang(lines):
@@ -128,7 +128,7 @@ def test_recovery_is_told_once(lines):
 
 
 def test_a_new_alarm_after_a_long_one_is_told_at_once(lines):
-    """Hours of outage, told once an hour at last, do not make the next one silent."""
+    """Hours of outage, logged once an hour at last, do not make the next one silent."""
     alarm = Alarm()
     failing(alarm, 0.0, 5 * HOUR)
     alarm.clear(5 * HOUR)
@@ -163,7 +163,7 @@ def test_an_alarm_soon_after_another_is_told_within_a_minute(lines):
 
 
 def test_a_new_cause_is_told_at_once_and_an_old_one_is_not(lines):
-    """Whoever was told of a slow store hears of missing credentials now, not when the slow store is due again."""
+    """Missing credentials are logged now, and not when the slow store, which was logged, is due again."""
     alarm = Alarm()
     for now, cause in ((0.0, "slow_down"), (1.0, "slow_down"), (2.0, "credentials"), (3.0, "slow_down"), (4.0, "dns")):
         alarm.raise_(now, cause, f"because of {cause}")

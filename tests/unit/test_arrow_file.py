@@ -55,7 +55,7 @@ del lent
     [
         pytest.param(True, 0.05, "returned", id="a finished file that a thread holds is waited for"),
         pytest.param(False, 60, "held", id="one in use belongs to somebody"),
-        pytest.param(True, 60, "held", id="nobody waits for ever"),
+        pytest.param(True, 60, "held", id="nobody waits forever"),
     ],
 )
 @pytest.mark.parametrize("content", [False, True], ids=["the file", "bytes of it"])

@@ -109,7 +109,7 @@ def test_it_sends_only_what_is_there_and_only_where_there_is_room(state):
 
 @given(states)
 def test_a_wait_is_never_over_before_it_began(state):
-    """The loop cannot spin: whatever it is told to wait for has not happened yet."""
+    """The loop cannot spin: whatever it waits for has not happened yet."""
     now, commits, size, _, _ = state
     decision = BATCHING.decide(*state)
     if isinstance(decision, WaitForCommits) and commits:

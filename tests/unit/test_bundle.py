@@ -104,8 +104,8 @@ def test_what_a_bundle_says_of_itself_follows_from_its_parts(tmp_path):
     with SegmentReader(made.path, None, None, None) as reader:
         assert reader.is_bundle
         assert (reader.head, reader.facts.rows) == (made.head, 193)
-        told = [(p.footer.head, p.footer.rows, p.footer.content) for p in reader.parts()]
-        assert told == [(file.head, file.facts.rows, file.facts.content) for file in files]
+        described = [(p.footer.head, p.footer.rows, p.footer.content) for p in reader.parts()]
+        assert described == [(file.head, file.facts.rows, file.facts.content) for file in files]
         assert reader.encrypted_with == reader.parts()[-1].footer.encrypted_with
 
 
@@ -136,7 +136,7 @@ def test_bundles_are_bundled_again(tmp_path, shape):
 
 
 def test_a_part_whose_key_is_missing_is_named(tmp_path):
-    """Keys may differ between parts: who has one of two reads what it opens, and is told about the other."""
+    """Keys may differ between parts: who has one of two reads what it opens, and learns of the other."""
     files = write_run(tmp_path, [40, 50])
     made = bundle(tmp_path / "bundle", files)
     newest = Vault(LOG_ID, Keyring({"k2": RING.key("k2")}))
@@ -305,7 +305,7 @@ def test_moving_takes_the_memory_of_a_row_group_or_two(tmp_path):
 
 
 def test_tiny_blocks_come_in_batches_that_are_not(tmp_path):
-    """Small segments have small blocks, which stay as they are; whoever reads them does not pay for each."""
+    """Small segments have small blocks, which stay as they are; a reader does not pay for each."""
     files = write_run(tmp_path, [3] * 40)
     made = bundle(tmp_path / "bundle", files, WIDE)
     with SegmentReader(made.path, made.head, made.facts, VAULT.stored_segment_key) as reader:
@@ -343,15 +343,15 @@ def test_the_golden_bundle_is_read_for_ever():
         facts = reader.verify()
         assert path.name == layout.segment_name(reader.head.number, facts.sha256)
         found = pa.Table.from_batches(list(reader.batches(0, 2**63)))
-        told = [part.pairs for part in reader.parts()]
+        pairs = [part.pairs for part in reader.parts()]
         assert all(part.keys is not None for part in reader.key_indexes())
     rows = []
     for at, source in enumerate(sources):
         with SegmentReader(source, None, None, vault.stored_segment_key) as reader:
             rows += reader.batches(0, 2**63)
-            assert told[at] == reader._pairs
+            assert pairs[at] == reader._pairs
     assert found.equals(pa.Table.from_batches(rows))
-    assert len(told) == len(sources) == 2
+    assert len(pairs) == len(sources) == 2
 
 
 def test_a_bundle_is_written_today_as_it_was_written_then(tmp_path):

@@ -101,7 +101,7 @@ def test_a_manifest_that_says_something_else_is_found(small, field):
 
 
 def test_one_of_its_segments_does_not_pass_for_it_nor_it_for_one_of_them(tmp_path):
-    """Files of the same number are told apart."""
+    """Files of the same number are not taken for one another."""
     files = write_run(tmp_path, [2, 3])
     made = bundle(tmp_path / "bundle", files)
     for one, other in ((made, files[0]), (files[0], made)):
@@ -113,7 +113,7 @@ def test_one_of_its_segments_does_not_pass_for_it_nor_it_for_one_of_them(tmp_pat
 
 
 def require_found(forged):
-    """Whatever way a reader with keys takes, it is told; with the forger's manifest, and with none."""
+    """Whatever way a reader with keys takes, it learns of it; with the forger's manifest, and with none."""
     for head, facts in ((None, None), (forged.head, forged.facts)):
         with pytest.raises((Corrupt, Invalid)), SegmentReader(forged.path, head, facts, KEYS) as reader:
             list(reader.batches(0, 2**63))

@@ -39,7 +39,7 @@ def test_public_names_are_sorted_complete_and_real():
 
 
 def test_there_are_few_public_names():
-    """Whoever reads `dir(holdfast)` reads a short list. (The 31st: `connect`, the other way to get a log.)"""
+    """A reader of `dir(holdfast)` reads a short list. (The 31st: `connect`, the other way to get a log.)"""
     assert len(holdfast.__all__) <= 31
 
 

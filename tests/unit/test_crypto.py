@@ -227,7 +227,7 @@ def test_a_keyring_never_shows_its_keys():
 
 
 def test_a_keyring_file_open_to_others_is_warned_about(tmp_path, caplog):
-    """A key file that others can read is told of, by path."""
+    """A key file that others can read is reported, by path."""
     (tmp_path / "ring").write_text(TEXT)
     (tmp_path / "ring").chmod(0o644)
     with caplog.at_level(logging.WARNING):

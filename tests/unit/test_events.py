@@ -195,7 +195,7 @@ def test_closing_ends_a_subscription_and_forgets_it():
 
 
 def test_a_closed_subscription_does_not_raise_what_ended_shipping():
-    """Who has left is not told."""
+    """A subscriber that has left hears nothing."""
     subscribers = EventSubscribers(10)
     subscription = subscribers.subscribe()
     subscribers.end(Corrupt("over"))
@@ -297,7 +297,7 @@ def test_a_consumer_that_stands_still_does_not_hold_up_publishing():
 
 
 def test_no_lock_is_held_while_bells_are_rung():
-    """Whoever is woken may subscribe, publish and close, from any thread."""
+    """A waiter that is woken may subscribe, publish and close, from any thread."""
     subscribers = EventSubscribers(5)
     subscription = subscribers.subscribe()
     rung = []

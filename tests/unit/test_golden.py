@@ -1,4 +1,4 @@
-"""Golden files: what was written once is read for ever, and what is written today is written as before.
+"""Golden files: what was written once is read forever, and what is written today is written as before.
 
 `tests/golden/make.py` made the files; they are never made again for a version that was released, and none was. The
 documents in docs/formats/ are held to the same bytes: their worked examples are computed here with nothing
@@ -146,7 +146,7 @@ def test_a_golden_log_is_read_exactly(golden: Callable[[str], Path], name: str) 
 
 @pytest.mark.parametrize("name", list(KEYRINGS))
 def test_a_golden_log_is_read_without_a_trace(golden: Callable[[str], Path], name: str) -> None:
-    """Whoever only looks at a log leaves every file of it as it is."""
+    """A reader of a log leaves every file of it as it is."""
     path = golden(name)
     with opened(path, keyring=KEYRINGS[name], read_only=True) as log:
         assert (read_all(log), read_rows(log)) == (wanted(name), EXPECTED[name]["rows"])
@@ -191,7 +191,7 @@ CREATE TABLE colours (name TEXT PRIMARY KEY) STRICT;
 
 @pytest.mark.parametrize("name", list(KEYRINGS))
 def test_a_log_is_migrated_by_its_owner_alone(golden: Callable[[str], Path], name: str) -> None:
-    """Whoever only looks is told to open it once as its owner, and has changed nothing; a migration changes no row;
+    """A reader is asked to open it once as its owner, and has changed nothing; a migration changes no row;
     and an older holdfast refuses what came of it.
     """
     path, scripts = golden(name), [*migrations.migrations(), (2, SECOND)]
@@ -441,7 +441,7 @@ def test_a_damaged_segment_is_refused_where_it_is(golden: Callable[[str], Path],
 
 
 def test_a_watermark_that_was_put_back_is_refused(golden: Callable[[str], Path]) -> None:
-    """A single older watermark is Corrupt for the owner; whoever only looks is told, and reads nothing wrong."""
+    """A single older watermark is Corrupt for the owner; a reader learns of it, and reads nothing wrong."""
     path = golden("damaged/watermark-back")
     with pytest.raises(Corrupt, match="vouches for") as caught:
         opened(path)
@@ -596,7 +596,7 @@ def test_golden_entries_on_the_store_are_those_of_the_journal() -> None:
 
 
 def test_golden_idempotency_keys_are_encrypted_and_come_back() -> None:
-    """In a log with keys nothing on the store shows the hashes; whoever has the key gets them."""
+    """In a log with keys nothing on the store shows the hashes; a reader with the key gets them."""
     found = [key_object.decode((GOLDEN / "store" / key).read_bytes(), key) for key in make.store_keys()]
     cipher = make.store_cipher()
     known, digests = HashCipher(make.LOG_ID, cipher.mac), HashCipher(make.LOG_ID, cipher.mac, DIGESTS)

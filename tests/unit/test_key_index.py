@@ -48,7 +48,7 @@ def test_one_key_hashes_as_a_column_of_them_does(keys: list[bytes]) -> None:
 
 
 def test_hashes_are_those_of_the_format() -> None:
-    """0004: what was written once must be found for ever."""
+    """0004: what was written once must be found forever."""
     assert [f"{hash_key(key):016x}" for key in (b"", b"c-42", b"a-rather-long-key")] == [
         "0000000000000000",
         "ba8d73d537ae9dcf",

@@ -125,7 +125,7 @@ def start(epoch: int, first: int, adopted: int) -> StartDocument:
     ("epoch", "seq", "record", "counts"),
     [
         (1, 40, 55, True),  # its commit was adopted
-        (1, 41, 55, False),  # it was not: whoever took over gave the offset away again
+        (1, 41, 55, False),  # it was not: the next owner gave the offset away again
         (1, 41, 49, True),  # but its record was in a segment
         (2, 41, 55, True),  # the new owner's
         (2, 99, 60, False),  # of a record that did not come back
@@ -141,7 +141,7 @@ def test_a_key_counts_when_its_record_does(epoch: int, seq: int, record: int, co
 
 
 @pytest.mark.parametrize(
-    ("floor", "acks", "adopted", "lines", "told"),
+    ("floor", "acks", "adopted", "lines", "expected"),
     [
         (0, {}, (), {}, 0),
         (9, {1: 5}, (), {}, 9),
@@ -149,13 +149,13 @@ def test_a_key_counts_when_its_record_does(epoch: int, seq: int, record: int, co
         (0, {1: 119}, ((2, 5),), {2: 5}, 5),  # a loss that was accepted
         (0, {1: 119}, ((2, 5),), {}, 119),  # the same owner, opened again: nothing was accepted
         (0, {1: 119, 2: 8}, ((2, 5),), {2: 5}, 8),
-        (0, {1: 3}, ((2, 4),), {2: 4}, 4),  # what was adopted was told
+        (0, {1: 3}, ((2, 4),), {2: 4}, 4),  # what was adopted was acknowledged
     ],
 )
 def test_what_was_acknowledged_is_said_by_batches_floors_and_adoptions(
-    floor: int, acks: dict[int, int], adopted: tuple[tuple[int, int], ...], lines: dict[int, int], told: int
+    floor: int, acks: dict[int, int], adopted: tuple[tuple[int, int], ...], lines: dict[int, int], expected: int
 ) -> None:
     inherited = TailListing(floor, floor, (), (), (), adopted)
-    assert acknowledged(inherited, acks, lines) == told
+    assert acknowledged(inherited, acks, lines) == expected
     manifest = StoreManifest("orders", 2, tuple(start(epoch, 0, seq) for epoch, seq in lines.items()), None)
     assert takeovers([manifest]) == lines

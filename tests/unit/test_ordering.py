@@ -27,7 +27,7 @@ def begun(count):
 
 
 def test_a_batch_counts_only_when_all_before_it_are_complete():
-    """Completion out of order is held back until the gap closes, then told at once and in order."""
+    """Completion out of order is held back until the gap closes, then acknowledged at once and in order."""
     line = begun(4)
     line.complete(2)
     line.complete(1)
@@ -122,10 +122,10 @@ steps = st.lists(st.tuples(verbs, st.integers(0, 12)), max_size=80)
 @given(steps, st.booleans())
 def test_whatever_happens_the_acknowledged_places_are_the_longest_good_prefix(steps, abandons):
     """Against the plainest model: random completions, repetitions and abandonment."""
-    line, told = BatchOrder(), []
+    line, acknowledged = BatchOrder(), []
     count, complete, abandoned = 0, set(), set()
     for verb, place in steps:
-        is_open = len(told) <= place < count
+        is_open = len(acknowledged) <= place < count
         if verb == "begin" and not abandoned:
             assert line.begin() == count
             count += 1
@@ -145,21 +145,21 @@ def test_whatever_happens_the_acknowledged_places_are_the_longest_good_prefix(st
                 with pytest.raises(Invalid):
                     line.abandon(place)
         elif verb == "acknowledge":
-            told += line.acknowledge()
+            acknowledged += line.acknowledge()
             prefix = next(n for n in range(count + 1) if n not in complete)
-            assert told == list(range(prefix))
-        assert line.unacknowledged == count - len(told)
-        assert len(line._complete) == len(complete) - len(told)
+            assert acknowledged == list(range(prefix))
+        assert line.unacknowledged == count - len(acknowledged)
+        assert len(line._complete) == len(complete) - len(acknowledged)
 
 
 @given(st.permutations(range(12)))
 def test_any_order_of_completion_acknowledges_all_in_order(order):
-    """Every permutation ends with everything told, in order, once."""
-    line, told = begun(12), []
+    """Every permutation ends with everything acknowledged, in order, once."""
+    line, acknowledged = begun(12), []
     for place in order:
         line.complete(place)
-        told += line.acknowledge()
-    assert told == list(range(12))
+        acknowledged += line.acknowledge()
+    assert acknowledged == list(range(12))
 
 
 def test_acknowledgement_publishes_the_mark_once():

@@ -181,7 +181,7 @@ def test_a_reader_begins_with_the_newest_that_tells_all(count: int, monkeypatch:
 
 
 def test_one_that_should_tell_all_and_does_not_is_passed_over(monkeypatch: pytest.MonkeyPatch):
-    """Whoever only takes a number knows nothing of files."""
+    """One that only takes a number knows nothing of files."""
     monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
     segments, made = growing(10, 4)
     made[7] = msgspec.structs.replace(made[7], kept=None)

@@ -102,9 +102,9 @@ def test_a_failure_comes_with_the_command_that_repeats_it(run):
     assert "some of the cases, TESTS_SEED=7" in lines
     (command,) = [line for line in lines if line.startswith("again: ")]
     assert command == "again: TESTS_SEED=7 .venv/bin/python -m pytest --sample test_subject.py::test_loop"
-    (told,) = [line for line in lines if line.startswith("E ") and "AssertionError" in line]
-    assert told in run("--sample", "test_subject.py::test_loop")
-    assert told not in run("--sample", "test_subject.py::test_loop", seed=8)
+    (failure,) = [line for line in lines if line.startswith("E ") and "AssertionError" in line]
+    assert failure in run("--sample", "test_subject.py::test_loop")
+    assert failure not in run("--sample", "test_subject.py::test_loop", seed=8)
 
 
 def test_no_function_is_left_out_without_a_reason(pytestconfig):

@@ -217,7 +217,7 @@ def test_walking_noise_ends(noise):
 
 
 def forged(path, batch, place, *, content=None, blocks=None, groups=None, stamp=digests.plain_stamp):
-    """A plain file whose footer says what it is told to say, stamped as right."""
+    """A plain file whose footer says what it has to say, stamped as right."""
     writer = SegmentWriter(path, place, RAW_SCHEMA, SMALL, None)
     writer.write(batch)
     original = writer._footer
@@ -274,7 +274,7 @@ def test_times_outside_of_their_group_are_found_by_verify(tmp_path):
 
 
 def test_a_plain_file_does_not_pass_in_a_log_with_keys(tmp_path):
-    """Whoever rebuilds a log with keys from files takes no plain one."""
+    """A log with keys that is rebuilt from files takes no plain one."""
     write(tmp_path / "segment", PLACE, [BATCH])
     with pytest.raises(Corrupt, match="not encrypted"):
         SegmentReader(tmp_path / "segment", None, None, VAULT.stored_segment_key)

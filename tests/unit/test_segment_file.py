@@ -247,7 +247,7 @@ def test_encrypted_blocks_that_cannot_matter_are_not_decrypted(tmp_path):
 
 
 def test_reversed_batches_come_in_small_turns(tmp_path):
-    """Whoever asks for the last few records of a large row group does not wait for all of them to be turned."""
+    """A reader of the last few records of a large row group does not wait for all of them to be turned."""
     batch = raw_batch(0, 20_000)
     facts = write(tmp_path / "segment", head(), [batch], shape=FileShape())
     with SegmentReader(tmp_path / "segment", head(), facts, None) as reader:

@@ -1,4 +1,4 @@
-"""Settings: one name everywhere, nothing ignored, all problems told at once."""
+"""Settings: one name everywhere, nothing ignored, all problems reported at once."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_log_is_encrypted_as_the_environment_says_whatever_else_is_set(tmp_pat
 
 
 def test_a_log_ships_where_the_environment_says_whatever_else_is_set(tmp_path, monkeypatch):
-    """Complete settings without its store are refused: nothing would be shipped, and nobody told."""
+    """Complete settings without its store are refused: nothing would be shipped, and nobody would know."""
     monkeypatch.setenv("HOLDFAST_STORE__URL", f"file://{tmp_path}/store")
     for given in ({"keyring": Keyring.generate()}, {}):
         with pytest.raises(Invalid, match="leaves out the store"):

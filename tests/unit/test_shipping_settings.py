@@ -109,7 +109,7 @@ def test_retry_base_delay_ms_may_be_zero_if_nothing_is_ever_retried(escalation):
 
 
 def test_keep_trying_counts_as_retrying():
-    """Without retries before it, keep-trying still retries for ever: it must not hammer the store."""
+    """Without retries before it, keep-trying still retries forever: it must not hammer the store."""
     (problem,) = problems_of(max_retry_attempts=0, retry_base_delay_ms=0, escalation="keep-trying")
     assert problem.startswith("shipping.retry_base_delay_ms must be above zero")
 

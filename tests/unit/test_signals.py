@@ -188,7 +188,7 @@ def test_all_parked_tasks_are_resumed_by_one_callback():
 
 
 def test_a_parked_task_that_is_cancelled_wakes_alone():
-    """With its message; whoever is cancelled by a task of the same wake-up, or was before, is resumed once."""
+    """With its message; one that is cancelled by a task of the same wake-up, or was before, is resumed once."""
     signal, ended, failures = Signal(), [], []
 
     async def first(others):

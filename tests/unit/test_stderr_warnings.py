@@ -28,7 +28,7 @@ def alone():
 
 
 def test_warnings_and_worse_are_one_line_each(capsys):
-    """Whatever stands in a message, it stays on its line; what is only information is not told."""
+    """Whatever stands in a message, it stays on its line; what is only information is not shown."""
     with alone() as logger:
         logger.info("nothing")
         logger.warning("a store says %s", "\x1b[2J\nholdfast: error: forged\u202e")

@@ -162,7 +162,7 @@ VALUES = [
 
 @pytest.mark.parametrize("wrong", VALUES, ids=str)
 def test_values_that_cannot_be_are_refused(wrong):
-    """Also where they would fit the chain: whoever reads them later takes them for what they are."""
+    """Also where they would fit the chain: later readers take them for what they are."""
     assert damage(change(manifest(1), 0, **wrong)).path == layout.manifest_key("t", 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""Commit batches as a restore reads them: each entry once, whole commits, up to the first hole; damage is told."""
+"""Commit batches as a restore reads them: each entry once, whole commits, up to the first hole; damage is reported."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ class Channel:
 
     def set_hint(self, message_id: str, hint: bytes) -> None:
         """Keep the retrieval hint of a message in history; that it cannot be kept is logged and no more."""
-        with once(self.lock):  # else the message might go first, and its hint would stay for ever
+        with once(self.lock):  # else the message might go first, and its hint would stay forever
             if self.removed or message_id not in self.state.history:
                 return
             self.state.hints[message_id] = hint

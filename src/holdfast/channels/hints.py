@@ -19,7 +19,7 @@ def fresh_hints(channel: Channel, provider: Provider | None) -> Mapping[str, byt
     with once(channel.lock):
         unknown = [entry.message_id for entry in causal_history(channel.state) if not entry.retrieval_hint]
     found = {message_id: provider(channel.id, message_id) for message_id in unknown}
-    # One that nobody would read must not keep us from sending: it would be in the way for ever.
+    # One that nobody would read must not keep us from sending: it would be in the way forever.
     hints = {message_id: hint for message_id, hint in found.items() if hint and len(hint) <= HINT_BYTES_MAX}
     for message_id, hint in hints.items():
         channel.set_hint(message_id, hint)

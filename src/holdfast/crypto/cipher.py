@@ -66,7 +66,7 @@ class PayloadCipher(Protocol):
     """Names scheme and key, without secrets; stored with the log and compared when it is opened again."""
 
     def encrypt(self, plaintext: bytes, associated: bytes) -> bytes:
-        """Encrypt, binding `associated`; never twice under one nonce. An exception fails only what it was given."""
+        """Encrypt, binding `associated`; never twice under one nonce. An exception fails only this plaintext."""
 
     def decrypt(self, encrypted: bytes, associated: bytes) -> bytes:
         """Decrypt, or raise: whatever is raised means that the blob is not authentic."""

@@ -1,7 +1,7 @@
 """Spans of what is done with executions' journals, for programs that have set up OpenTelemetry (`telemetry/spans`).
 
 Nothing of it is in the journal's own code: verbs of a store are replaced by ones that make a span, when an execution is
-opened and tracing is set up. Until then, and without OpenTelemetry for ever, the verbs are the plain ones.
+opened and tracing is set up. Until then, and without OpenTelemetry forever, the verbs are the plain ones.
 
 Their names: `durable.backend.open`, `durable.journal.append`, `.read`, `.read_segment`,
 `.finalize`, `.prune`. A span of `append` lasts from the hand-over until the entries are durable.

@@ -1,4 +1,4 @@
-"""A log: its face, the same at every distance. Each verb checks what it is given and hands it to a part.
+"""A log: its face, the same at every distance. Each verb checks its arguments and hands them to a part.
 
 A log that is open here is put together by `local_log`, of a directory that this process owns or shares; one at a server
 by `remote/connecting`. What differs between them is in the parts (`ports`), and nowhere else.
@@ -87,7 +87,7 @@ class Log(AsyncVerbs):
 
     @property
     def id(self) -> str:
-        """The log's identity, for ever."""
+        """The log's identity, forever."""
         return self._identity.id
 
     @property

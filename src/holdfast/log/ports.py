@@ -89,7 +89,7 @@ class IdentityPort(Protocol):
 
     @property
     def id(self) -> str:
-        """The log's identity, for ever."""
+        """The log's identity, forever."""
 
     @property
     def place(self) -> str:
@@ -185,7 +185,7 @@ class TopicSource(Protocol):
         """Take up what can be had without asking over the network."""
 
     def listen(self) -> float:
-        """Somebody will sleep on the topic's signal: see that it is rung, and say for how long to sleep at most."""
+        """A reader will sleep on the topic's signal: see that it is rung, and say for how long to sleep at most."""
 
     def pauses(self) -> Iterator[float]:
         """How long to wait before each further try, where it is away; ends where trying again makes no sense."""

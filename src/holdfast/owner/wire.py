@@ -37,7 +37,7 @@ Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class BadFrame(Exception):
-    """Somebody does not speak this protocol; the text says why, without a byte of what was sent."""
+    """The other end does not speak this protocol; the text says why, without a byte of what was sent."""
 
 
 class Header(NamedTuple):

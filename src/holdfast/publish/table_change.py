@@ -2,7 +2,7 @@
 
 A *cursor* says how much of a partition a table shows: manifest objects up to a slot, without what was expired by then,
 with so many rewrites applied. Manifest objects, expiries and rewrites never change, so a cursor stands for one set of
-files for ever: nobody has to read a table to know what is in it. A *change* leads from one cursor to the next.
+files forever: nobody has to read a table to know what is in it. A *change* leads from one cursor to the next.
 
 Rows are added and retired in changes of one kind, rewritten in changes of another: a stream that follows the table
 reads the first and skips the second, and sees every row once. Pure.

@@ -33,7 +33,7 @@ def admit(
         return ends
     waiting = [where for where in ends if ends[where] > starts[where]]
     if len(waiting) > limits.offsets:
-        # One each is too much. By size, some partition might be the last for ever; the oldest one's turn comes.
+        # One each is too much. By size, some partition might be the last forever; the oldest one's turn comes.
         oldest = sorted(waiting, key=lambda where: (segments[where][0].time_min, where))[: limits.offsets]
         return {**starts, **{where: starts[where] + 1 for where in oldest}}
     return _by_offsets(starts, ends, limits.offsets)

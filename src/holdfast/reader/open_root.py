@@ -122,7 +122,7 @@ class SettledRoot:
         return topics
 
     def _require_topics(self, said: Mapping[Where, int], is_missing: Callable[[str], bool]) -> None:
-        """A topic that was settled once has documents for ever."""
+        """A topic that was settled once has documents forever."""
         for topic, partition in said:
             if is_missing(topic):
                 self.lost(missing(Behind(topic, partition, 0, said[topic, partition]), self.store, _LOST_HINT))
@@ -188,7 +188,7 @@ class SettledRoot:
     def segments(self, where: Where) -> list[SegmentDocument]:
         """The segments of a partition as they were sealed, by number, as many as there are now, retired ones included.
 
-        What they say of rows, times and numbers holds for ever; their files may have been replaced by longer ones.
+        What they say of rows, times and numbers holds forever; their files may have been replaced by longer ones.
         """
         return [document for document in self.objects(where) if isinstance(document, SegmentDocument)]
 

@@ -103,7 +103,7 @@ class StoreObjects:
 
     def expected(self, numbered: Mapping[int, ObjectInfo], **place: Any) -> Iterator[int]:
         """Every number from 1 to the highest of these. A gap that no log leaves is one finding, and not walked through:
-        one name, which is untrusted, must not keep a pass busy for ever.
+        one name, which is untrusted, must not keep a pass busy forever.
         """
         before = 0
         for number in sorted(numbered):

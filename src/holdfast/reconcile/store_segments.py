@@ -147,7 +147,7 @@ class StoreSegments:
     def _is_settled(self, row: SegmentRow) -> bool:
         """Whether a number was settled with its own file, which is there, or retired. Another one can never count then.
 
-        Numbers are dense and each has one manifest object for ever, so the uploader of the other one was
+        Numbers are dense and each has one manifest object forever, so the uploader of the other one was
         overtaken before it could settle it; an owner never uploads a number that is settled.
         """
         if row.number < self._retired_now():

@@ -185,7 +185,7 @@ class RemoteCatalog:
         self._journal.schemas[topic.name] = state.schema_rows()
 
     def listen(self) -> None:
-        """Somebody waits for the store: see that news come of the topics that were asked for."""
+        """A caller waits for the store: see that news come of the topics that were asked for."""
         for feed in list(self._feeds.values()):
             feed.listen()
 

@@ -48,7 +48,7 @@ def removable_below(store: Store, topic: str, partition: int, now_us: int, grace
     """Segments below this number were retired long enough ago; `leased` is the lowest one that a reader needs."""
     retired, deadline = list(all_expired(store, topic, partition)), now_us - grace.delete_after_us
     upto = _retired_by(deadline, retired)
-    # Whatever leases say: nobody can keep files for ever.
+    # Whatever leases say: nobody can keep files forever.
     overdue = _retired_by(deadline - grace.lease_delay_max_us, retired)
     return max(overdue, upto if leased is None else min(upto, leased))
 

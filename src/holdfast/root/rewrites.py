@@ -4,7 +4,7 @@ A rewrite joins neighbours: it puts one longer file in the place of a run of seg
 objects and the chain stay as they are, so marks, checkpoints of streams and proofs do not notice. One create-only
 object swaps all of a partition's files at once; readers see the files from before it or those from after it.
 
-    manifest   0 1 2 3 4 5 6 7        what was sealed, for ever
+    manifest   0 1 2 3 4 5 6 7        what was sealed, forever
     rewrite 0  0───┘ 2───┘            two files, of segments 0..1 and 2..3
     rewrite 1  0───────────┘          one file, of segments 0..5
     in effect  0           6 7

@@ -90,7 +90,7 @@ _decode = msgspec.json.Decoder(_File).decode
 
 
 def split(text: str) -> tuple[str, bytes] | None:
-    """Id and secret of what somebody gives as a token; None where it is none."""
+    """Id and secret of what a caller gives as a token; None where it is none."""
     body = text.removeprefix(_PREFIX)
     token_id, line, secret = body.partition("_")
     if body == text or not line or len(token_id) != _ID_CHARS or len(secret) > 2 * _SECRET_BYTES:

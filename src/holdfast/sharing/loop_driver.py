@@ -1,7 +1,7 @@
 """Turns of an event loop: where coroutines append, their loop itself sends what they bring and takes what comes back.
 
 A thread in between costs two changes of threads for each group, more than everything else together. So a loop that
-brings groups is given turns: it watches the socket as it watches all others, and what its coroutines have brought is
+brings groups gets turns: it watches the socket as it watches all others, and what its coroutines have brought is
 sent once all of them had their say. Nothing depends on it. The forwarder's thread stands by, and whatever a loop leaves
 undone (it is blocked, it has stopped, it was closed) that thread does a moment later; a loop that has brought nothing
 for a while gets no more turns.

@@ -66,7 +66,7 @@ class Owner(Protocol):
         """The process ends: make durable, seal and ship what is there, and go on."""
 
     def close(self, timeout: float, *, hand_over: bool) -> None:
-        """Close it; with `hand_over` somebody else goes on with sealing and shipping."""
+        """Close it; with `hand_over` another member goes on with sealing and shipping."""
 
 
 class MemberOptions(NamedTuple):
@@ -115,7 +115,7 @@ class Membership:
         """An owner has taken us for a member. A process that never was one (other settings, no keys) closes nothing."""
         self._has_warned = False
         self.log_id = b""
-        """Known once somebody has opened the log."""
+        """Known once a process has opened the log."""
 
     @property
     def owner(self) -> Owner | None:
@@ -134,13 +134,13 @@ class Membership:
             return self._owner
 
     def hold_off(self, seconds: float) -> None:
-        """Leave the log to somebody else for so long, if it becomes free."""
+        """Leave the log to other members for so long, if it becomes free."""
         with self._lock:
             self._held_off_until = self._clock.monotonic() + seconds
 
     @contextmanager
     def wanted(self) -> Iterator[None]:
-        """Meanwhile somebody here is about to keep the log: once it is owned here, it is not handed over again."""
+        """Meanwhile a thread here is about to keep the log: once it is owned here, it is not handed over again."""
         with self._lock:
             self._wanted += 1
         try:
@@ -304,7 +304,7 @@ class Membership:
             raise moved_away(self._path)
 
     def _give_up(self) -> None:
-        """Our log has failed, or our host has died of a defect: let go of it, so that somebody can own it."""
+        """Our log has failed, or our host has died of a defect: let go of it, so that another process can own it."""
         _, owner = self._taken_away()
         if owner is not None:
             _close_failed(owner)
@@ -396,7 +396,7 @@ class Membership:
         return is_handed_over
 
     def _close_if_unowned(self, timeout: float) -> None:
-        """The owner may have handed over to somebody who was leaving, too: then the log is closed by us."""
+        """The owner may have handed over to one that was leaving, too: then the log is closed by us."""
         directory = Directory(self._path)
         if directory.holder() is None and self._lock_directory(directory):
             self._open_owner(directory).close(timeout, hand_over=False)

@@ -176,7 +176,7 @@ class SocketLink:
             loop.call_soon(self._give_turns, loop)
 
     def hurry(self) -> None:
-        """Somebody is about to block this thread: do not leave to its loop what was brought."""
+        """A caller is about to block this thread: do not leave to its loop what was brought."""
         if self._roused:
             self._hurried = True
             self._wakeup.ring()

@@ -145,7 +145,7 @@ class ShippingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of segments that each partition keeps on the store; 0 = all."""
 
     store_age_max_ms: float = 0
-    """How long a segment is kept on the store after it was sealed; 0 = for ever."""
+    """How long a segment is kept on the store after it was sealed; 0 = forever."""
 
     events_max: int = 1_024
     """Events that a subscription holds for a slow consumer; beyond that the oldest are dropped and counted."""
@@ -221,7 +221,7 @@ def _bad_pool(settings: ShippingSettings) -> list[str]:
 def _bad_retries(settings: ShippingSettings) -> list[str]:
     base, longest = settings.retry_base_delay_ms, settings.retry_delay_max_ms
     problems = []
-    # keep-trying retries for ever, whatever max_retry_attempts says: without a delay it would hammer the store.
+    # keep-trying retries forever, whatever max_retry_attempts says: without a delay it would hammer the store.
     is_retrying = settings.max_retry_attempts > 0 or settings.escalation == "keep-trying"
     if is_retrying and base == 0:
         problems.append("shipping.retry_base_delay_ms must be above zero where failed batches are sent again, got 0")

@@ -3,7 +3,7 @@
     look at the newest batch → is this one part of it already? → apply what is left of it
     → topic's document, if it must grow → create `_sink/<next>.json` → apply
 
-The object carries the marks of all writers for ever, so a batch that is committed again, by a driver that was restarted
+The object carries the marks of all writers forever, so a batch that is committed again, by a driver that was restarted
 or by one that was thought dead, is recognised. If the number is taken, it was taken by this very commit, whose reply
 was lost (same nonce), or by another writer: then everything is checked again, and where the other one has taken offsets
 of ours, the files are rewritten (`moved_files`).
@@ -109,7 +109,7 @@ class BatchCommit:
             self._may_be_there = True
             try:
                 self._create(document, data)
-            except _NumberTaken:  # for ever: its number is another's
+            except _NumberTaken:  # forever: its number is another's
                 self._may_be_there = False
                 continue
             self._apply(document)

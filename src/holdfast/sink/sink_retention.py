@@ -2,7 +2,7 @@
 
 A topic's policy stands in its document. What it says is retired by `expired` objects, as a log's is: whole segments,
 the oldest of each partition first, never the newest one. `delete_after` later a call removes their files, later while
-a reader's lease needs them. Offsets, marks of writers and batches stay for ever, so a batch that is written again is
+a reader's lease needs them. Offsets, marks of writers and batches stay forever, so a batch that is written again is
 still known.
 
 Files that tasks left behind go as well: those whose number is taken for good by another file, and that have been there

@@ -116,7 +116,7 @@ class CredentialSource:
             return ""
 
     def anew(self) -> CredentialSource:
-        """The same reference, nothing found yet: for a forked child, where this one's lock may be held for ever."""
+        """The same reference, nothing found yet: for a forked child, where this one's lock may be held forever."""
         return CredentialSource(self._reference, clock=self._clock)
 
     def __repr__(self) -> str:

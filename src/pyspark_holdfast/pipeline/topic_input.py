@@ -223,7 +223,7 @@ class RootTopics:
             _quietly(lease.end)
 
     def _remove_ended(self, pipeline: str) -> None:
-        """Leases of runs that were killed are of no use, and would stay for ever.
+        """Leases of runs that were killed are of no use, and would stay forever.
 
         They are old by the newest lease, which is there now: a clock may be wrong.
         """

@@ -1,4 +1,4 @@
-"""Acknowledgement: told when somebody is known to have a message, and only then; sent again until then, or given up."""
+"""Acknowledgement: an event when a message is known to be with others, only then; sent again till then, or given up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def nim_filter(words, hashes, bits):
 
 @both
 def test_a_message_that_names_ours_acknowledges_it(dialect):
-    """Told once, and it waits no longer."""
+    """Acknowledged once, and it waits no longer."""
     alice = Machine(dialect=dialect)
     alice.send("m1")
     alice.send("m2")

@@ -148,7 +148,7 @@ def test_a_clock_that_goes_back_neither_fills_the_budget_nor_ends_it(dialect, mo
 
 @both
 def test_a_forged_copy_answers_for_nobody(dialect):
-    """Whoever sends something else under a message's id does not keep us from answering with the true one."""
+    """A forger who sends something else under a message's id does not keep us from answering with the true one."""
     victim = Victim(dialect, 1, 100, repair_t_min_ms=0)
     victim.ask(["000"], "bob")
     forged = message("000", lamport=NOW // 1000, sender="alice", content=b"forged")

@@ -1,4 +1,4 @@
-"""The network in one process: it repeats for a seed, and does to packets what it was told to; and links over it."""
+"""The network in one process: it repeats for a seed, and does to packets what its settings say; and links over it."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_who_hears_another_one_help_keeps_silent(dialect):
 
 @both
 def test_help_is_given_no_more_often_than_once_in_a_while(dialect):
-    """Whoever asks all the time does not make us work all the time."""
+    """One that asks all the time does not make us work all the time."""
     alice, carol = talked("alice", dialect, 100), talked("carol", dialect, 20)
     wanted = [entry(f"b{number}", "bob") for number in range(90, 100)]
     bloom = carol.state.filter.to_bytes()

@@ -99,7 +99,7 @@ def test_a_message_with_two_causes_waits_for_both(dialect):
 
 @both
 def test_a_cause_that_is_named_twice_is_one_cause(dialect):
-    """It is told twice, as it was named, and waited for once."""
+    """It is reported twice, as it was named, and waited for once."""
     alice = Machine(dialect=dialect)
     assert len(alice.receive(message("b1", "x", "x")).missing) == 2
     alice.check()
@@ -161,7 +161,7 @@ def test_a_waiting_message_that_comes_again_waits_for_no_more_than_before(dialec
 
 @both
 def test_a_waiting_message_that_comes_again_changes_nothing(dialect):
-    """No clock, no filter, no new wait; it is told again, as in nim-sds."""
+    """No clock, no filter, no new wait; it is reported again, as in nim-sds."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1"))
     before, known = alice.state.snapshot(), alice.state.filter.ids
@@ -176,7 +176,7 @@ def test_a_waiting_message_that_comes_again_changes_nothing(dialect):
 @both
 @pytest.mark.parametrize("forged", [b"forged", b""], ids=["content", "sync"])
 def test_a_waiting_message_is_not_replaced_by_another_with_its_id(dialect, forged):
-    """Whoever forges an id can neither change what was said nor let it out before its time."""
+    """The forger of an id can neither change what was said nor let it out before its time."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1", content=b"real", lamport=2))
     received = alice.receive(message("b2", content=forged, sender="mallory"))
@@ -310,7 +310,7 @@ def test_a_late_joiner_catches_up(dialect):
 
 @both
 def test_a_self_dependency_does_not_wait_for_itself(dialect):
-    """The reference implementation keeps it for ever."""
+    """The reference implementation keeps it forever."""
     alice = Machine(dialect=dialect)
     assert alice.receive(message("b1", "b1")).missing == ()
     assert alice.ready == ["b1"]
@@ -388,7 +388,7 @@ def test_the_clock_going_back_starts_the_wait_anew(dialect):
 
 @both
 def test_a_message_that_finds_no_room_is_refused_as_if_it_had_been_lost(dialect):
-    """Not kept, not in our filter, not heard by our clock; its sender is not told that we have it."""
+    """Not kept, not in our filter, not heard by our clock; its sender does not learn that we have it."""
     alice, bob = Machine(dialect=dialect, incoming_max=2), Machine("bob", dialect=dialect)
     bob.send("b9")
     for name in ("b1", "b2"):

@@ -1,4 +1,4 @@
-"""Ids that are derived from what they name: whoever forges something under an id that he heard changes nothing."""
+"""Ids that are derived from what they name: a forgery under an id that was heard changes nothing."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_messages_of_waku_are_told(message):
 @modest
 @given(st.one_of(messages().map(NIM.encode), messages(uint64).map(RFC.encode)), st.data())
 def test_no_bytes_are_a_message_in_both_formats(data, draw):
-    """Not even damaged ones, or two messages in a row; and what is a message in one is told so."""
+    """Not even damaged ones, or two messages in a row; and what is a message in one is called so."""
     more = draw.draw(st.one_of(st.just(b""), messages().map(NIM.encode), messages(uint64).map(RFC.encode)))
     odd = damaged(data + more, draw) if draw.draw(st.booleans()) else data + more
     accepting = decoders_of(odd)

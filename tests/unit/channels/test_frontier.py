@@ -54,7 +54,7 @@ def test_a_message_that_all_have_acknowledged_to_each_other_is_found_by_whom_it_
 
 @both
 def test_a_sync_message_that_names_what_has_left_history_asks_for_nothing(dialect):
-    """It would come back and push out another one, which somebody names, and so on for ever."""
+    """It would come back and push out another one, which somebody names, and so on forever."""
     alice = Machine(dialect=dialect, history_max=1)
     alice.receive(message("old"))
     alice.receive(message("new"))

@@ -61,7 +61,7 @@ def test_filters_that_crash_the_reference_implementation_do_not_crash_ours(name)
 @both
 @pytest.mark.parametrize("lamport", [2**63 - 1, 2**63, 2**64 - 1, 2**62])
 def test_lamport_times_that_break_the_reference_implementation_are_refused(dialect, lamport):
-    """One message of 2^62 would move a channel's clock there for ever."""
+    """One message of 2^62 would move a channel's clock there forever."""
     channels = opened(dialect)
     tag = {"nim": b"\x10", "rfc": b"\x50"}[dialect]
     data = encoded(dialect, "b1", lamport=0).replace(tag + b"\0", tag + varint(lamport))
@@ -316,7 +316,7 @@ def test_our_own_sending_is_bounded(dialect):
 
 @both
 def test_a_reused_id_is_a_duplicate_and_does_not_change_what_was_said(dialect):
-    """Whoever comes second with an id is not heard."""
+    """The second message with an id is not heard."""
     channels = opened(dialect)
     channels.unwrap_received_message(encoded(dialect, "b1", content=b"first"))
     assert channels.unwrap_received_message(encoded(dialect, "b1", content=b"second")).duplicate
@@ -448,7 +448,7 @@ def test_settings_that_would_make_messages_nobody_takes_are_refused(name):
 
 
 def seconds_of(work):
-    """On the processor, whoever else uses it."""
+    """On the processor, whatever else runs."""
     begun = process_time()
     work()
     return process_time() - begun

@@ -146,7 +146,7 @@ def test_what_history_has_from_a_wrong_clock_is_repaired_with_a_time_that_others
 
 @both
 def test_a_member_whose_clock_is_in_the_past_says_so_and_goes_on_when_it_is_set(dialect, caplog):
-    """She refuses everybody: that is counted, and told once with the remedy; nothing is lost by it."""
+    """She refuses everybody: that is counted, and logged once with the remedy; nothing is lost by it."""
     clock = ManualClock((NOW - 40 * DAY) * 1000)
     late, bob = member("late", dialect, clock=clock), member("bob", dialect)
     bus = Bus()
@@ -170,7 +170,7 @@ def test_a_member_whose_clock_is_in_the_past_says_so_and_goes_on_when_it_is_set(
 
 
 def test_a_larger_allowance_takes_more_and_does_not_send_from_further_ahead():
-    """Else whoever raises it is refused by those who did not."""
+    """Else a participant that raises it is refused by those who did not."""
     alice = Machine(lamport_jump_max_ms=400 * DAY)
     alice.receive(message("n1", lamport=NOW // 1000 + 300 * 86_400, sender="busy"))
     sent = alice.send("m1")

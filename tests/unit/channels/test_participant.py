@@ -281,7 +281,7 @@ def refuse_drop_of(store, channel_id):
 
 
 def test_a_callback_may_send_in_the_same_channel():
-    """It is called outside of all locks; what it causes is told after what is being told."""
+    """It is called outside of all locks; what it causes is delivered after what is being delivered."""
     channels = opened("room")
     of_kind = []
 
@@ -311,7 +311,7 @@ def test_a_callback_may_remove_the_channel_or_close_everything():
 
 
 def test_a_callback_that_raises_spoils_nothing(caplog):
-    """Neither the operation nor what is told after it; it is logged, without any content."""
+    """Neither the operation nor what is delivered after it; it is logged, without any content."""
     channels = opened("room")
     of_kind = []
 
@@ -692,7 +692,7 @@ def test_a_callback_of_the_timer_may_close_the_channels():
 
 
 def test_a_sweep_goes_on_when_a_channel_is_removed_meanwhile():
-    """The others are swept all the same, and their events told."""
+    """The others are swept all the same, and their events delivered."""
     channels = opened("a", "b", resend_interval_ms=1)
     for channel_id in ("a", "b"):
         channels.wrap_outgoing_message(b"content", channel_id)

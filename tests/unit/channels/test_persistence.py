@@ -28,7 +28,7 @@ class TestMemory(PersistenceContract):
         return MemoryPersistence()
 
     def reopen(self, persistence: Persistence) -> Persistence:
-        return persistence  # it outlives whoever uses it
+        return persistence  # it outlives its users
 
     @contextmanager
     def failing(self, persistence: Persistence) -> Iterator[None]:
@@ -462,7 +462,7 @@ def test_a_channel_that_cannot_be_dropped_stays():
 
 
 def test_a_drop_that_seemed_to_fail_and_did_not_loses_nothing():
-    """The channel was told that it is still there: the next commit says everything again, in order."""
+    """The channel believes that it is still there: the next commit says everything again, in order."""
 
     class Liar(MemoryPersistence):
         def drop_channel(self, channel_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Sending and receiving: what is carried, what is kept, what is told once, and what time does to it."""
+"""Sending and receiving: what is carried, what is kept, what is delivered once, and what time does to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_sent_message_says_who_sent_what_where(dialect):
     assert alice.state.history.get("m1").sender_id == "alice"
     assert alice.outgoing == ["m1"]
     assert alice.state.filter.ids == ["m1"]
-    assert alice.ready == [], "nobody is told of what he sent himself"
+    assert alice.ready == [], "nobody hears of what he sent himself"
 
 
 @both
@@ -133,7 +133,7 @@ def test_content_of_exactly_the_limit_is_sent(dialect):
 
 @both
 def test_sending_beyond_the_bound_is_refused_until_somebody_acknowledges(dialect):
-    """The sender is told; nothing of the refused message is kept."""
+    """The sender learns of it; nothing of the refused message is kept."""
     alice = Machine(dialect=dialect, outgoing_max=2)
     alice.send("m1")
     alice.send("m2")
@@ -239,7 +239,7 @@ def test_without_a_participant_id_no_message_is_our_own():
 
 @both
 def test_history_keeps_the_newest_and_evicts_the_oldest(dialect):
-    """First in, first out; what is evicted is told, to be deleted where it is kept."""
+    """First in, first out; what is evicted is named, to be deleted where it is kept."""
     alice = Machine(dialect=dialect, history_max=3)
     alice.send("m1")
     evicted = []
@@ -360,7 +360,7 @@ def test_sync_messages_name_what_nobody_names(dialect):
 
 @both
 def test_what_left_history_is_not_asked_for_because_a_sync_message_names_it(dialect):
-    """It would come back, let another one leave, and so on for ever."""
+    """It would come back, let another one leave, and so on forever."""
     alice = Machine(dialect=dialect, history_max=1)
     alice.receive(message("old"))
     alice.receive(message("new"))

@@ -132,7 +132,7 @@ def test_a_request_heard_from_others_is_put_off_and_not_forgotten(dialect):
 
 @both
 def test_a_request_past_its_time_stays_while_somebody_waits(dialect):
-    """The reference implementation drops it, and the message waits for ever."""
+    """The reference implementation drops it, and the message waits forever."""
     alice = Machine(dialect=dialect)
     alice.receive(message("b2", "b1"))
     alice.pass_ms(10 * T_MAX[dialect])
@@ -462,7 +462,7 @@ class Room:
                 member.receive(given)
 
     def pass_ms(self, passed):
-        """Let time pass; whoever answers is heard before the next one looks."""
+        """Let time pass; each answer is heard before the next one looks."""
         for member in self.members.values():
             member.pass_ms(passed)
         for member in self.members.values():

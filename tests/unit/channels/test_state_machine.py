@@ -43,7 +43,7 @@ class AnySequence(RuleBasedStateMachine):
             causal_history_max=3,
         )
         self.seen = set()
-        """Ids that were delivered, sent, met, lost or heard as sync: whoever depends on them need not wait."""
+        """Ids that were delivered, sent, met, lost or heard as sync: messages that depend on them need not wait."""
         self.causes = {}
         """What each message names, by id and content."""
         self.synced = 0
@@ -54,7 +54,7 @@ class AnySequence(RuleBasedStateMachine):
         return effects
 
     def look(self, effects):
-        """Each delivery comes after its causes, and is told in the order of history."""
+        """Each delivery comes after its causes, and is delivered in the order of history."""
         for event in effects.events:
             if isinstance(event, DependenciesLost):
                 self.seen |= {lost.message_id for lost in event.lost}

@@ -114,7 +114,7 @@ def test_the_recorded_snapshot_is_read():
 
 @pytest.mark.parametrize("case", NIM_VECTORS["channel_meta_decode"], ids=lambda case: case["name"])
 def test_what_nim_sds_accepts_is_accepted_and_the_rest_refused(case):
-    """Each case by name; that there is no version is told as such."""
+    """Each case by name; that there is no version is reported as such."""
     blob, result = bytes.fromhex(case["hex"]), case["result"]
     if "err" in result:
         with pytest.raises(Corrupt) as caught:
@@ -137,7 +137,7 @@ REMEMBERED = (
 
 
 def golden() -> dict[str, bytes]:
-    """What the golden file is made of; whoever changes it breaks snapshots that are on disk."""
+    """What the golden file is made of; a change breaks snapshots that are on disk."""
     meta = sample_meta(5)
     history = (sample_message("h1"), sample_message("h2", b"", "h1"), sample_message("\udcff", b"\0"))
     known = b"".join(map(encode_known, REMEMBERED))
@@ -256,13 +256,13 @@ def test_a_channel_comes_back_with_its_history_in_order():
 
 
 def test_hints_come_back_with_the_channel():
-    """Of messages in history: whoever keeps a channel elsewhere does not lose where their causes can be had."""
+    """Of messages in history: a channel that is kept elsewhere does not lose where their causes can be had."""
     data = ChannelData(ChannelMeta(3), (sample_message("h1"),), {"h1": b"at s3://x", "\udcff": b""})
     assert decode_data(encode_data(data)) == data
 
 
 def test_an_empty_change_says_so_and_is_not_stored():
-    """Whoever asks first makes no call."""
+    """A program that asks first makes no call."""
     assert HistoryUpdate().is_empty
     with pytest.raises(Invalid):
         encode_update(HistoryUpdate())

@@ -47,7 +47,7 @@ Json = Any
 
 
 class RecordingStore(MemoryPersistence):
-    """Writes down what it was told in the words of the traces: one commit is the two calls that it stands for."""
+    """Writes down its calls in the words of the traces: one commit is the two calls that it stands for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def dependency(message_id: str) -> Json:
 
 UNCHANGED = "what changes nothing is not saved"
 ONCE = "an id is not added to the filter again"
-ORDER = "dependents are told after what they depend on, and equals in the order of (Lamport time, id)"
+ORDER = "dependents are delivered after what they depend on, and equals in the order of (Lamport time, id)"
 MET = "what was marked as met counts as met, also for messages that come later"
 SWEEPS = "sweeps flush what could not be kept"
 RESENT = "what is due to be sent again is handed out, and given up is not the same as acknowledged"

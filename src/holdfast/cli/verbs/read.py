@@ -107,7 +107,7 @@ def _columns(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ..
 @click.option("--format", "form", type=click.Choice([TEXT, JSON, ARROW]), help="How to print.  [default: text]")
 @click.option("--raw", is_flag=True, help="Payloads only, byte by byte, each followed by a newline.")
 @click.option("--no-newline", is_flag=True, help="With --raw: nothing between payloads.")
-@click.option("--follow", "following", is_flag=True, help="Wait for more, for ever; without --start, only new records.")
+@click.option("--follow", "following", is_flag=True, help="Wait for more, forever; without --start, only new records.")
 @log_id_option
 @keyring_option
 @json_option

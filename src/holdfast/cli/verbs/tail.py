@@ -39,7 +39,7 @@ Of a topic with several partitions, the last records of each; see also 'holdfast
     show_default=True,
     help="How many records of each partition.",
 )
-@click.option("--follow", "-f", "following", is_flag=True, help="Then wait for more, for ever.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Then wait for more, forever.")
 @click.option(
     "--partition", "partitions", type=int, multiple=True, help="This partition only; may be given repeatedly."
 )

@@ -24,7 +24,7 @@ class QueuedGroups:
     """Groups that wait, the one that is open, and those that were taken and are not settled; one lock guards them.
 
     The holder of the lock may be interrupted at any step by a signal handler, or by the collector (`__del__`), that
-    uses the log in the same thread. It would wait for ever for what only it can let go of, or change what is half
+    uses the log in the same thread. It would wait forever for what only it can let go of, or change what is half
     changed. So the lock knows its thread, in one step with being taken, and who comes a second time is refused.
     """
 

@@ -136,7 +136,7 @@ class Consumer(AnyConsumer, Generic[Item]):
     def poll(self, limit: int = 100, timeout: float | None = None) -> list[Item]:
         """Up to `limit` records: those that are there, or else the next ones.
 
-        Waits until there is one, at most `timeout` seconds (0: not at all; None: for ever). An empty list means that
+        Waits until there is one, at most `timeout` seconds (0: not at all; None: forever). An empty list means that
         the time is over, or that the log or the consumer was closed.
         """
         if in_coroutine():

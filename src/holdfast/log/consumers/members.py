@@ -100,7 +100,7 @@ class _Share:
         self.wanted_since: float | None = None
         """Since when another member waits for it."""
         self.committing: ReferenceType[PositionCommit] | None = None
-        """Somebody has taken its position, and not queued it yet."""
+        """A commit has taken its position, and is not queued yet."""
 
 
 class _PendingCommit(NamedTuple):

@@ -1,6 +1,6 @@
 """A socket whose every step ends before one deadline, however slowly the other side sends.
 
-Python's time-outs count for each receive: a server that sends a byte now and then would keep a caller for ever.
+Python's time-outs count for each receive: a server that sends a byte now and then would keep a caller forever.
 """
 
 from __future__ import annotations

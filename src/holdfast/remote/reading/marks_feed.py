@@ -60,7 +60,7 @@ class MarksFeed:
         self._take_up(state.marks)
 
     def listen(self) -> None:
-        """Somebody waits for news: see that they come, for a while from now on."""
+        """A reader waits for news: see that they come, for a while from now on."""
         with once(self._lock):
             self._wanted_until = monotonic() + _IDLE_S
             if self._thread is None and not self._is_over:

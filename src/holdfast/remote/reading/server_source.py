@@ -52,7 +52,7 @@ class ServerSource:
         self._feed.listen()
 
     def listen(self) -> float:
-        """Somebody will sleep on the topic's signal: see that it is rung, and say for how long to sleep at most."""
+        """A reader will sleep on the topic's signal: see that it is rung, and say for how long to sleep at most."""
         self._feed.listen()
         return _SLEEP_S
 

@@ -337,7 +337,7 @@ class SinkBatchDocument(Document, frozen=True, kw_only=True, tag="sink_batch"):
     ends: dict[str, PartitionEnd]
     """By partition: how far each one goes after this batch, those without new rows included."""
     marks: dict[str, int]
-    """By writer: the highest batch that is part of the topic. Kept for ever: a batch that is written again is known."""
+    """By writer: the highest batch that is part of the topic. Kept forever: a batch that is written again is known."""
     committed_us: int
     check: str = ""
 

@@ -1,6 +1,6 @@
 """Files that hold runs of a partition's segments: what compaction made of them, held against the log's own manifest.
 
-The manifest's rows stay as they were sealed, for ever; their own files may be gone. A long file is described by a row
+The manifest's rows stay as they were sealed, forever; their own files may be gone. A long file is described by a row
 like a segment's, with the number of its first segment, so that whatever opens, proves or removes a segment's file does
 the same with it. It is in effect from the moment its rewrite is there (`root.rewrites` has the picture).
 

@@ -4,7 +4,7 @@
     → one commit: they are *expired*
 
 After the first commit no reader asks for them; a crash in between leaves files that the next start removes. Rows and
-chain values stay in the manifest for ever. On a disk so full that even the first commit is refused, the oldest file
+chain values stay in the manifest forever. On a disk so full that even the first commit is refused, the oldest file
 is first renamed to `….expired` and emptied (which needs no room and leaves proof of the intention); then the commit
 has room. Without another store everything sealed is settled and may go.
 

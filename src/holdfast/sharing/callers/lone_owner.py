@@ -1,6 +1,6 @@
 """An owner that nobody shares its log with listens, too: for callers, as the command line is one.
 
-Until somebody comes that is a socket, and a thread that waits for it in the kernel. Then this thread makes the `Host`,
+Until one comes that is a socket, and a thread that waits for it in the kernel. Then this thread makes the `Host`,
 with the same socket, and ends; nothing of the rooms that serve is imported before. A directory in which no socket can
 be made is no reason not to open the log: it says so, and goes on without.
 

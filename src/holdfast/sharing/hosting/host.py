@@ -4,7 +4,7 @@ One thread for all connections. It takes frames apart, puts what they forward in
 answer when the group that it went into is durable: the writer wakes this thread once per group, however many clients
 take part in it. It never waits for one client, for the disk or for room in the queue: a client whose group has no room
 is not read any further until there is some. Then whatever others send stands in line behind it: small groups would
-else take all the room that ever comes, and a large one would wait for ever. Calls run in threads of their own.
+else take all the room that ever comes, and a large one would wait forever. Calls run in threads of their own.
 
 A client that breaks the protocol, does not read its answers or is another user is disconnected; the log goes on.
 Everything is bounded: connections, bytes that are on their way, bytes that wait to be sent, calls at once.

@@ -5,7 +5,7 @@ nobody can join any more: so the owner looks every second whether its own socket
 It does so only in a directory whose lock it has: where that was moved away and another log is in its place, the socket
 there is another owner's.
 
-A process that has no descriptor left cannot accept anybody, and the kernel says all the time that somebody waits. Then
+A process that has no descriptor left cannot accept a client, and the kernel says all the time that one waits. Then
 nobody listens for a moment, instead of all the time in vain; those who wait in line stay there.
 """
 
@@ -65,7 +65,7 @@ class Listening:
         return _REST_S if self.is_resting else _LOOK_AGAIN_S
 
     def open(self, selector: selectors.BaseSelector, now: float) -> None:
-        """Listen, and have this selector say when somebody comes."""
+        """Listen, and have this selector say when a client comes."""
         self._selector, self._looked_at = selector, now
         self._listen()
 
@@ -132,7 +132,7 @@ class Listening:
         logger.warning("the shared log's socket was removed, and made anew", extra={"action": "socket_removed"})
 
     def _warn(self, text: str) -> None:
-        """Once, until somebody could come."""
+        """Once, until a client could come."""
         if not self._has_warned:
             self._has_warned = True
             logger.warning("%s", text, extra={"action": "cannot_accept"})
@@ -155,7 +155,7 @@ class Listening:
 
 
 def turn_away(sock: socket.socket, error: HoldfastError) -> None:
-    """Say why somebody who has come is not let in, and hang up."""
+    """Say why a client that has come is not let in, and hang up."""
     with suppress(OSError):
         sock.setblocking(False)
         sock.sendmsg(frame(REFUSED, refusal(error)))

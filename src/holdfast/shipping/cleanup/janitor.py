@@ -7,7 +7,7 @@ never acknowledged, or were sent again.
 
 Segments go when retention on the store says so: an `expired` object retires them, and after `delete_after_ms` their
 files are removed, unless a reader's lease still needs them. So do files in whose place compaction has put others
-(`rewrite_cleanup`). Manifest objects and claims stay for ever; a writer that
+(`rewrite_cleanup`). Manifest objects and claims stay forever; a writer that
 was overtaken finds them however late it wakes up.
 
 Nothing is removed before the fence was checked. Failures are counted and tried again at the next sweep.
@@ -86,7 +86,7 @@ class Janitor:
         self._news.set()
 
     async def run(self) -> None:
-        """Sweep now and then, for ever."""
+        """Sweep now and then, forever."""
         while True:
             await self._until_news()
             if len(self._removable()) < _SWEEP_BATCHES and not self._due_checkpoints and not self._retention.is_due():

@@ -101,7 +101,7 @@ class FrontierLane:
         await self.write()
 
     async def run(self) -> None:
-        """Write it whenever it has moved, for ever."""
+        """Write it whenever it has moved, forever."""
         while True:
             await self._news.wait()
             try:

@@ -4,7 +4,7 @@
 
 A segment does not get ahead of its commits: its manifest object is written when all of them are on the store, in whole
 (`tail_lane`). Until then nobody sees more than its file. What has no commits that are still to come is `free` of that.
-And readers do not wait for ever: where very many segments would have to wait, because commits cannot be sent, or are
+And readers do not wait forever: where very many segments would have to wait, because commits cannot be sent, or are
 made faster than they are sent, the oldest settle all the same (docs/decisions/0035-whole-commits.md).
 
 A file's bytes and name were fixed when it was sealed, and a manifest object says only what its row says: a restart

@@ -341,7 +341,7 @@ class Fence:
         self._claim_seen = now
 
     async def watch(self, interval: float) -> None:
-        """Ask now and then, for ever: an idle log has to notice, too."""
+        """Ask now and then, forever: an idle log has to notice, too."""
         while True:
             await asyncio.sleep(interval)
             await self.check()

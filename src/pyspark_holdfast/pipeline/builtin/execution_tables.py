@@ -256,7 +256,7 @@ def runs(events: DataFrame) -> DataFrame:
             "bytes",
             "last_path",
             "moved_at",
-            # A timer that lost a race is armed for ever; who has ended waits for nothing.
+            # A timer that lost a race is armed forever; who has ended waits for nothing.
             *[F.when(~F.col("status").isin(*_ENDED), F.col(name)).alias(name) for name in ("waits_for", "due_at")],
             "parent_id",
             "note",

@@ -163,7 +163,7 @@ def _repeat(pipeline: Pipeline, call: CommandCall, output: CommandOutput, sessio
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Progress without what was said before, and without that there was nothing: a service would say it for ever."""
+    """Progress without what was said before, and without that there was nothing: a service would say it forever."""
     last: dict[str, str] = {}
 
     def tell(line: str) -> None:
