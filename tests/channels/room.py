@@ -1,7 +1,7 @@
 """A group that talks with the timers that the library has, while members are away: for far longer than history lasts.
 
 Time is simulated, in steps of 50 ms; the network takes 50 ms, and may lose packets. Every member has a disk, and may
-start again from it at any moment. What must hold is judged by what was kept, and by what the application was told:
+start again from it at any moment. What must hold is judged by what was kept, and by what the application heard:
 every message is delivered exactly once, after all that it names, at everybody, and has one record; buffers drain.
 """
 
@@ -25,7 +25,7 @@ ROOM = "room"
 
 
 class Member:
-    """One participant, its disk, and what its application was told."""
+    """One participant, its disk, and what its application heard."""
 
     def __init__(self, room: Room, name: str, phase: int) -> None:
         self.room, self.name, self.phase = room, name, phase
@@ -151,7 +151,7 @@ class Room:
                     seen.add(note.message_id)
             assert len(seen) == self.sent, f"{member.name} lacks {self.sent - len(seen)}"
             assert set(member.told) == member.disk.delivered
-            assert set(member.told.values()) <= {1}, f"{member.name} was told twice"
+            assert set(member.told.values()) <= {1}, f"{member.name} heard it twice"
 
     def run_until_rest(self, most_ms: int) -> None:
         end = self.now + most_ms

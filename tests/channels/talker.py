@@ -3,7 +3,7 @@
     python -m tests.channels.talker NAME DIRECTORY PORT PEER_PORT
 
 Words on standard input: `talk` (say something every few milliseconds), `rest` (say no more). Lines on standard output:
-`ready`, `sent ID` once it is kept, `acknowledged ID`, and `resting` when it was told to rest and nothing waits.
+`ready`, `sent ID` once it is kept, `acknowledged ID`, and `resting` when it had to rest and nothing waits.
 """
 
 from __future__ import annotations

@@ -157,12 +157,12 @@ def test_what_says_nothing_of_what_was_remembered_goes_on_from_there(tmp_path):
         forget(log)
     with opened(tmp_path / "log", clock) as (log, alice, answers):
         assert not log.kept_channel("alice", ROOM).known
-        told = []
-        alice.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+        ready = []
+        alice.set_callbacks(message_ready=lambda event: ready.append(event.message_id))
         alice.unwrap_received_message(wire("b18"))
         for number in range(8):
             alice.unwrap_received_message(wire(f"c{number}", "b18", "a19"))
-        assert told == [f"c{number}" for number in range(8)]
+        assert ready == [f"c{number}" for number in range(8)]
     with opened(tmp_path / "log", clock) as (log, alice, answers):
         assert alice.unwrap_received_message(wire("b18")).duplicate
         assert {"b18", "a19", "c0"} <= {one.message_id for one in log.kept_channel("alice", ROOM).known}

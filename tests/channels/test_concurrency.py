@@ -67,7 +67,7 @@ class Listener:
         channels.set_callbacks(message_ready=self.take)
 
     def take(self, event) -> None:
-        assert event.channel_id not in self._busy, "told twice at once"
+        assert event.channel_id not in self._busy, "called twice at once"
         self._busy.add(event.channel_id)
         self.ready[event.channel_id].append(event.message_id)
         self.contents[event.message_id] = event.content
@@ -99,7 +99,7 @@ async def busy_task(channels: Channels, number: int) -> None:
 
 
 def test_threads_and_tasks_share_channels_and_nothing_is_lost(open_log):
-    """Everything sent is in history, everything received is told once and in causal order, and all of it is on disk."""
+    """Everything sent is in history, everything received is delivered once, in causal order, and all of it is on disk."""
     log = open_log()
     alice = log.channels("alice")
     listener = Listener(alice)
@@ -118,8 +118,8 @@ def test_threads_and_tasks_share_channels_and_nothing_is_lost(open_log):
     got = {f"b-{n}-{turn}-{place}" for n in range(THREADS) for turn in range(EACH) for place in range(3)}
     got |= {f"u-{n}-{turn}-{place}" for n in range(TASKS) for turn in range(EACH) for place in range(2)}
     assert history == sent | got
-    told = [message_id for room in ROOMS for message_id in listener.ready[room]]
-    assert sorted(told) == sorted(got), "each once"
+    delivered = [message_id for room in ROOMS for message_id in listener.ready[room]]
+    assert sorted(delivered) == sorted(got), "each once"
     for room in ROOMS:
         places = {message_id: place for place, message_id in enumerate(listener.ready[room])}
         for message_id, place in places.items():
@@ -170,7 +170,7 @@ def test_tasks_that_touch_a_channel_first_load_it_once(open_log):
 
 
 def test_closing_while_operations_run_ends_and_what_returned_before_is_kept(open_log):
-    """Everybody else is told Closed; nobody hangs."""
+    """Everybody else gets Closed; nobody hangs."""
     log = open_log()
     alice = log.channels("alice")
     returned: list[str] = []
@@ -199,7 +199,7 @@ def test_closing_while_operations_run_ends_and_what_returned_before_is_kept(open
 
 
 def test_removing_while_operations_run_leaves_a_whole_channel_or_none(open_log):
-    """Those behind the removal create it anew, or are told that it was removed."""
+    """Those behind the removal create it anew, or learn that it was removed."""
     log = open_log()
     alice = log.channels("alice")
 
@@ -219,7 +219,7 @@ def test_removing_while_operations_run_leaves_a_whole_channel_or_none(open_log):
 
 
 def test_a_disk_that_comes_and_goes_under_many_threads_ends_up_right(tmp_path):
-    """Whoever was refused in whichever order: in the end the disk has what memory has."""
+    """Whichever commits were refused, in whichever order: in the end the disk has what memory has."""
     root = tmp_path / "disk"
     with FaultyDisk(root, record=False) as disk:
         log = conversation.open_log(root / "log", ManualClock(), checkpoint="64MiB")
@@ -276,7 +276,7 @@ def test_callbacks_may_call_any_operation(open_log):
 
 
 def test_a_task_that_is_cancelled_leaves_its_message_sent(open_log):
-    """Whoever no longer waits does not undo anything."""
+    """A caller that no longer waits does not undo anything."""
     log = open_log()
     alice = log.channels("alice")
     alice.ensure_channel(ROOMS[0])

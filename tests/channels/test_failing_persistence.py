@@ -67,13 +67,13 @@ HEALINGS: dict[str, Callable[[Channels], object]] = {
 
 
 def events_of(channels: Channels) -> list[object]:
-    told: list[object] = []
+    heard: list[object] = []
     kinds = (
         "message_ready", "message_sent", "message_given_up", "missing_dependencies", "dependencies_lost",
         "repair_ready", "resend_due", "periodic_sync",
     )  # fmt: skip
-    channels.set_callbacks(**dict.fromkeys(kinds, told.append))
-    return told
+    channels.set_callbacks(**dict.fromkeys(kinds, heard.append))
+    return heard
 
 
 class Pair:
@@ -87,7 +87,7 @@ class Pair:
             Channels("alice", store, settings=settings, clock=clock)
             for store, clock in zip(self.stores, self.clocks, strict=True)
         ]
-        self.told = [events_of(one) for one in self.channels]
+        self.heard = [events_of(one) for one in self.channels]
         for one in self.channels:
             one.ensure_channel(ROOM)
             one.unwrap_received_message(wire("kept long ago"))
@@ -99,7 +99,7 @@ class Pair:
     def take(self, operation) -> None:
         first, second = (take(one, clock, operation) for one, clock in zip(self.channels, self.clocks, strict=True))
         assert first == second
-        assert self.told[0] == self.told[1]
+        assert self.heard[0] == self.heard[1]
 
     def agree(self) -> bool:
         return self.stores[0].load_channel(ROOM) == self.stores[1].load_channel(ROOM)
@@ -405,7 +405,7 @@ def test_operations_do_not_wait_for_a_disk_that_hangs(tmp_path):
 
 
 def test_a_drop_that_hangs_and_happens_later_loses_nothing(tmp_path):
-    """Whoever was told that it failed goes on; the next commit says everything again."""
+    """A caller that saw it fail goes on; the next commit says everything again."""
     clock = ManualClock()
     with impatient(tmp_path, clock, ack_timeout_ms=1000) as log:
         alice = log.channels("alice")
@@ -438,7 +438,7 @@ def test_closing_on_a_disk_that_hangs_ends(tmp_path):
 
 
 class Refusing:
-    """A disk that refuses whole groups, when it is told to."""
+    """A disk that refuses whole groups, on request."""
 
     def __init__(self, log: Log) -> None:
         self._backend = log._journal._backend
@@ -496,8 +496,8 @@ def converse_blindly(tmp_path: Path, seed: int, *, queue_max: int) -> tuple[int,
         await asyncio.to_thread(alice.flush)
         assert room.persistence.ok
         assert bare(observer.kept_channel("alice", ROOM)) == past[-1]
-        told = iter(happened)
-        assert all(record in told for record in records(observer)), "in order, and nothing twice"
+        heard = iter(happened)
+        assert all(record in heard for record in records(observer)), "in order, and nothing twice"
 
     with (
         holdfast.open(tmp_path / "log", settings=settings, clock=clock) as log,
@@ -576,7 +576,7 @@ def test_a_step_that_finds_no_room_is_not_overtaken(tmp_path):
 
 
 class Deferred(Persistence):
-    """Answers when it is told to: the least that a backend that answers later has to do."""
+    """Answers on request: the least that a backend that answers later has to do."""
 
     blocks = False
 

@@ -164,8 +164,8 @@ def test_a_lone_step_waits_for_nobody(tmp_path, monkeypatch):
 def test_events_are_told_in_order_when_their_unit_is_durable(tmp_path):
     """Not before, although memory has long gone on."""
     with room_of(tmp_path) as (log, alice):
-        told: list[str] = []
-        alice.set_callbacks(message_ready=lambda event: told.append(event.message_id))
+        delivered: list[str] = []
+        alice.set_callbacks(message_ready=lambda event: delivered.append(event.message_id))
 
         async def main() -> None:
             with stalled(log.topic("_channels")):
@@ -178,12 +178,12 @@ def test_events_are_told_in_order_when_their_unit_is_durable(tmp_path):
                 await until(5, alice)
                 for _ in range(5):
                     await asyncio.sleep(0)
-                alice.run_repair_sweep()  # whoever comes by tells what is settled, and nothing else
-                assert told == []
+                alice.run_repair_sweep()  # each call delivers what is settled, and nothing else
+                assert delivered == []
             await asyncio.gather(*tasks)
 
         asyncio.run(main())
-        assert told == ["b0", "b1", "b2", "b3"]
+        assert delivered == ["b0", "b1", "b2", "b3"]
         assert ids(log) == ["a0", "b0", "b1", "b2", "b3"]
 
 
@@ -258,12 +258,12 @@ def test_removing_while_steps_wait_drops_them_and_wakes_everybody(tmp_path):
         handed_over = threading.Event()
         change = log._journal.spaces.change
 
-        def told(*args, **more):
+        def changed(*args, **more):
             ticket = change(*args, **more)
             handed_over.set()
             return ticket
 
-        log._journal.spaces.change = told
+        log._journal.spaces.change = changed
 
         async def main() -> None:
             with stalled(log.topic("_channels")):

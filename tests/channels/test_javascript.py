@@ -93,7 +93,7 @@ class Bob:
     def history(self) -> object:
         return self._ask("history")["result"]
 
-    def told(self, kind: str) -> list[object]:
+    def heard(self, kind: str) -> list[object]:
         return [event[1] for event in self.events if event[0] == kind]
 
 
@@ -154,7 +154,7 @@ def clock() -> ManualClock:
 def test_messages_go_both_ways(peer, clock):
     alice, bob = Alice(clock), Bob(peer, clock)
     assert bob.receive(alice.send("a1")) == "content"
-    assert bob.told("delivered") == ["a1"]
+    assert bob.heard("delivered") == ["a1"]
     clock.advance(1)
     alice.receive(bob.send(b"hello from JavaScript"))
     assert alice.ready == [("bob", b"hello from JavaScript")]
@@ -171,7 +171,7 @@ def test_causal_history_acknowledges_both_ways(peer, clock):
     assert bob.unacknowledged() == [id_of(b"b1")]
     clock.advance(1)
     bob.receive(alice.send("a2"))
-    assert bob.told("acknowledged") == [id_of(b"b1")]
+    assert bob.heard("acknowledged") == [id_of(b"b1")]
     assert bob.unacknowledged() == []
 
 
@@ -201,8 +201,8 @@ def test_what_javascript_misses_it_asks_for_and_we_answer(peer, clock):
     alice.send("a1")  # lost
     clock.advance(1)
     bob.receive(alice.send("a2"))
-    assert bob.told("missing") == ["a1"]
-    assert bob.told("delivered") == []
+    assert bob.heard("missing") == ["a1"]
+    assert bob.heard("delivered") == []
     assert alice.due("run_repair_sweep") == []
     clock.advance(NEVER_MS / 1000)
     (sync,) = bob.sync()
@@ -211,7 +211,7 @@ def test_what_javascript_misses_it_asks_for_and_we_answer(peer, clock):
     (repair,) = alice.due("run_repair_sweep")
     bob.receive(repair)
     assert bob.sweep() == []
-    assert bob.told("delivered") == ["a1", "a2"]
+    assert bob.heard("delivered") == ["a1", "a2"]
 
 
 def test_what_we_miss_we_ask_for_and_javascript_answers(peer, clock):
@@ -231,7 +231,7 @@ def test_what_we_miss_we_ask_for_and_javascript_answers(peer, clock):
 
 
 def test_others_answer_for_the_sender_after_the_same_wait(peer, clock):
-    """Carol is away: whoever has her message waits as the formula says, before it answers."""
+    """Carol is away: a participant that has her message waits as the formula says, before it answers."""
     carol = Alice(clock, "carol")
     alice, bob = Alice(clock), Bob(peer, clock)
     lost, found = carol.send("c1"), None
@@ -261,7 +261,7 @@ def test_syncs_tell_what_the_other_lacks_both_ways(peer, clock):
     clock.advance(1)
     (sync,) = alice.due("run_periodic_sync")
     assert bob.receive(sync) == "sync"
-    assert bob.told("missing") == ["a1"]
+    assert bob.heard("missing") == ["a1"]
     (sync,) = bob.sync()
     alice.receive(sync)
     assert alice.missing == [id_of(b"b1")]
@@ -309,7 +309,7 @@ def test_a_restart_of_ours_in_between_loses_nothing(peer, clock):
         alice.receive(data)
     assert alice.ready == [("bob", b"b1"), ("bob", b"b2"), ("bob", b"b3")]
     assert alice.sent == ["a1", "a2"]
-    assert bob.told("delivered") == ["a1", "a2"]
+    assert bob.heard("delivered") == ["a1", "a2"]
 
 
 def test_what_javascript_says_again_is_not_delivered_again(peer, clock):

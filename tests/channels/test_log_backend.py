@@ -333,7 +333,7 @@ def test_a_damaged_channel_is_refused_and_told_once(open_log, caplog):
 
 
 def test_recovering_empty_must_be_asked_for(open_log, caplog):
-    """Then the damaged channel starts from nothing, is told about, and is kept from then on."""
+    """Then the damaged channel starts from nothing, is reported, and is kept from then on."""
     log = open_log()
     with log.channels("alice") as alice:
         alice.ensure_channel(ROOM)
@@ -442,7 +442,7 @@ def in_child(act) -> int:
     """Run in a forked child; its exit status."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)  # whoever waits for a lock that nobody holds
+        signal.alarm(30)  # a thread may wait for a lock that nobody holds
         try:
             act()
             os._exit(0)

@@ -151,8 +151,8 @@ def run_kills(directory: Path, kills: int, seed: int) -> set[int]:
     """Kill so many conversations, each after some operations; returns after which ones they are found."""
     rng, found = random.Random(seed), set()
     for number in range(kills):
-        told = kill_after(int(rng.random() ** 2 * len(SCRIPT)), "tests.channels.log_victim", directory / str(number))
-        found.add(check(directory / str(number), int(told[-1]) if told else 0))
+        lines = kill_after(int(rng.random() ** 2 * len(SCRIPT)), "tests.channels.log_victim", directory / str(number))
+        found.add(check(directory / str(number), int(lines[-1]) if lines else 0))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Members who are away for longer than history lasts: they catch up, soon, and nobody is told anything twice."""
+"""Members who are away for longer than history lasts: they catch up, soon, and nobody hears anything twice."""
 
 from __future__ import annotations
 

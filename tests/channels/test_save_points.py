@@ -217,7 +217,7 @@ def test_a_duplicate_that_changes_nothing_costs_nothing(alice):
 
 
 def test_a_duplicate_that_settles_a_repair_is_one_commit(alice):
-    """Whoever sent it again has answered for us."""
+    """The participant that sent it again has answered for us."""
     alice.receive("b1")
     alice.receive("b2", requests=("b1",))
     assert len(alice.channels.channel(ROOM).snapshot().responses) == 1

@@ -47,10 +47,10 @@ def test_every_message_is_delivered_once_and_in_causal_order_everywhere_and_buff
 
 
 def test_a_flood_beyond_history_stays_within_all_bounds_and_drains():
-    """What can not be had any more is given up, and nobody is told twice."""
+    """What can not be had any more is given up, and nobody hears it twice."""
     for seed in chosen(2):
         world = run(Flood, seed)
-        assert all(len(one.told) > 0 for one in world.participants)
+        assert all(len(one.heard) > 0 for one in world.participants)
 
 
 @pytest.mark.soak

@@ -38,20 +38,20 @@ QUICK = ChannelSettings(
 
 @pytest.fixture
 def join() -> Iterator[Callable[..., tuple[Channels, UdpTransport, Queue[object]]]]:
-    """Participants of a room, each with its transport and a queue of what it is told."""
+    """Participants of a room, each with its transport and a queue of what it hears."""
     opened: list[tuple[Channels, UdpTransport]] = []
 
     def join_one(name: str, *, settings: ChannelSettings = QUICK, **options: object):
         channels = Channels(name, settings=settings)
         channels.ensure_channel("room")
-        told: Queue[object] = Queue()
-        channels.set_callbacks(message_ready=told.put, message_sent=told.put)
+        heard: Queue[object] = Queue()
+        channels.set_callbacks(message_ready=heard.put, message_sent=heard.put)
         transport = UdpTransport(channels, **options)
         for _, other in opened:
             other.add_peer(transport.address)
             transport.add_peer(other.address)
         opened.append((channels, transport))
-        return channels, transport, told
+        return channels, transport, heard
 
     yield join_one
     for channels, transport in opened:
@@ -91,13 +91,13 @@ def test_timers_send_what_was_lost_while_the_peer_was_away(join):
 
 def test_rubbish_and_strangers_stop_nobody(join):
     _, here, _ = join("alice")
-    bob, there, told = join("bob")
+    bob, there, heard = join("bob")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(Channels("mallory").wrap_outgoing_message(b"x", "room"), there.address)
     for rubbish in (b"", b"\xff" * 1_000, bytes(DATAGRAM_BYTES_MAX)):
         here.link.broadcast(rubbish)
     here.send(b"hello", "room")
-    assert told.get(timeout=SOON).content == b"hello"
+    assert heard.get(timeout=SOON).content == b"hello"
     there.close()  # waits until the last datagram is counted
     assert (there.stats().strangers_total, there.stats().received_total, there.stats().refused_total) == (1, 4, 3)
     assert bob.refused_total == 3
@@ -106,15 +106,15 @@ def test_rubbish_and_strangers_stop_nobody(join):
 def test_a_callback_that_raises_and_one_that_breaks_the_receiver_stop_nobody(join, monkeypatch, caplog):
     _, here, _ = join("alice")
     bob, there, _ = join("bob")
-    told: Queue[bytes] = Queue()
+    heard: Queue[bytes] = Queue()
 
     def ready(event: MessageReady) -> None:
-        told.put(event.content)
+        heard.put(event.content)
         raise RuntimeError("the application is broken")
 
     bob.set_callbacks(message_ready=ready)
     here.send(b"1", "room")
-    assert told.get(timeout=SOON) == b"1"
+    assert heard.get(timeout=SOON) == b"1"
     with monkeypatch.context() as patch:
         broken = threading.Event()
         patch.setattr(there.link, "receive", lambda data: broken.set() or 1 / 0)
@@ -123,19 +123,19 @@ def test_a_callback_that_raises_and_one_that_breaks_the_receiver_stop_nobody(joi
     here.send(b"3", "room")
     bob.start_periodic_tasks()
     here.link.channels.start_periodic_tasks()
-    assert {told.get(timeout=SOON), told.get(timeout=SOON)} == {b"2", b"3"}
+    assert {heard.get(timeout=SOON), heard.get(timeout=SOON)} == {b"2", b"3"}
     assert "division by zero" in caplog.text
 
 
 def test_content_that_does_not_fit_into_a_datagram_is_refused_with_nothing_changed(join):
     alice, here, _ = join("alice", settings=ChannelSettings())
-    _, _, told = join("bob", settings=ChannelSettings())
+    _, _, heard = join("bob", settings=ChannelSettings())
     with pytest.raises(Invalid, match="65507") as refusal:
         here.send(bytes(45_000), "room")
     assert refusal.value.hint
     assert alice.channel("room").history() == []
     here.send(bytes(42_000), "room")
-    assert len(told.get(timeout=SOON).content) == 42_000
+    assert len(heard.get(timeout=SOON).content) == 42_000
 
 
 def test_a_closed_transport_is_quiet_and_says_so_and_leaves_the_channels_open(join):
@@ -175,21 +175,21 @@ def test_a_coroutine_sends_over_the_same_transport(join):
     import asyncio
 
     _, here, _ = join("alice")
-    _, _, told = join("bob")
+    _, _, heard = join("bob")
 
     async def send() -> str:
         return await here.send_async(b"hello", "room")
 
     message_id = asyncio.run(send())
-    assert told.get(timeout=SOON).message_id == message_id
+    assert heard.get(timeout=SOON).message_id == message_id
 
 
 def test_ephemeral_messages_reach_those_who_listen(join):
     settings = ChannelSettings(dialect="rfc")
     _, here, _ = join("alice", settings=settings)
-    _, _, told = join("bob", settings=settings)
+    _, _, heard = join("bob", settings=settings)
     here.send_ephemeral(b"typing", "room")
-    assert told.get(timeout=SOON).lamport is None
+    assert heard.get(timeout=SOON).lamport is None
 
 
 def test_six_participants_hear_each_other_over_ipv6_where_there_is_any(join):
@@ -198,7 +198,7 @@ def test_six_participants_hear_each_other_over_ipv6_where_there_is_any(join):
             pytest.skip("there is no IPv6 on this machine's loopback")
     here, *others = [join(f"p{number}", bind=("::1", 0)) for number in range(6)]
     here[1].send(b"hello", "room")
-    assert all(told.get(timeout=SOON).content == b"hello" for _, _, told in others)
+    assert all(heard.get(timeout=SOON).content == b"hello" for _, _, heard in others)
 
 
 # -- kill -9 ----------------------------------------------------------------------------------------------------------

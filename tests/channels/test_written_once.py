@@ -25,7 +25,7 @@ def log(tmp_path):
         yield log
 
 
-def told(log: Log) -> list[tuple[bytes, bytes, list[str]]]:
+def written(log: Log) -> list[tuple[bytes, bytes, list[str]]]:
     """Id, content and causes of what was sent and delivered."""
     found = []
     for record in log.topic("_channels").read():
@@ -58,7 +58,7 @@ def test_an_id_that_is_used_twice_in_one_unit_has_two_records_of_its_own(log):
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
-    assert told(log) == [
+    assert written(log) == [
         (b"a0", b"zero", []),
         (b"a1", b"one", ["a0"]),
         (b"a2", b"two", ["a0", "a1"]),
@@ -78,7 +78,7 @@ def test_what_is_said_again_after_a_failure_is_said_as_it_was(log):
     assert not alice.channel(ROOM).persistence.ok
     alice.wrap_outgoing_message(b"other", ROOM, "a1")
     assert alice.channel(ROOM).persistence.ok
-    assert told(log) == [(b"a0", b"zero", []), (b"a1", b"one", ["a0"]), (b"a1", b"other", ["a0", "a1"])]
+    assert written(log) == [(b"a0", b"zero", []), (b"a1", b"one", ["a0"]), (b"a1", b"other", ["a0", "a1"])]
     kept(log, alice)
 
 
@@ -89,7 +89,7 @@ def test_bytes_that_nobody_would_write_are_kept_as_the_message_that_they_are(log
     data = wire("b1")
     alice.unwrap_received_message(data + b"\x7a\x04pads" + b"\x0a\x02b1")
     alice.unwrap_received_message(wire("b2", "b1"))
-    assert told(log) == [
+    assert written(log) == [
         (b"b1", memory(alice).history[0].content, []),
         (b"b2", memory(alice).history[1].content, ["b1"]),
     ]

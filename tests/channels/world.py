@@ -8,12 +8,12 @@ What must hold is judged by what was kept (`Disk.notes`, which the log's backend
 
 - Every message that its sender's disk has kept is kept as delivered by everybody else, exactly once.
 - A message's causes come before it, at everybody.
-- The application is told of a message at most once in a life, and never again in a later life if the delivery had been
+- The application hears of a message at most once in a life, and never again in a later life if the delivery had been
   kept; it misses one only if it was killed between the commit that kept the delivery and the callback.
 - After a quiet time all buffers are empty; and they were within their limits all the time.
 
-A message that nobody's disk has kept is nobody's promise: whoever cannot keep what it sends is not killed before it
-can again, and whoever is killed while its disk refuses has sent nothing meanwhile.
+A message that nobody's disk has kept is nobody's promise: a participant that cannot keep what it sends is not killed
+before it can again, and one that is killed while its disk refuses has sent nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class Participant:
         self.clock = Skewed(world.clock, world.random.randint(-3_000, 3_000))
         self.channels: Channels | None = None
         self.link: Link | None = None
-        self.told: set[str] = set()
-        self.told_in_life: set[str] = set()
+        self.heard: set[str] = set()
+        self.heard_in_life: set[str] = set()
         self.kept_at_start: set[str] = set()
-        self.untold: set[str] = set()
+        self.unheard: set[str] = set()
         """Kept as delivered, but killed before telling."""
         self.given_up: list[str] = []
         self.back_at = 0
@@ -129,7 +129,7 @@ class Participant:
     # -- life and death -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.told_in_life = set()
+        self.heard_in_life = set()
         self.kept_at_start = set(self.disk.delivered)
         self.disk.dying = "now"
 
@@ -165,9 +165,9 @@ class Participant:
         self.ill_until = 0
         self.ill_till_death = False
         self.back_at = self.world.now + self.world.random.choice((0, 1_000, 5_000, 20_000))
-        missed = self.disk.delivered - self.told - self.untold
-        assert missed <= self.disk.newest, f"{self.name} was never told of what an earlier commit had kept"
-        self.untold |= missed
+        missed = self.disk.delivered - self.heard - self.unheard
+        assert missed <= self.disk.newest, f"{self.name} never heard of what an earlier commit had kept"
+        self.unheard |= missed
 
     def fall_ill(self) -> None:
         self.ill_until = self.world.now + self.world.random.randint(1_000, 10_000)
@@ -194,12 +194,12 @@ class Participant:
 
     def ready(self, event: MessageReady) -> None:
         message_id = event.message_id
-        assert message_id not in self.told_in_life, f"{self.name} was told of a message twice in one life"
-        assert message_id not in self.kept_at_start, f"{self.name} was told of what it had kept in an earlier life"
+        assert message_id not in self.heard_in_life, f"{self.name} heard of a message twice in one life"
+        assert message_id not in self.kept_at_start, f"{self.name} heard again of what it had kept in an earlier life"
         if self.disk.dying == "in callback":
             raise Killed
-        self.told_in_life.add(message_id)
-        self.told.add(message_id)
+        self.heard_in_life.add(message_id)
+        self.heard.add(message_id)
 
     def gave_up(self, event: object) -> None:
         self.given_up.append(self.name)
@@ -262,7 +262,7 @@ class Participant:
             assert not late, f"{self.name} has {note.message_id} before {late}"
             seen.add(note.message_id)
         assert seen == self.world.sent
-        assert self.told | self.untold >= self.disk.delivered
+        assert self.heard | self.unheard >= self.disk.delivered
 
     def check_restart(self) -> None:
         """What a new life starts from is what this one has."""
@@ -421,4 +421,4 @@ class Flood(World):
         self.split_and_heal()
 
     def check_end(self) -> None:
-        """That nobody was told twice is judged all the time."""
+        """That nobody heard anything twice is judged all the time."""

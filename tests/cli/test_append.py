@@ -161,7 +161,7 @@ def test_a_payload_that_is_too_large_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("end", [b"\nfour\n", b""])
 def test_a_refused_line_ends_it_and_what_came_before_is_told(run: Run, tmp_path: Path, end: bytes) -> None:
-    """The first line that is refused stops the append; the lines before it are durable and told."""
+    """The first line that is refused stops the append; the lines before it are durable and printed."""
     stdin = b"one\ntwo\n" + b"x" * 200_000 + end
     result = run("append", "log", "orders", "--lines", stdin=stdin, HOLDFAST_JOURNAL__PAYLOAD_BYTES_MAX="10")
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 2)
@@ -174,18 +174,18 @@ def test_a_receipt_is_printed_only_when_its_record_is_durable(
     run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], stdin: bytes | None
 ) -> None:
     """However long the commit takes, the receipt is printed after it."""
-    told, told_early = Event(), []
+    printed, printed_early = Event(), []
     commit = GroupFileStore.append_group
 
     def commit_late(groups: GroupFileStore, *frame: Any) -> None:
-        told_early.append(told.wait(0.2))
+        printed_early.append(printed.wait(0.2))
         commit(groups, *frame)
 
     monkeypatch.setattr(GroupFileStore, "append_group", commit_late)
-    monkeypatch.setattr(append, "emit_json", lambda receipt: told.set())
+    monkeypatch.setattr(append, "emit_json", lambda receipt: printed.set())
     assert run("append", "log", "orders", *arguments, "--json", stdin=stdin).exit_code == 0
-    assert told.is_set()
-    assert told_early == [False]
+    assert printed.is_set()
+    assert printed_early == [False]
 
 
 def test_long_input_passes_through_a_bounded_window(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_chunks_keep_every_byte() -> None:
 
 
 def test_receipts_do_not_wait_for_the_end_of_stdin(spawn: Spawn) -> None:
-    """A line that comes through a pipe is told as soon as it is durable, while the pipe stays open."""
+    """A line that comes through a pipe is printed as soon as it is durable, while the pipe stays open."""
     process = spawn("append", "log", "orders", "--lines")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -332,7 +332,7 @@ def test_a_row_may_be_an_argument(run: Run, sealed_log: Path) -> None:
 
 @pytest.mark.parametrize("bad", [b'{"a": "text"}', b'{"s": "no a"}', b'{"a": 1, "unknown": 1}', b"[1]", b"{"])
 def test_a_row_that_does_not_fit_is_refused(run: Run, sealed_log: Path, bad: bytes) -> None:
-    """As one unit nothing is written; with --lines the rows before it are durable and told."""
+    """As one unit nothing is written; with --lines the rows before it are durable and printed."""
     whole = run("append", sealed_log, "rows", stdin=b'{"a": 7}\n' + bad + b"\n")
     assert (whole.exit_code, whole.stdout, rows(sealed_log)) == (1, "", [])
     lines = run("append", sealed_log, "rows", "--lines", stdin=b'{"a": 7}\n' + bad + b"\n")

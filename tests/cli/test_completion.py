@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "holdfast"]
 
 
 def complete(*words: str, shell: str = "bash") -> list[str]:
-    """What a shell is told about the last of these words."""
+    """What a shell learns about the last of these words."""
     line = " ".join(["holdfast", *words])
     asked = words[-1] if shell == "fish" else str(len(words))
     environment = {"_HOLDFAST_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": asked}
@@ -87,7 +87,7 @@ def test_the_documented_line_gives_a_script(shell: str) -> None:
     script = subprocess.run(PROGRAM, env=environment, capture_output=True, text=True, check=True).stdout
     assert "holdfast" in script
     if shell == "bash" and shutil.which("bash"):
-        told = subprocess.run(
+        sourced = subprocess.run(
             ["bash", "-c", f"{script}\ncomplete -p holdfast"], capture_output=True, text=True, check=True
         )
-        assert "_holdfast_completion" in told.stdout
+        assert "_holdfast_completion" in sourced.stdout

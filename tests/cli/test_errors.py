@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, list[str]] = {
 """A call of each verb that would work if DIR were a log."""
 
 
-def told(run: Run, *arguments: object) -> dict[str, str]:
+def reported(run: Run, *arguments: object) -> dict[str, str]:
     """The error of a call with --json, which is as documented."""
     result = run(*arguments, "--json")
     error: dict[str, str] = json.loads(result.stderr.splitlines()[-1])
@@ -74,14 +74,14 @@ def test_the_table_has_every_verb() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unknown_option(run: Run, verb: str) -> None:
-    """Wrong usage is told as such."""
-    assert told(run, verb, *ARGUMENTS[verb], "--nothing")["error"] == "Usage"
+    """Wrong usage is reported as such."""
+    assert reported(run, verb, *ARGUMENTS[verb], "--nothing")["error"] == "Usage"
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_call_without_arguments_is_wrong_usage(run: Run, verb: str) -> None:
     """So is a call without arguments."""
-    assert told(run, verb)["error"] == "Usage"
+    assert reported(run, verb)["error"] == "Usage"
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "config"])
@@ -95,7 +95,7 @@ def test_a_wrong_place(run: Run, tmp_path: Path, verb: str, place: str) -> None:
     if (verb in {"append", "serve"} and place in {"nowhere", "directory"}) or (verb, place) == ("inspect", "file"):
         pytest.skip("a log is created there, or a file is looked at")
     arguments = [str(tmp_path / place) if word == "DIR" else word for word in ARGUMENTS[verb]]
-    assert told(run, verb, *arguments)["error"] in {"NotFound", "Invalid", "Usage"}
+    assert reported(run, verb, *arguments)["error"] in {"NotFound", "Invalid", "Usage"}
     assert not (tmp_path / "nowhere").exists()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["photo"]
 
@@ -106,7 +106,7 @@ def test_a_setting_that_is_wrong(run: Run, log: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOLDFAST_JOURNAL__NOTHING", "1")
     arguments = [str(log) if word == "DIR" else word for word in ARGUMENTS[verb]]
     if verb != "rebuild":
-        assert told(run, verb, *arguments)["error"] == "Invalid"
+        assert reported(run, verb, *arguments)["error"] == "Invalid"
 
 
 @pytest.mark.parametrize("verb", ["append", "seal", "retain", "reconcile", "consumer", "channel"])
@@ -126,7 +126,7 @@ def _kinds(root: type[HoldfastError]) -> list[type[HoldfastError]]:
 
 
 def test_every_kind_that_can_be_raised_is_told_by_a_documented_name() -> None:
-    """Stages raise narrower kinds of their own; what is told is the kind that the table has."""
+    """Stages raise narrower kinds of their own; what is reported is the kind that the table has."""
     from holdfast.shipping.ownership import earlier_epochs  # noqa: F401 - they have some
     from holdfast.store import port  # noqa: F401
 
@@ -153,7 +153,7 @@ def test_json_by_format_has_errors_in_json(run: Run, log: Path) -> None:
     ],
 )
 def test_a_mistyped_topic_is_answered_with_the_right_one(run: Run, log: Path, arguments: list[str]) -> None:
-    """Whoever mistypes a topic's name is told which one was probably meant."""
+    """A mistyped name of a topic comes with the one that was probably meant."""
     result = run(*[str(log) if word == "DIR" else word for word in arguments])
     assert result.exit_code == 1
     assert "did you mean 'orders'?" in result.stderr
@@ -161,15 +161,15 @@ def test_a_mistyped_topic_is_answered_with_the_right_one(run: Run, log: Path, ar
 
 
 def test_the_damage_hint_finds_the_damage(run: Run, sealed_log: Path) -> None:
-    """What the hint says to run, finds what was told: bytes that changed inside of a segment need --deep."""
+    """What the hint says to run, finds what was reported: bytes that changed inside of a segment need --deep."""
     path = segment_files(sealed_log)[0]
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o600)
     path.write_bytes(data)
-    told = run("read", sealed_log, "orders")
-    assert told.exit_code == 3
-    (command,) = re.findall(r"`holdfast (reconcile DIR[^`]*)`", told.stderr)
+    reported = run("read", sealed_log, "orders")
+    assert reported.exit_code == 3
+    (command,) = re.findall(r"`holdfast (reconcile DIR[^`]*)`", reported.stderr)
     found = run(*command.replace("DIR", str(sealed_log)).split())
     assert (found.exit_code, "content_mismatch" in found.stdout) == (3, True)
 
@@ -202,7 +202,7 @@ def test_corrupt_is_still_corrupt() -> None:
 
 
 def test_a_narrower_kind_is_told_by_its_documented_name(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a store raises has a name of its own; programs are told the one that they can know."""
+    """What a store raises has a name of its own; programs get the one that they can know."""
     from holdfast.cli.verbs import read
     from holdfast.store.port import StoreUnavailable
 
@@ -210,4 +210,4 @@ def test_a_narrower_kind_is_told_by_its_documented_name(run: Run, log: Path, mon
         raise StoreUnavailable("the store is away", cause="disk", hint="try again")
 
     monkeypatch.setattr(read, "open_log", fail)
-    assert told(run, "read", log, "orders")["error"] == "Unavailable"
+    assert reported(run, "read", log, "orders")["error"] == "Unavailable"

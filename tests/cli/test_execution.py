@@ -157,7 +157,7 @@ def test_wrong_usage_is_told(run: Run, kept: tuple[Path, UUID], arguments: list[
 
 
 def test_what_is_not_there_is_not_found(run: Run, kept: tuple[Path, UUID]) -> None:
-    """With a remedy; an id that is none is told as such."""
+    """With a remedy; an id that is none is called so."""
     path, _ = kept
     unknown = str(UUID(int=7))
     for action in ("show", "timeline", "cancel", "resume", "fork"):

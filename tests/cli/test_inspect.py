@@ -366,14 +366,14 @@ def test_a_damaged_format_file_does_not_hide_the_database(run: Run, log: Path) -
 
 @pytest.mark.parametrize("content", [b"", b"not a database " * 1000])
 def test_a_destroyed_database_is_told_after_what_is_left(run: Run, log: Path, content: bytes) -> None:
-    """When the database is no database, FORMAT is still shown and the damage is told."""
+    """When the database is no database, FORMAT is still shown and the damage is reported."""
     (log / "durable.db").write_bytes(content)
     result = run("inspect", log, "--json")
     assert (result.exit_code, set(by_type(result.stdout))) == (3, {"format", "problem"})
 
 
 def test_a_lost_database_is_told_after_what_is_left(run: Run, log: Path) -> None:
-    """When the database is gone, FORMAT is still shown and the damage is told."""
+    """When the database is gone, FORMAT is still shown and the damage is reported."""
     (log / "durable.db").unlink()
     result = run("inspect", log, "--json")
     assert (result.exit_code, set(by_type(result.stdout))) == (3, {"format", "problem"})
@@ -560,7 +560,7 @@ def test_typed_entries_are_shown_and_decoded(run: Run, sealed_log: Path) -> None
 
 
 def test_a_typed_entry_without_its_schema_is_damage(run: Run, sealed_log: Path) -> None:
-    """When the schema of an entry is gone its rows cannot be decoded, and that is told."""
+    """When the schema of an entry is gone its rows cannot be decoded, and that is said."""
     tamper(sealed_log, "DELETE FROM schemas")
     found = by_type(run("inspect", sealed_log, "--topic", "rows", "--json").stdout)
     assert found["entry"][0]["body_check"] == "BAD"

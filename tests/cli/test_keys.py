@@ -54,7 +54,7 @@ def test_nothing_is_overwritten(run: Run, tmp_path: Path, taken: str) -> None:
 
 
 def test_a_directory_that_is_not_there(run: Run) -> None:
-    """A place that cannot be written to is told as ours."""
+    """A place that cannot be written to is reported in our words."""
     result = run("keys", "new", "nowhere/keyring")
     assert (result.exit_code, result.stderr.startswith("error: cannot write the keyring file")) == (1, True)
 
@@ -115,7 +115,7 @@ def test_a_link_is_not_rotated(run: Run, tmp_path: Path) -> None:
 
 
 def test_keys_that_are_missing_are_listed(run: Run, secret_log: Path) -> None:
-    """A keyring that lacks a key of the log is told so; nothing of the log is opened for it."""
+    """A keyring that lacks a key of the log is refused; nothing of the log is opened for it."""
     run("keys", "new", "wrong", "--id", "wrong")
     result = run("keys", "list", "wrong", "--log", secret_log, "--json")
     first, lacking = objects(result.stdout)

@@ -1,4 +1,4 @@
-"""`holdfast spark pipeline`: what is wrong is told before Spark starts, with the file and its line. No JVM here."""
+"""`holdfast spark pipeline`: what is wrong is reported before Spark starts, with the file and its line. No JVM here."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_mistake_in_a_file_beside_it_is_told_with_both_lines(run: Run, tmp_pat
 
 
 def test_reports_that_cannot_be_written_are_a_warning(run: Run, tmp_path: Path, file: Path) -> None:
-    """The run is told all the same."""
+    """The run is reported all the same."""
     (tmp_path / "taken").write_text("a file")
     done = run("spark", "pipeline", "run", file, "--root", "nowhere", "--reports", tmp_path / "taken", "--json")
     assert json.loads(done.stdout)["tables"][0]["outcome"] == "failed"

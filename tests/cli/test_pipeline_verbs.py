@@ -1,4 +1,4 @@
-"""`holdfast spark pipeline` with a real Spark: run, run again, fail, backfill, and a service that is told to stop.
+"""`holdfast spark pipeline` with a real Spark: run, run again, fail, backfill, and a service that has to stop.
 
 Every JVM costs seconds: there are two, one of a service, one for all questions.
 """
@@ -100,7 +100,7 @@ def write(folder: Path, name: str, *, breaks: bool) -> Path:
 
 
 def served(file: Path) -> dict[str, Any]:
-    """A service that is told to stop while it works on its second table."""
+    """A service that has to stop while it works on its second table."""
     arguments = ["spark", "pipeline", "run", str(file), "--every", "1h", "--json", *LOCAL]
     done = subprocess.run(
         [sys.executable, "-c", MAIN, *arguments],

@@ -135,7 +135,7 @@ def test_debug_shows_where(run: Run) -> None:
 
 
 def test_a_defect_is_named_without_its_text(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that nobody foresaw is told by its type alone: its text might hold a payload."""
+    """An exception that nobody foresaw is reported by its type alone: its text might hold a payload."""
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("secret-payload")

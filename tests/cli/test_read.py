@@ -245,7 +245,7 @@ def test_damage_is_told_although_nobody_reads_any_more(spawn: Spawn, log: Path) 
 
 
 def test_damage_elsewhere_is_told_and_what_was_asked_for_is_printed(run: Run, log: Path) -> None:
-    """A damaged head is told on stderr with exit code 3; the records that can be proved are printed."""
+    """A damaged head is reported on stderr with exit code 3; the records that can be proved are printed."""
     tamper(log, "UPDATE heads SET stamp = zeroblob(32) WHERE partition_id=2")
     result = run("read", log, "orders", "--raw")
     assert (result.exit_code, len(result.stdout.splitlines())) == (3, 10)

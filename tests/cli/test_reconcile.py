@@ -137,7 +137,7 @@ def test_limit_stops_early_and_says_so(run: Run, sealed_log: Path) -> None:
 
 
 def test_a_damaged_database_is_told(run: Run, sealed_log: Path) -> None:
-    """What is wrong with the control rows is told as well, with exit code 3."""
+    """What is wrong with the control rows is reported as well, with exit code 3."""
     tamper(sealed_log, "UPDATE heads SET stamp = zeroblob(32) WHERE number = 0")
     result = run("reconcile", sealed_log)
     assert (result.exit_code, "error: a head does not match its stamp" in result.stderr) == (3, True)

@@ -38,7 +38,7 @@ def test_a_lost_machine_is_brought_back(run: Run, sealed_log: Path, store: Path)
     assert report.pop("bytes") > 0
     assert len(report.pop("log")) == 32
     assert report.pop("acknowledged_seq") >= 0
-    assert ["not encrypted" in told for told in report.pop("not_proved")] == [True]
+    assert ["not encrypted" in claim for claim in report.pop("not_proved")] == [True]
     assert report == {
         "store": store.as_uri(),
         "epoch": 2,
@@ -123,7 +123,7 @@ def test_a_copy_takes_nothing_over(run: Run, sealed_log: Path, store: Path) -> N
 
 
 def test_the_old_owner_is_shut_out_and_its_stranded_records_are_listed(run: Run, sealed_log: Path, store: Path) -> None:
-    """After a takeover nothing of the old owner is acknowledged as shipped; what it wrote is told by status."""
+    """After a takeover nothing of the old owner is acknowledged as shipped; status shows what it wrote."""
     with holdfast.open(sealed_log, store=store) as owner:
         topic = owner.topic("orders")
         topic.append(b"in time", durability="shipped")

@@ -211,7 +211,7 @@ def test_damage_on_a_store(run: Run, root: Path) -> None:
 
 @pytest.mark.parametrize("place", ["root", "sealed_log"])
 def test_a_newest_manifest_object_that_was_lost(run: Run, request: pytest.FixtureRequest, place: str) -> None:
-    """Whoever looks is told, of a store and of the root in a log's own directory."""
+    """A reader learns of it, of a store and of the root in a log's own directory."""
     found: Path = request.getfixturevalue(place)
     max(found.glob("**/topics/orders/0/_manifest/*.json")).unlink()
     for verb in (["status"], ["topics"], ["read", "orders"]):

@@ -54,7 +54,7 @@ def segments(store: Path) -> list[Path]:
 
 
 def test_everything_durable_is_on_the_store_when_it_returns(run: Run, sealed_log: Path, store: Path) -> None:
-    """Records, segments, objects, requests and their price are told, and all of it is there."""
+    """Records, segments, objects, requests and their price are printed, and all of it is there."""
     result = run("ship", sealed_log, "--store", store, "--json", HOLDFAST_SHIPPING__DRAIN_TIMEOUT_MS="1")
     assert (result.exit_code, result.stderr) == (0, "")
     (report,) = objects(result.stdout)
@@ -110,7 +110,7 @@ def test_seal_brings_everything_into_segments(run: Run, sealed_log: Path, store:
 
 
 def test_what_retention_removed_before_is_not_counted(run: Run, sealed_log: Path, store: Path) -> None:
-    """Records that are gone before the log has a store are not told to be shipped."""
+    """Records that are gone before the log has a store are not said to be shipped."""
     with holdfast.open(sealed_log) as log:
         log.set_retention("orders", records_max=1)
         log.retain()
@@ -183,7 +183,7 @@ def test_time_for_shipping_needs_a_unit(run: Run, log: Path, store: Path) -> Non
 
 
 def test_an_interrupt_closes_cleanly_and_says_what_is_left(spawn: Spawn, run: Run, log: Path, stuck: Path) -> None:
-    """Ctrl-C while the store fails: exit code 130, what is left is told, the log is free and whole."""
+    """Ctrl-C while the store fails: exit code 130, what is left is printed, the log is free and whole."""
     process, terminal = on_terminal(spawn, "ship", log, "--store", stuck, "--timeout", "10min", "--json")
     shown = b""
     while b"10 records and 0 segments left, " not in shown:
@@ -213,7 +213,7 @@ def test_an_interrupt_while_the_log_opens_is_told(spawn: Spawn, run: Run, log: P
 
 
 def test_without_commit_batches_a_tail_is_not_called_shipped(run: Run, sealed_log: Path, store: Path) -> None:
-    """What is sealed goes, what is not is told and exits with 1; with --seal all of it goes."""
+    """What is sealed goes, what is not is reported and exits with 1; with --seal all of it goes."""
     off = {"HOLDFAST_SHIPPING__COMMIT_BATCHES": "false"}
     result = run("ship", sealed_log, "--store", store, "--json", **off)
     assert (result.exit_code, "hint" in result.stderr, "--seal" in result.stderr) == (1, True, True)

@@ -305,14 +305,14 @@ def test_who_opens_a_damaged_log_is_told_what_status_tells(
     ship(sealed_log, tmp_path / "store")
     tamper(sealed_log, sql)
     with holdfast.open(sealed_log, read_only=True) as opened:
-        told = [problem.message for problem in opened.problems]
+        messages = [problem.message for problem in opened.problems]
     with pytest.raises(holdfast.Corrupt) as refused:
         holdfast.open(sealed_log)
     (status,) = objects(run("status", sealed_log, "--json").stdout)
-    assert told
-    assert refused.value.message == told[0]
+    assert messages
+    assert refused.value.message == messages[0]
     # Opening proves the present ownership, status those before it as well.
-    assert told == [found["message"] for found in status["problems"] if "epoch 1 " not in found["message"]]
+    assert messages == [found["message"] for found in status["problems"] if "epoch 1 " not in found["message"]]
 
 
 def test_what_lies_behind_a_damaged_row_is_still_shown(run: Run, sealed_log: Path) -> None:
@@ -405,7 +405,7 @@ def test_the_store_is_in_the_text(run: Run, sealed_log: Path, tmp_path: Path) ->
 
 
 def test_the_cost_is_the_owners(run: Run, spawn: Spawn, log: Path, tmp_path: Path) -> None:
-    """What is priced is what the owner ships with, not what whoever looks has set; its word outlives it."""
+    """What is priced is what the owner ships with, not what the reader has set; its word outlives it."""
     environment = {**os.environ, "HOLDFAST_SHIPPING__PROFILE": "economy", "HOLDFAST_STORE__URL": f"{tmp_path}/store"}
     owner = spawn("append", log, "orders", "--lines", env=environment)
     assert owner.stdin is not None

@@ -93,7 +93,7 @@ def test_the_hostile_log_is_told_about(hostile: Path) -> None:
 
 
 def test_json_keeps_its_values(hostile: Path) -> None:
-    """An escape in JSON is the character that it stands for: whoever parses it has what was stored."""
+    """An escape in JSON is the character that it stands for: its parser has what was stored."""
     found = run("read", hostile, "kept", "--json")
     check_tame(found)
     (record,) = check_json(found.stdout)

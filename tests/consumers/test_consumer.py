@@ -183,15 +183,15 @@ def test_a_loop_waits_for_records_and_ends_with_the_log(open_log):
     def consume(consumer):
         for record in consumer:
             seen.append(record.payload)
-            told.release()
+            heard.release()
 
-    told = threading.Semaphore(0)
+    heard = threading.Semaphore(0)
     consumer = orders.consumer("billing")
     thread = threading.Thread(target=consume, args=(consumer,))
     thread.start()
     for n in range(5):
         orders.append(b"%d" % n)
-        assert told.acquire(timeout=30)
+        assert heard.acquire(timeout=30)
     log.close()
     thread.join(30)
     assert not thread.is_alive()

@@ -310,7 +310,7 @@ class Twin(RuleBasedStateMachine):
 
     @rule()
     def wait(self):
-        """Whoever waits for a partition gets it."""
+        """The member that waits for a partition gets it."""
         for seconds in (0, 6):
             self.clock.advance(seconds)
             assert all(isinstance(member.partitions, tuple) for member in self.given)

@@ -96,8 +96,8 @@ def test_it_waits_no_longer_than_it_is_told_to(open_log, caplog):
         report = log.retain()
     assert [(item.first, item.why) for item in report.removed] == [(n, "wait_limit") for n in (10, 20, 30)]
     assert firsts(orders) == [40]
-    told = [record for record in caplog.records if getattr(record, "action", "") == "retention_unread"]
-    assert [record.records for record in told] == [25]
+    logged = [record for record in caplog.records if getattr(record, "action", "") == "retention_unread"]
+    assert [record.records for record in logged] == [25]
     with pytest.raises(Expired) as caught:
         next(orders.consumer("billing"))
     assert caught.value.first == 40
@@ -153,7 +153,7 @@ def test_nobody_waits_for_a_consumer_that_was_forgotten(open_log):
 
 
 def test_the_disk_budget_waits_for_nobody(open_log, caplog):
-    """It is the hard bound; that a consumer misses something is told."""
+    """It is the hard bound; that a consumer misses something is logged."""
     log = open_log(retention={"disk_bytes_max": 400_000, "headroom_bytes": 0, "interval_ms": 3_600_000})
     topic = log.topic("orders")
     topic.consumer("billing").close()

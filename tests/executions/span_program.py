@@ -1,4 +1,4 @@
-"""A program that runs an execution twice, as `test_spans` starts it: what OpenTelemetry was told, as JSON."""
+"""A program that runs an execution twice, as `test_spans` starts it: what OpenTelemetry got, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions that are looked at, started and changed by hand: who wins, what is kept, what is told afterwards."""
+"""Executions that are looked at, started and changed by hand: who wins, what is kept, what is known afterwards."""
 
 from __future__ import annotations
 
@@ -208,14 +208,14 @@ def test_canceling_races_with_the_end_and_the_first_one_counts(open_log):
         program = threading.Thread(target=finish)
         program.start()
         both.wait()
-        told = log.executions.cancel(live.id)
+        outcome = log.executions.cancel(live.id)
         program.join()
         room_of(log).live.release(live)
-        assert told in ("canceled", "completed")
-        assert log.executions.summary(live.id).status == told
+        assert outcome in ("canceled", "completed")
+        assert log.executions.summary(live.id).status == outcome
         ends = [what for what in events(log, live.id) if what in ("completed", "canceled")]
-        assert set(ends) == {told}
-        assert log.executions.cancel(live.id) == told  # and stays
+        assert set(ends) == {outcome}
+        assert log.executions.cancel(live.id) == outcome  # and stays
 
 
 def test_a_canceled_program_is_told_and_its_execution_never_goes_on(open_log):
@@ -280,7 +280,7 @@ def test_a_fork_begins_with_its_past_and_leaves_the_original_alone(open_log):
 
 
 def test_a_rewound_execution_is_what_it_was_before_that_step(open_log):
-    """Its journal equals that of a run that came just that far; the rest is told by an audit record only."""
+    """Its journal equals that of a run that came just that far; only an audit record tells the rest."""
     log = open_log()
     live, fresh = begin(log), begin(log)
     for name in ("fetch", "charge", "notify"):
@@ -305,7 +305,7 @@ def test_a_rewound_execution_is_what_it_was_before_that_step(open_log):
 
 
 def test_guarded_effects_are_not_repeated_by_accident(open_log):
-    """Neither a fork nor a rewind may repeat a guarded effect, done or only begun, unless it is told to."""
+    """Neither a fork nor a rewind may repeat a guarded effect, done or only begun, unless it is asked to."""
     log = open_log()
     live = begin(log)
     step(live, "fetch")

@@ -66,7 +66,7 @@ def test_places_do_not_depend_on_who_is_first(log: Log) -> None:
 
 
 def test_branches_that_share_names_are_found_again(log: Log) -> None:
-    """Coroutines that use one context beside each other have a scope each, whoever was quicker."""
+    """Coroutines that use one context beside each other have a scope each, whichever was quicker."""
     execution, calls = uuid4(), []
 
     async def import_file(ctx: AsyncContext, name: str, pause: int) -> str:

@@ -64,7 +64,7 @@ def test_one_owner_at_a_time(open_log):
 
 
 def test_two_threads_fight_and_one_wins(open_log):
-    """Whoever comes second is told so, however close it is."""
+    """The second one learns so, however close it is."""
     log = open_log()
     for _ in range(20):
         execution = fresh_id(room_of(log).clock)

@@ -22,7 +22,7 @@ def full() -> Unavailable:
 
 
 def test_by_default_a_loss_is_an_error(open_log, monkeypatch):
-    """The program is told, and nothing goes on without a journal."""
+    """The program gets an error, and nothing goes on without a journal."""
     log = open_log()
     live = begin(log)
     refuse_next_commit(log, monkeypatch, full())
@@ -75,7 +75,7 @@ def test_also_when_the_log_is_gone(open_log):
 
 
 def test_what_others_hand_over_is_never_lost_silently(open_log, monkeypatch):
-    """Whoever sends a signal is told that it was not stored, whatever the program chose."""
+    """The sender of a signal learns that it was not stored, whatever the program chose."""
     log = open_log()
     live = begin(log)
     live.continue_undurable()

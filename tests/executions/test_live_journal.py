@@ -39,7 +39,7 @@ def paths(log: Log, execution: UUID) -> list[str]:
 
 
 def test_what_was_left_undone_is_settled_before_the_journal_is_written_on(open_log):
-    """Entries that still wait for the writer are neither missed nor written over by whoever opens the execution."""
+    """Entries that still wait for the writer are neither missed nor written over by the next opener."""
     log = open_log()
     live = begin(log)
     with stalled(log.topic("t")):

@@ -22,24 +22,24 @@ ORDER = derived_id("order", "17")
 
 
 def test_a_program_asks_somebody_and_goes_on_with_the_answer(tmp_path):
-    told = []
+    tokens = []
     with open_log(tmp_path / "log") as log:
 
         def program() -> str:
             with log.execution("order", id=ORDER) as ctx:
                 approval = ctx.promise("approval", returns=str)
-                ctx.step("ask", lambda: told.append(approval.token()))
+                ctx.step("ask", lambda: tokens.append(approval.token()))
                 answer = approval.result()
                 ctx.set_result(answer)
             return answer
 
         running = Aside(program)
-        wait_until(lambda: bool(told))
-        assert log.executions.resolve(told[0], "yes")
+        wait_until(lambda: bool(tokens))
+        assert log.executions.resolve(tokens[0], "yes")
         assert running.result() == "yes"
         assert log.executions.result(ORDER) == "yes"
         assert program() == "yes"
-        assert len(told) == 1
+        assert len(tokens) == 1
 
 
 def test_a_program_that_awaits_does_all_of_it_side_by_side(tmp_path):
@@ -198,8 +198,8 @@ def test_a_program_that_is_killed_while_it_waits_gets_what_came_from_another_pro
         token = next(line for line in lines_until(first, "waiting") if line.startswith("token")).split()[1]
         first.send_signal(signal.SIGKILL)
     with started(path) as second:
-        told = lines_until(second, "waiting")
-        assert not any(line.startswith("token") for line in told)  # asked once
+        lines = lines_until(second, "waiting")
+        assert not any(line.startswith("token") for line in lines)  # asked once
         with holdfast.open(path, read_only=True) as other:
             assert other.executions.resolve(token, "yes")
         second.send_signal(signal.SIGKILL)

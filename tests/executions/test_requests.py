@@ -210,7 +210,7 @@ with disk:
 @pytest.mark.crash
 @pytest.mark.parametrize("keyed", [False, True])
 def test_an_owner_that_is_killed_at_any_step_does_a_request_once(tmp_path, keyed, some, monkeypatch):
-    """While it opens, in the middle of the work, between that and the note, after it: whoever asks goes on."""
+    """While it opens, in the middle of the work, between that and the note, after it: the caller goes on."""
     monkeypatch.setattr(calling, "_NO_OWNER_S", 0.02)
     keys, reference = None, ""
     if keyed:

@@ -27,7 +27,7 @@ def clock():
 
 
 def still_log(path: Path, **options):
-    """A log that looks for schedules only when it is told to."""
+    """A log that looks for schedules only on request."""
     log = open_log(path, **options)
     room_of(log).background.stop()
     return log

@@ -18,7 +18,7 @@ from tests.executions.span_program import SECRET
 pytestmark = pytest.mark.disk
 
 
-def told(directory: Path, case: str) -> dict[str, Any]:
+def collected(directory: Path, case: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.executions.span_program", str(directory / "log"), case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -27,8 +27,8 @@ def told(directory: Path, case: str) -> dict[str, Any]:
 
 
 def test_each_verb_has_its_span_and_no_payload_is_in_any(tmp_path: Path) -> None:
-    """Opened twice, so that something is read back; one append comes too late, and is told by its type alone."""
-    found = told(tmp_path, "provided")
+    """Opened twice, so that something is read back; one append comes too late, and is shown by its type alone."""
+    found = collected(tmp_path, "provided")
     spans = found["spans"]
     names = {span["name"] for span in spans}
     assert names >= {f"durable.journal.{verb}" for verb in ("append", "read", "read_segment", "finalize", "prune")}
@@ -53,5 +53,5 @@ def test_each_verb_has_its_span_and_no_payload_is_in_any(tmp_path: Path) -> None
 @pytest.mark.parametrize("case", ["absent", "no provider"])
 def test_without_a_provider_the_verbs_are_the_plain_ones(tmp_path: Path, case: str) -> None:
     """Nothing is on the way of an append: neither where OpenTelemetry is missing, nor where nobody listens."""
-    found = told(tmp_path, case)
+    found = collected(tmp_path, case)
     assert (found["is_plain"], found["threads"], found["is_loaded"]) == (True, [], case != "absent")

@@ -34,7 +34,7 @@ def test_the_queue_is_a_sorted_list(found, queues, kinds):
     queue = WorkQueue(rows.get)
     for one in rows.values():
         queue.add(one)
-        queue.add(one)  # twice is no harm: whoever takes it changes its row
+        queue.add(one)  # twice is no harm: the worker that takes it changes its row
     left = [one for one in rows.values() if one.queue in queues and one.kind in kinds]
     for now in range(7):
         due = sorted((one for one in left if one.due_us <= now), key=lambda one: (-one.priority, one.created_us))

@@ -331,7 +331,7 @@ def test_a_failed_execution_is_tried_again_without_its_finished_steps(open_log):
 
 
 def test_an_execution_fails_after_its_last_retry_and_not_before(open_log):
-    """After the last one it has failed; in between nobody is told that it has."""
+    """After the last one it has failed; in between nobody hears that it has."""
     log = open_log()
 
     def never(ctx):
@@ -368,7 +368,7 @@ def test_one_that_never_comes_to_an_end_is_given_up(open_log):
 
 
 def test_a_changed_program_stops_its_execution_and_not_the_worker(open_log, caplog):
-    """Diverged: told in the log and in the note, left as it is, and finished by the program that began it."""
+    """Diverged: logged, and said in the note, left as it is, and finished by the program that began it."""
     log = open_log()
     gate = Gate()
 
@@ -390,9 +390,9 @@ def test_a_changed_program_stops_its_execution_and_not_the_worker(open_log, capl
     found = log.executions.summary(started)
     assert found.status == "running"
     assert "step=say recorded=" in found.note
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == 2
-    assert str(started) in told[0].getMessage()
+    logged = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(logged) == 2
+    assert str(started) in logged[0].getMessage()
     work(log, program)
     assert log.executions.result(started) == "old"
 

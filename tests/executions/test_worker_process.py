@@ -1,4 +1,4 @@
-"""Worker processes that are killed, told to stop, or come second: with real processes and an outside witness."""
+"""Worker processes that are killed, stopped, or come second: with real processes and an outside witness."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_worker_that_is_told_to_stop_drains(tmp_path, start, number):
 
 
 def test_the_second_process_learns_who_has_the_log_and_takes_over_when_it_dies(tmp_path, start):
-    """One wins, the other is told its pid; what died with the first goes on in the second."""
+    """One wins, the other learns its pid; what died with the first goes on in the second."""
     started = queue(tmp_path / "log")
     first = start()
     wait_for_lines(tmp_path / "seen", 5, first)

@@ -167,8 +167,8 @@ def _bound(answer: bytes, seen: Seen) -> bytes:
     return answer.replace(b"\r\n\r\n", name.encode(), 1)
 
 
-def told(status: int, body: bytes = b"{}", **headers: str) -> bytes:
+def response(status: int, body: bytes = b"{}", **headers: str) -> bytes:
     """An answer of the proxy's own."""
-    lines = [f"HTTP/1.1 {status} Told", f"content-length: {len(body)}", "holdfast-api: 1"]
+    lines = [f"HTTP/1.1 {status} Made", f"content-length: {len(body)}", "holdfast-api: 1"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -14,7 +14,7 @@ from holdfast import Invalid, Log, NotFound, Unavailable
 from holdfast.clock import SystemClock
 from holdfast.errors import Denied
 from holdfast.server.tokens import FILE, TokenFile, make
-from tests.remote.cutting_proxy import CuttingProxy, told
+from tests.remote.cutting_proxy import CuttingProxy, response
 from tests.remote.served import ServedLog
 
 pytestmark = pytest.mark.disk
@@ -120,7 +120,7 @@ def test_what_is_no_address_is_refused_without_showing_it(url: str) -> None:
 
 def test_a_redirect_is_not_followed(served: ServedLog, proxy: CuttingProxy) -> None:
     for status in (301, 302, 307, 308):
-        proxy.plan = lambda seen, status=status: told(status, location="http://192.0.2.1/v1")  # type: ignore[misc]
+        proxy.plan = lambda seen, status=status: response(status, location="http://192.0.2.1/v1")  # type: ignore[misc]
         with pytest.raises(Invalid, match="redirects"):
             served.connect(proxy.url)
 
@@ -128,11 +128,11 @@ def test_a_redirect_is_not_followed(served: ServedLog, proxy: CuttingProxy) -> N
 @pytest.mark.parametrize(
     "answer",
     [
-        told(200, b'{"holdfast":"9","api":2,"log":"00"}'),
-        told(200, b"{}").replace(b"holdfast-api: 1", b"holdfast-api: 2"),
-        told(200, b"<html>").replace(b"holdfast-api: 1", b"server: other"),
-        told(404, b"<html>").replace(b"holdfast-api: 1", b"server: other"),
-        told(200, b'{"holdfast":"0","api":1,"log":"zz"}'),
+        response(200, b'{"holdfast":"9","api":2,"log":"00"}'),
+        response(200, b"{}").replace(b"holdfast-api: 1", b"holdfast-api: 2"),
+        response(200, b"<html>").replace(b"holdfast-api: 1", b"server: other"),
+        response(404, b"<html>").replace(b"holdfast-api: 1", b"server: other"),
+        response(200, b'{"holdfast":"0","api":1,"log":"zz"}'),
     ],
     ids=["newer", "newer header", "another server", "another server's 404", "nonsense"],
 )

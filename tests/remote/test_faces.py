@@ -28,10 +28,10 @@ def test_what_is_missing_says_so_and_where_to_do_it(remote: Log) -> None:
         "rotate_key": (None,),
     }
     for verb in REFUSED:
-        with pytest.raises(Invalid, match=f"{verb} does not work over HTTP") as told:
+        with pytest.raises(Invalid, match=f"{verb} does not work over HTTP") as caught:
             value = getattr(remote, verb)
             value(*calls.get(verb, ()))
-        assert told.value.hint == REFUSED[verb]
+        assert caught.value.hint == REFUSED[verb]
     some: dict[str, tuple[Any, ...]] = {"schedule": ("n", "@hourly", "k"), "unschedule": ("n",)}
     keywords: dict[str, dict[str, Any]] = {
         "prune": {"dry_run": True},

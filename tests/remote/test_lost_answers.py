@@ -16,7 +16,7 @@ from holdfast.errors import Denied
 from holdfast.journal.sessions.outcomes import Outcome, Repeat, RunOutcome
 from holdfast.owner.wire import ANSWER, BYE, GroupAnswer, begin_frame
 from holdfast.remote.http.exchange import Question
-from tests.remote.cutting_proxy import CuttingProxy, Seen, told
+from tests.remote.cutting_proxy import CuttingProxy, Seen, response
 from tests.remote.groups import NOWHERE
 from tests.remote.served import ServedLog
 
@@ -182,7 +182,7 @@ def test_closing_does_not_wait_for_ever_for_a_server_that_is_gone(mortal: Served
 def test_no_room_at_the_server_is_asked_again_and_written_once(
     served: ServedLog, proxy: CuttingProxy, name: str
 ) -> None:
-    refusals = iter([told(429, b'{"kind":"Full","message":"no","hint":""}', retry_after="0")] * 3 + [told(503)])
+    refusals = iter([response(429, b'{"kind":"Full","message":"no","hint":""}', retry_after="0")] * 3 + [response(503)])
     with served.connect(proxy.url) as log:
         topic = log.topic(name)
         proxy.plan = lambda seen: next(refusals, "pass") if is_group(seen) else "pass"
@@ -199,7 +199,7 @@ def test_a_refusal_after_a_lost_answer_proves_nothing(
     served: ServedLog, proxy: CuttingProxy, name: str, in_doubt: bool
 ) -> None:
     """It may have been written by the attempt before: that is never called a failure."""
-    denied = told(403, b'{"kind":"Denied","message":"revoked","hint":"ask"}')
+    denied = response(403, b'{"kind":"Denied","message":"revoked","hint":"ask"}')
     actions = iter((["lose_answer"] if in_doubt else []) + [denied])
     with served.connect(proxy.url) as log:
         topic = log.topic(name)
@@ -214,7 +214,7 @@ def test_a_server_of_another_version_in_mid_life_is_no_reason_to_end(
     served: ServedLog, proxy: CuttingProxy, name: str, status: int
 ) -> None:
     """What was on its way may have been written, what comes later goes on."""
-    other = told(status, b"{}").replace(b"holdfast-api: 1", b"holdfast-api: 9")
+    other = response(status, b"{}").replace(b"holdfast-api: 1", b"holdfast-api: 9")
     with served.connect(proxy.url) as log:
         topic = log.topic(name)
         answers = iter([other])
@@ -274,7 +274,7 @@ def test_an_answer_that_makes_no_sense_is_no_receipt(
     with served.connect(proxy.url) as log:
         topic = log.topic(name)
         (here,) = [part.id for part in log._journal.topics[name]]
-        proxy.plan = lambda seen: told(200, make(here)) if is_group(seen) else "pass"
+        proxy.plan = lambda seen: response(200, make(here)) if is_group(seen) else "pass"
         with pytest.raises(OutcomeUnknown, match="cannot be understood"):
             topic.append(b"x")
 
@@ -347,7 +347,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(remote: Log, name: str) -
 
 def test_a_follower_that_met_an_error_goes_on_where_it_was(served: ServedLog, proxy: CuttingProxy, name: str) -> None:
     """What came before the error is given first; behind it nothing is left out."""
-    corrupt = told(500, b'{"kind":"Corrupt","message":"damaged","hint":"h","fields":{"offset":300}}')
+    corrupt = response(500, b'{"kind":"Corrupt","message":"damaged","hint":"h","fields":{"offset":300}}')
     pages: list[Seen] = []
 
     def plan(seen: Seen) -> str | bytes:

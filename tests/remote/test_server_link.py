@@ -111,17 +111,17 @@ def is_events(seen: Seen) -> bool:
 
 
 def test_whoever_asks_again_for_the_same_events_is_kept_once(tmp_path: Path) -> None:
-    told: SimpleQueue[str] = SimpleQueue()
+    news: SimpleQueue[str] = SimpleQueue()
     with holdfast.open(tmp_path / "log") as log:
         topic, events = log.topic("quiet"), MarkEvents(log._journal)
         (part,) = log._journal.topics["quiet"]
-        peer = Peer(bytes(16), 0, lambda name, body: told.put(name))
+        peer = Peer(bytes(16), 0, lambda name, body: news.put(name))
         for _ in range(5):
             events.watch(peer, WatchMarks(("quiet",), False))
-            assert told.get(timeout=30) == "marks"
+            assert news.get(timeout=30) == "marks"
         assert (len(part.signal._calls), len(peer._ends)) == (1, 1)
         topic.append(b"x")
-        assert told.get(timeout=30) == "marks"
+        assert news.get(timeout=30) == "marks"
         peer.end()
         events.stop()
 
@@ -157,11 +157,11 @@ def test_members_in_two_clients_share_partitions_and_one_that_leaves_gives_them_
     with served.connect() as one_log, served.connect() as other_log:
         one_log.topic(name, partitions=2)
         one, other = link_of(one_log), link_of(other_log)
-        told = heard(one, "members")
+        news = heard(one, "members")
         assert join(one, name, one_token).held.keys() == {0, 1}
         assert join(one, name, one_token).held.keys() == {0, 1}  # asked twice is asked once
         assert join(other, name, other_token).is_waiting
-        told.get(timeout=30)
+        news.get(timeout=30)
         wanted = sync(one, name, one_token).wanted
         assert len(wanted) == 1
         assert sync(one, name, one_token, *wanted).held.keys() == {0, 1} - {*wanted}

@@ -122,9 +122,9 @@ def test_a_plain_request_says_that_it_is_durable_and_not_shipped(shipping: Serve
         {"content-type": "application/json"},
     )
     answer = connection.getresponse()
-    told = json.loads(answer.read())
+    error = json.loads(answer.read())
     connection.close()
-    assert (answer.status, told["kind"]) == (503, "Unavailable")
+    assert (answer.status, error["kind"]) == (503, "Unavailable")
     assert len(list(log.topic(name).read())) == 1
 
 

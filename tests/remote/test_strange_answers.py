@@ -42,6 +42,6 @@ def test_a_verb_says_that_it_does_not_understand(remote: Log, monkeypatch: pytes
         answer = ServerAnswer(200, {}, body)
         monkeypatch.setattr(Exchange, "ask", lambda *_, answer=answer: answer)
         monkeypatch.setattr(Exchange, "attempt", lambda *_, answer=answer: Attempt(answer))
-        with pytest.raises(Unavailable, match="not understood") as told:
+        with pytest.raises(Unavailable, match="not understood") as caught:
             VERBS[verb](remote)
-        assert told.value.hint
+        assert caught.value.hint

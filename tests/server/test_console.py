@@ -83,16 +83,16 @@ def test_a_server_can_have_no_console(serve, tmp_path, options, settings):
 
 def test_marks_first_offsets_and_retention_are_told(server):
     """Over public routes: one request tells of all topics."""
-    server.append("told", "a", "b")
+    server.append("shown", "a", "b")
     assert "marks" not in server.get("/v1/topics").json["topics"][0]
     listed = {one["name"]: one for one in server.get("/v1/topics?marks=true").json["topics"]}
-    assert listed["told"]["marks"][0]["durable"] == 2
+    assert listed["shown"]["marks"][0]["durable"] == 2
     assert server.get("/v1/topics?marks=maybe").status == 400
-    topic = server.get("/v1/topics/told").json
+    topic = server.get("/v1/topics/shown").json
     assert (topic["first"], topic["retention"]) == ([0], None)
     asked = {"age_max_s": 60, "records_max": 10}
-    assert server.ask("PUT", "/v1/topics/told/retention", asked).status == 200
-    assert server.get("/v1/topics/told").json["retention"] == {"bytes_max": None, **asked}
+    assert server.ask("PUT", "/v1/topics/shown/retention", asked).status == 200
+    assert server.get("/v1/topics/shown").json["retention"] == {"bytes_max": None, **asked}
 
 
 # -- what it is made of -----------------------------------------------------------------------------------

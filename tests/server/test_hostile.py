@@ -57,7 +57,7 @@ def goes_on(hasty: Server):
 
 
 def patiently(ask):
-    """Whoever is refused for lack of places comes again."""
+    """A client that is refused for lack of places comes again."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

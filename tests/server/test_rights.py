@@ -315,7 +315,7 @@ def test_what_a_token_does_not_reach_is_not_named(place: Place) -> None:
         for name in (b"secret", b"hidden", b"orderly", str(place.log.path).encode()):
             assert name not in shown, (path, content)
     wide = place.client("star")
-    assert b"orderly" in wide.ask("GET", "/v1/topics/orderl/records")[1]  # whoever sees it is helped
+    assert b"orderly" in wide.ask("GET", "/v1/topics/orderl/records")[1]  # one that may see it is helped
 
 
 def test_no_path_of_this_machine_is_told() -> None:
@@ -323,8 +323,8 @@ def test_no_path_of_this_machine_is_told() -> None:
     from holdfast.server.http_errors import body_of
 
     error = Corrupt("the tokens are damaged", path="/home/a b/log/TOKENS", hint="chmod 600 /home/a b/log/TOKENS")
-    told = body_of(error, "1")
-    assert "/home" not in told.message + told.hint
+    reported = body_of(error, "1")
+    assert "/home" not in reported.message + reported.hint
     hint = body_of(holdfast.Invalid("x", hint="PUT /v1/topics/NAME, or see /docs"), "1").hint
     assert hint == "PUT /v1/topics/NAME, or see /docs"
 
@@ -344,14 +344,14 @@ def test_no_answer_names_a_path_of_this_machine(tmp_path: Path) -> None:
         }
         asked = msgspec.msgpack.encode([bytes(16), "start", started])
         every = place.client("all")
-        told = [
+        reported = [
             every.group(place.records("orders", b"x")),
             every.ask("POST", "/v1/client/executions", asked, content_type="application/msgpack"),
             *(every.ask("POST", f"/v1/{verb}", {}) for verb in ("compact", "reconcile", "seal")),
             every.ask("GET", "/v1/stats"),
         ]
-        assert b"nearly full" in told[0][1]
-        assert [answer for answer in told if str(tmp_path).encode() in answer[1]] == []
+        assert b"nearly full" in reported[0][1]
+        assert [answer for answer in reported if str(tmp_path).encode() in answer[1]] == []
 
 
 def test_a_trailer_is_no_header(place: Place) -> None:
@@ -415,7 +415,7 @@ def test_the_scope_of_a_consumer_is_all_that_consuming_takes(place: Place) -> No
 
 
 def test_a_position_takes_the_consumers_scope_and_the_tokens_own_member(place: Place) -> None:
-    """Whoever knows a member's token, and may append, commits nothing for it."""
+    """A client that knows a member's token, and may append, commits nothing for it."""
     place.log.topic("orders").append(b"x")
     with place.connect("shop") as mine:
         link = ServerLink(mine._journal._exchange, SystemClock())
@@ -452,11 +452,11 @@ def test_one_token_does_not_take_all_places(tmp_path: Path) -> None:
             assert [wait.result()[0] for wait in waits] == [200] * 4
         watch = msgspec.msgpack.encode(WatchMarks(("orders",), False))
         form = "application/msgpack"
-        told = [
+        reported = [
             greedy[0].ask("POST", "/v1/calls/watch", watch, content_type=form, holdfast_session=f"{number:032x}")[0]
             for number in range(4)
         ]
-        assert told == [200, 200, 200, 429]
+        assert reported == [200, 200, 200, 429]
         made = [
             greedy[0].ask("POST", "/v1/topics/orders/consumers/billing/members", {"patience": 0})[0] for _ in range(4)
         ]
@@ -618,8 +618,8 @@ def test_the_audit_trail_says_who_did_what(tmp_path: Path) -> None:
         assert place.client("star").ask("GET", "/v1/topics/_audit/records")[0] == 403
         place.log.flush()
         status, body = place.client("all").ask("GET", "/v1/topics/_audit/records")
-        told = [json.loads(record["payload"]) for record in json.loads(body)["records"]]
-        shown = [(one["token"], one["route"], one["topic"], one["status"]) for one in told]
+        reported = [json.loads(record["payload"]) for record in json.loads(body)["records"]]
+        shown = [(one["token"], one["route"], one["topic"], one["status"]) for one in reported]
         read = "GET /v1/topics/{topic}/records"
         assert (status, shown) == (
             200,
@@ -642,10 +642,10 @@ def test_strangers_do_not_push_the_audit_trail_out(place: Place) -> None:
         audit.note(None, route, None, 401)
     audit.note(_caller("web"), route, "orders", 200)
     place.log.flush()
-    told = [json.loads(record.payload) for record in place.log.topic("_audit").read()]
-    assert len(told) < 20
-    assert told[-1]["token"] == "web"
-    assert len(told) - 1 + sum(one["dropped"] for one in told) == 500
+    reported = [json.loads(record.payload) for record in place.log.topic("_audit").read()]
+    assert len(reported) < 20
+    assert reported[-1]["token"] == "web"
+    assert len(reported) - 1 + sum(one["dropped"] for one in reported) == 500
 
 
 def _caller(name: str) -> Caller:

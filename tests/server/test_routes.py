@@ -245,7 +245,7 @@ def test_what_waits_ends_when_its_client_goes(serve, tmp_path):
 
 
 def test_what_waits_ends_when_the_server_does(serve, tmp_path):
-    """As if its time were over: a reader, a member of a consumer, whoever waits for a seal."""
+    """As if its time were over: a reader, a member of a consumer, a caller of seal."""
     server = serve(tmp_path / "log", shutdown_timeout_ms=600_000)
     server.append("t", "one")
     member = server.post("/v1/topics/t/consumers/c/members", {"start": "next"}).json["member"]

@@ -1,4 +1,4 @@
-"""The end of a server: requests are finished, followers told, the log closed; TLS; a port that is taken."""
+"""The end of a server: requests are finished, followers ended, the log closed; TLS; a port that is taken."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_signal_ends_followers_and_closes_the_log(serve, tmp_path, number):
 
 
 def test_what_is_answered_while_it_ends_is_durable(serve, tmp_path):
-    """Eight clients append as fast as they can; the server is told to end in the middle."""
+    """Eight clients append as fast as they can; the server has to end in the middle."""
     server = serve(tmp_path / "log")
     acknowledged: list[int] = []
     enough = threading.Event()
@@ -147,7 +147,7 @@ def certificate(folder):
 
 
 def test_tls_by_files(serve, tmp_path):
-    """Requests, followers and the end work as without; whoever does not shake hands is bounded, too."""
+    """Requests, followers and the end work as without; a client that does not shake hands is bounded, too."""
     cert, key = certificate(tmp_path)
     files = ("--tls-certificate", str(cert), "--tls-key", str(key))
     server = serve(tmp_path / "log", *files, headers_timeout_ms=1500, connections_max=20)
@@ -240,7 +240,7 @@ def test_suites_without_authentication_or_forward_secrecy_are_off(tmp_path, suit
 
 
 def test_a_poisoned_log_is_not_ready(tmp_path):
-    """The process lives, and says that the log does not: whoever looks at it restarts it."""
+    """The process lives, and says that the log does not: its supervisor restarts it."""
     import asyncio
 
     from holdfast.server.access import Access

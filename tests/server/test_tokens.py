@@ -501,7 +501,7 @@ def test_a_log_that_had_tokens_does_not_serve_without_them(remembering, tmp_path
 
 
 def test_a_forged_file_is_not_believed_in_a_log_with_keys(tmp_path, monkeypatch):
-    """Whoever can write the file and has no key gives himself nothing; nor does a file of another log."""
+    """A writer of the file who has no key gives himself nothing; nor does a file of another log."""
     monkeypatch.setenv("RING", Keyring.generate().encode().decode())
     monkeypatch.setenv("HOLDFAST_CRYPTO__KEYRING", "env:RING")
     for name in ("one", "other"):
@@ -543,7 +543,7 @@ def test_a_name_that_leads_elsewhere_is_not_believed(tmp_path, how):
 
 
 def test_tokens_that_are_made_while_a_server_runs_are_noted_by_it(serve, tmp_path):
-    """Whoever loses the file afterwards has a log that had tokens, although it began without."""
+    """A log that loses the file afterwards is one that had tokens, although it began without."""
     path = tmp_path / "log"
     holdfast.open(path).close()
     server = serve(path, "--no-share")

@@ -1,4 +1,4 @@
-"""Producers with sequence numbers of their own: each number is written once, whoever is restarted in between."""
+"""Producers with sequence numbers of their own: each number is written once, whatever is restarted in between."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_the_command_line_lists_and_forgets(tmp_path):
 
 @pytest.mark.parametrize("keyring", [None, Keyring({"k": bytes(32)})], ids=["plain", "keyed"])
 def test_sessions_that_were_changed_are_found(tmp_path, keyring):
-    """The owner is refused, whoever only reads is told when it asks, and so is whoever inspects."""
+    """The owner is refused; a reader learns of it when it asks, and so does an inspection."""
     with holdfast.open(tmp_path / "log", keyring=keyring) as log:
         log.producer("device").append("t", b"1", sequence=1)
         log.producer("device").append("t", b"2", sequence=2)

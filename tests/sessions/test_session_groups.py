@@ -183,7 +183,7 @@ def test_a_producer_goes_on_only_behind_what_was_written(log, monkeypatch):
 
 
 def test_a_poisoned_writer_leaves_nobody_waiting(log, monkeypatch):
-    """Whoever waits for a number learns that its outcome is unknown; later ones that the log is closed."""
+    """A waiter for a number learns that its outcome is unknown; later ones that the log is closed."""
     put(log, ONE, 1, rows(log, b"a"))
     fail_commits(log.topic("t"), monkeypatch, DiskFailed("planted"))
     (outcome,) = put(log, ONE, 2, rows(log, b"b"))
@@ -322,8 +322,8 @@ class _interrupted:
 
 
 def test_numbers_sent_by_many_threads_at_once_are_written_once(log):
-    """Each of eight threads sends the same numbers, in order: whoever is first writes, the others are told."""
-    told: list[list[int]] = [[] for _ in range(8)]
+    """Each of eight threads sends the same numbers, in order: the first writes, the others get its answer."""
+    offsets: list[list[int]] = [[] for _ in range(8)]
 
     def work(mine: list[int]) -> None:
         for n in range(1, 21):
@@ -332,18 +332,18 @@ def test_numbers_sent_by_many_threads_at_once_are_written_once(log):
             except Invalid:  # a gap: somebody else is not that far
                 mine.append(-1)
 
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in told]
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in offsets]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert payloads(log) == [b"%d" % n for n in range(1, 21)]
-    for mine in told:
+    for mine in offsets:
         assert mine == list(range(20))
 
 
 def test_typed_rows_are_forwarded(log):
-    """Batches of a typed topic, encoded by whoever sends them."""
+    """Batches of a typed topic, encoded by their sender."""
     typed = log.topic("typed", schema=pa.schema([("a", pa.int64())]))
     prepared = typed._prepared([{"a": 1}, {"a": 2}], None, None, None)
     unit = ForwardedUnit([Run.unplaced(*prepared.parts[0])], 2, prepared.size, alone=True)

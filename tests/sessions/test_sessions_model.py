@@ -37,13 +37,13 @@ class Known:
         """Of a member: the highest number that this owner was sent in order, stored or refused."""
         self.floor = 1
         self.answers: dict[int, int] = {}
-        """The offset that each number was told."""
+        """The offset that each number got."""
         self.refused: set[int] = set()
         """Of a member: what this owner refused."""
         self.used = used
 
     def verdict(self, number: int, floor: int) -> int | type[HoldfastError] | None:
-        """The offset that it is told again, the error, or None: it is written."""
+        """The offset that it gets again, the error, or None: it is written."""
         if number in self.refused:
             return Unavailable
         if number in self.answers:
@@ -67,7 +67,7 @@ class Known:
         if self.is_producer:
             floor = max(self.floor, number - ANSWERS + 1)
         self.floor = max(self.floor, floor)
-        self.answers = {one: told for one, told in self.answers.items() if one >= self.floor}
+        self.answers = {one: answer for one, answer in self.answers.items() if one >= self.floor}
 
 
 class SessionsMachine(RuleBasedStateMachine):
@@ -161,7 +161,7 @@ class SessionsMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from([*MEMBERS, *PRODUCERS]))
     def refuse(self, name):
-        """The disk is full for one group: it is as if it had not been sent, but a member is told the same again."""
+        """The disk is full for one group: it is as if it had not been sent, but a member gets the same again."""
         is_producer = name in PRODUCERS
         known = self.model.get(name)
         expiry = self.clock.now_us() - EXPIRY_US

@@ -37,7 +37,7 @@ def _is_logging(function: ast.expr) -> bool:
 
 
 def _level(call: ast.Call) -> str:
-    """By its name; a level that is computed is told as `log`."""
+    """By its name; a level that is computed is given as `log`."""
     assert isinstance(call.func, ast.Attribute)
     return {"exception": "error"}.get(call.func.attr, call.func.attr)
 

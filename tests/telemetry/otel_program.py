@@ -1,6 +1,6 @@
 """A program that appends, reads, seals, ships and restores with OpenTelemetry set up, as `test_otel` starts it.
 
-OpenTelemetry takes one provider per process, so each case is a process of its own. Prints what was told, as JSON.
+OpenTelemetry takes one provider per process, so each case is a process of its own. Prints what it got, as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast import telemetry
 SECRET = "4111-1111-1111-1111"
 
 
-class Told:
+class Collected:
     """OpenTelemetry's SDK, set up to keep everything in memory."""
 
     def __init__(self, *, sampled: bool = True) -> None:
@@ -78,11 +78,11 @@ class Told:
 
 def appends(place: Path) -> dict[str, Any]:
     """All ways to append, inside and outside of a recorded span."""
-    told = Told()
+    collected = Collected()
     with holdfast.open(place) as log:
         orders, our_own = log.topic("orders"), log._topics.own("_own")
         orders.append(b"outside")
-        with told.tracer.start_as_current_span("request"):
+        with collected.tracer.start_as_current_span("request"):
             orders.append(SECRET.encode(), key="k", headers={"mine": b"1"}, idempotency_key="once")
             orders.append(b"foreign", headers={"traceparent": "mine", "tracestate": "mine"})
             orders.append_batch([b"one", holdfast.Record(b"two", headers={"mine": b"2"})])
@@ -101,7 +101,7 @@ def appends(place: Path) -> dict[str, Any]:
 
             asyncio.run(alike())
             orders.flush()
-        with told.tracer.start_as_current_span("again"):
+        with collected.tracer.start_as_current_span("again"):
             repeated = orders.append(SECRET.encode(), key="k", headers={"mine": b"1"}, idempotency_key="once").repeated
             try:
                 orders.append("no bytes")  # type: ignore[arg-type]
@@ -120,16 +120,16 @@ def appends(place: Path) -> dict[str, Any]:
                 pass
         own = next(iter(our_own.read())).headers
         log.seal()
-    return {"spans": told.spans(), "records": found, "own": own, "repeated": repeated}
+    return {"spans": collected.spans(), "records": found, "own": own, "repeated": repeated}
 
 
 def unsampled(place: Path) -> dict[str, Any]:
     """A sampler that takes nothing: nothing is put into records either."""
-    told = Told(sampled=False)
-    with holdfast.open(place) as log, told.tracer.start_as_current_span("request"):
+    collected = Collected(sampled=False)
+    with holdfast.open(place) as log, collected.tracer.start_as_current_span("request"):
         log.topic("orders").append(b"one")
         headers = next(iter(log.topic("orders").read())).headers
-    return {"spans": told.spans(), "headers": headers}
+    return {"spans": collected.spans(), "headers": headers}
 
 
 def later(place: Path) -> dict[str, Any]:
@@ -138,28 +138,28 @@ def later(place: Path) -> dict[str, Any]:
         orders = log.topic("orders")
         plain = "submit" in vars(log._journal) and log._journal.submit.__name__ == "submit"
         before = log._journal.submit.__qualname__
-        told = Told()
+        collected = Collected()
         log.topic("orders")
-        with told.tracer.start_as_current_span("request"):
+        with collected.tracer.start_as_current_span("request"):
             orders.append(b"one")
         after = log._journal.submit.__qualname__
-        metrics = {one["name"] for one in told.metrics()}
-    return {"plain": plain, "before": before, "after": after, "spans": told.spans(), "metrics": sorted(metrics)}
+        metrics = {one["name"] for one in collected.metrics()}
+    return {"plain": plain, "before": before, "after": after, "spans": collected.spans(), "metrics": sorted(metrics)}
 
 
 def always(place: Path) -> dict[str, Any]:
     """`telemetry.append_spans = always`: without a parent, too."""
-    told = Told()
+    collected = Collected()
     with holdfast.open(place, settings={"telemetry": {"append_spans": "always", "trace_headers": False}}) as log:
         log.topic("orders").append(b"one")
         log.topic("typed", schema=pa.schema([("id", pa.int64())])).append({"id": 1})
         headers = next(iter(log.topic("orders").read())).headers
-    return {"spans": told.spans(), "headers": headers}
+    return {"spans": collected.spans(), "headers": headers}
 
 
 def pipe(place: Path) -> dict[str, Any]:
     """Everything behind the appends."""
-    told, store = Told(), place.with_name("store")
+    collected, store = Collected(), place.with_name("store")
     with holdfast.open(place, store=store) as log:
         orders = log.topic("orders", partitions=2)
         for _ in range(3):
@@ -168,7 +168,7 @@ def pipe(place: Path) -> dict[str, Any]:
         log.ship()
         log.reconcile(deep=True)
         log.reconcile(remote=True)
-        metrics = told.metrics()
+        metrics = collected.metrics()
     holdfast.compact(str(store), "orders")
     holdfast.restore(store, place.with_name("restored"), copy=True)
     own = place.with_name("own")
@@ -179,7 +179,7 @@ def pipe(place: Path) -> dict[str, Any]:
         log.compact()
         log.retain()
     holdfast.rebuild(own)
-    return {"spans": told.spans(), "metrics": metrics, "after": told.metrics()}
+    return {"spans": collected.spans(), "metrics": metrics, "after": collected.metrics()}
 
 
 if __name__ == "__main__":

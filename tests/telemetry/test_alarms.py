@@ -100,11 +100,11 @@ def actions(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> l
 def test_trouble_is_told_at_once_then_less_and_less_often() -> None:
     """After 1, 2, 4 … minutes, at most an hour; a new burst at once, unless the last line is not a minute old."""
     burst = Burst()
-    told = [second for second in range(0, 4 * 3600, 10) if burst.again(second)]
-    assert told[:6] == [0, 60, 180, 420, 900, 1860]
-    assert max(later - now for now, later in pairwise(told)) <= 3600
+    moments = [second for second in range(0, 4 * 3600, 10) if burst.again(second)]
+    assert moments[:6] == [0, 60, 180, 420, 900, 1860]
+    assert max(later - now for now, later in pairwise(moments)) <= 3600
     assert burst.over() == 4 * 360
-    last = told[-1]
+    last = moments[-1]
     assert not burst.again(last + 59)
     burst.over()
     assert burst.again(last + 61)

@@ -1,4 +1,4 @@
-"""Every line that the library logs has an action, from one list, with its level; and the everyday ones are told."""
+"""Every line that the library logs has an action, from one list, with its level; and the everyday ones are checked."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def test_every_metric_is_told_by_some_log(tmp_path: Path) -> None:
         log.topic("orders").consumer("billing").close()
         log.seal()
         log.reconcile()
-        told = {metric.name for metric in collecting.collect([log])}
-    silent = {metric.name for metric in metric_list.METRICS} - told
+        names = {metric.name for metric in collecting.collect([log])}
+    silent = {metric.name for metric in metric_list.METRICS} - names
     assert silent == {"holdfast.share.clients", "holdfast.share.sessions"}
 
 

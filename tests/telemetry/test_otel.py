@@ -1,4 +1,4 @@
-"""What OpenTelemetry is told: spans of the whole pipe, the trace in the headers of records, the same metrics.
+"""What OpenTelemetry gets: spans of the whole pipe, the trace in the headers of records, the same metrics.
 
 OpenTelemetry takes one provider per process, so each case is a program of its own.
 """
@@ -22,7 +22,7 @@ from tests.telemetry.otel_program import SECRET
 pytestmark = pytest.mark.disk
 
 
-def told(directory: Path, case: str) -> dict[str, Any]:
+def collected(directory: Path, case: str) -> dict[str, Any]:
     command = [sys.executable, "-W", "error", "-m", "tests.telemetry.otel_program", str(directory / "log"), case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def told(directory: Path, case: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def appends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of all ways to append."""
-    return told(tmp_path_factory.mktemp("appends"), "appends")
+    return collected(tmp_path_factory.mktemp("appends"), "appends")
 
 
 def named(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -124,13 +124,13 @@ def test_of_many_durations_a_hundred_a_second_are_recorded() -> None:
 
 def test_what_is_not_sampled_is_not_told(tmp_path: Path) -> None:
     """And costs the records nothing."""
-    found = told(tmp_path, "unsampled")
+    found = collected(tmp_path, "unsampled")
     assert (found["spans"], found["headers"]) == ([], None)
 
 
 def test_a_provider_that_comes_later_is_found(tmp_path: Path) -> None:
     """Until then the journal's verbs are the plain ones."""
-    found = told(tmp_path, "later")
+    found = collected(tmp_path, "later")
     assert found["before"] == "Queue.submit"
     assert found["after"] != found["before"]
     assert len(named(found, spans.APPEND)) == 1
@@ -138,8 +138,8 @@ def test_a_provider_that_comes_later_is_found(tmp_path: Path) -> None:
 
 
 def test_the_setting_says_which_appends_are_told(tmp_path: Path) -> None:
-    """All of them, without a parent, and nothing in the records, as told."""
-    found = told(tmp_path, "always")
+    """All of them, without a parent, and nothing in the records, as the setting says."""
+    found = collected(tmp_path, "always")
     assert [span["parent"] for span in named(found, spans.APPEND)] == [None, None]
     assert [span["attributes"]["holdfast.topic"] for span in named(found, spans.APPEND)] == ["orders", "typed"]
     assert found["headers"] is None
@@ -147,7 +147,7 @@ def test_the_setting_says_which_appends_are_told(tmp_path: Path) -> None:
 
 def test_each_stage_of_the_pipe_has_its_span(tmp_path: Path) -> None:
     """From recovery to restore, with counts; and the metrics are those of the list, in kind, unit and buckets."""
-    found = told(tmp_path, "pipe")
+    found = collected(tmp_path, "pipe")
     check_listed(found)
     stages = {
         spans.RECOVER, spans.SEAL, spans.SHIP, spans.SETTLE, spans.RECONCILE, spans.RESTORE, spans.REBUILD,
