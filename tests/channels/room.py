@@ -30,13 +30,13 @@ class Member:
     def __init__(self, room: Room, name: str, phase: int) -> None:
         self.room, self.name, self.phase = room, name, phase
         self.disk = Disk()
-        self.told: Counter[str] = Counter()
+        self.ready_ids: Counter[str] = Counter()
         self.start()
 
     def start(self) -> None:
         """A process begins, from what the disk has."""
         self.channels = Channels(self.name, self.disk, settings=self.room.settings, clock=self.room.clock)
-        self.channels.set_callbacks(message_ready=lambda event: self.told.update([event.message_id]))
+        self.channels.set_callbacks(message_ready=lambda event: self.ready_ids.update([event.message_id]))
         self.channels.ensure_channel(ROOM, dialect=self.room.dialect)
         self.link = Link(self.channels, lambda data: self.room.bus.send(self.name, data))
 
@@ -150,8 +150,8 @@ class Room:
                     assert not late, f"{member.name} has {note.message_id} before {late}"
                     seen.add(note.message_id)
             assert len(seen) == self.sent, f"{member.name} lacks {self.sent - len(seen)}"
-            assert set(member.told) == member.disk.delivered
-            assert set(member.told.values()) <= {1}, f"{member.name} heard it twice"
+            assert set(member.ready_ids) == member.disk.delivered
+            assert set(member.ready_ids.values()) <= {1}, f"{member.name} heard it twice"
 
     def run_until_rest(self, most_ms: int) -> None:
         end = self.now + most_ms

@@ -99,7 +99,7 @@ async def busy_task(channels: Channels, number: int) -> None:
 
 
 def test_threads_and_tasks_share_channels_and_nothing_is_lost(open_log):
-    """Everything sent is in history, everything received is delivered once, in causal order, and all of it is on disk."""
+    """What was sent is in history, what was received is delivered once, in causal order, and all of it is on disk."""
     log = open_log()
     alice = log.channels("alice")
     listener = Listener(alice)
