@@ -94,7 +94,7 @@ class ChannelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Into how many groups participants are divided, one of which answers a request; 1 = everybody may."""
 
     lost_after_ms: int = 0
-    """How long a message waits for others before they count as lost and it is delivered without them; 0 = for ever.
+    """How long a message waits for others before they count as lost and it is delivered without them; 0 = forever.
     """
 
     lamport_jump_max_ms: int = 24 * 3600 * 1000

@@ -1,6 +1,6 @@
 """Python's values as Arrow arrays, and back, without pandas.
 
-`pa.array` and `pa.scalar` ask pandas what their argument is, and a time with a zone asks it on its way back: they load it
+`pa.array` and `pa.scalar` ask pandas about their argument, and a time with a zone asks it on its way back: they load it
 where it is installed, 0.3 s of work and 40 MB for an application that never uses it. So nothing on the
 way of records calls them: arrays are made of buffers. `read` knows the values that are common in rows, by their exact
 class; for anything else it says None, and callers ask Arrow. Values that do not fit are Python's own exceptions. Pure.

@@ -48,8 +48,8 @@ async def _answered(request: ApiRequest, served: Served, verb: Verb[Any, Result]
 
 async def events(request: ApiRequest, served: Served) -> Answer:
     """The events behind the number `after`, as `[peer, [[number, name, body] …]]`; waits until there is one.
-    An event stays until a question says that it came. `peer` changes where the server was started anew, or has forgotten
-    events: what was watched and joined is then asked for again.
+    An event stays until a question says that it came. `peer` changes where the server was started anew, or has
+    forgotten events: what was watched and joined is then asked for again.
     """
     after, wait = request.text("after") or "0", request.seconds("wait", 0.0) or 0.0
     if not after.isdecimal() or not after.isascii() or len(after) > 18:
