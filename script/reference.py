@@ -554,7 +554,7 @@ def _structs(note: Any) -> list[type]:
 
 def inspection() -> str:
     """The lines of `holdfast inspect`, each with its fields."""
-    from holdfast.cli.inspection.inspect_lines import LINES
+    from holdfast.cli.inspection.line_types import LINES
 
     def told(line: type, field: str) -> str:
         text = about(line, field, None).rstrip(".")

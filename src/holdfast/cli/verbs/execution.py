@@ -1,8 +1,7 @@
 """`holdfast execution list|show|timeline|start|resume|cancel|fork|rewind|settle|resolve|signal|prune`: from outside.
 
 Looking opens the log for reading only, so the service that owns it can go on; what is shown is what is durable. Changes
-own the log for a moment; where a service owns it, that does them. Payloads (arguments,
-results, errors) are printed only with --reveal.
+own the log for a moment; where a service owns it, that does them. Payloads are printed only with --reveal.
 """
 
 from __future__ import annotations

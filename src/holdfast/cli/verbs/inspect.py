@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import Settings, disk
 from holdfast.cli.exit_codes import DAMAGED, FINE
-from holdfast.cli.inspection import inspect_lines
+from holdfast.cli.inspection import inspect_lines, line_types
 from holdfast.cli.inspection.own_tables import own_tables
 from holdfast.cli.inspection.typed_entries import typed_decoder
 from holdfast.cli.options import NEEDS_KEY, json_option, keyring_option, load_keyring
@@ -112,7 +112,7 @@ class _Report:
     def show_format(self, place: Directory | None) -> bytes | None:
         """The file FORMAT; returns the log's id if it can be read."""
         if place is None or not (file := place.path / _FORMAT).exists():
-            self._facts(_FORMAT, inspect_lines.FormatLine(None, None, "absent"))
+            self._facts(_FORMAT, line_types.FormatLine(None, None, "absent"))
             return None
         try:
             log_id, check = place.log_id(), OK
@@ -120,7 +120,7 @@ class _Report:
             log_id, check = None, BAD
             self.problems.append(error)
         text = _first_line(file)
-        self._facts(_FORMAT, inspect_lines.FormatLine(text, None if log_id is None else log_id.hex(), check))
+        self._facts(_FORMAT, line_types.FormatLine(text, None if log_id is None else log_id.hex(), check))
         return log_id
 
     def show(self, found: Inspection) -> None:
@@ -159,7 +159,7 @@ class _Report:
         self._table(
             "tables",
             (
-                inspect_lines.TableLine(
+                line_types.TableLine(
                     one.topic,
                     "delta",
                     one.version,
@@ -213,7 +213,7 @@ class _Report:
 
     # -- one part -----------------------------------------------------------------------------------------
 
-    def _facts(self, title: str, line: inspect_lines.Line) -> None:
+    def _facts(self, title: str, line: line_types.Line) -> None:
         if self._as_json:
             emit_json(line)
         else:
@@ -222,7 +222,7 @@ class _Report:
             emit(f"-- {title}")
             emit_facts(list(zip(line.__struct_fields__, _values(line), strict=True)))
 
-    def _table(self, title: str, rows: Iterable[inspect_lines.Line]) -> None:
+    def _table(self, title: str, rows: Iterable[line_types.Line]) -> None:
         """Rows of one kind, page by page, so that a long table is never held in memory."""
         remaining = iter(rows)
         while page := list(islice(remaining, _PAGE_LINES)):
@@ -235,7 +235,7 @@ class _Report:
                 emit_table(page[0].__struct_fields__, [_values(line) for line in page])
 
 
-def _values(line: inspect_lines.Line) -> Sequence[object]:
+def _values(line: line_types.Line) -> Sequence[object]:
     return [None if value is msgspec.UNSET else value for value in msgspec.structs.astuple(line)]
 
 
