@@ -349,10 +349,10 @@ class NewFile:
     An fsync that failed is never repeated: the file is given up, and a new attempt writes a new one.
     """
 
-    def __init__(self, path: Path, mode: int = 0o600) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._descriptor = _create_anew(path, mode)
+        self._descriptor = _create_anew(path, 0o600)
 
     def write(self, content: bytes | memoryview) -> None:
         """Append bytes."""

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.errors import Invalid, Unavailable
 from holdfast.log.log import Log
 from holdfast.process_lifetime import at_end_signals
@@ -75,16 +75,14 @@ def token_file(log: Log, settings: ServerSettings, *, may_be_lost: bool) -> Toke
 class HttpServer:
     """One log, served over HTTP; made, then run."""
 
-    def __init__(
-        self, log: Log, settings: ServerSettings | None = None, *, clock: Clock | None = None, no_tokens: bool = False
-    ) -> None:
+    def __init__(self, log: Log, settings: ServerSettings | None = None, *, no_tokens: bool = False) -> None:
         """Binds the port; Invalid or Unavailable where that must not or cannot be.
 
         `no_tokens`: a log that had tokens, and lost their file, is served without.
         """
         self.settings = settings or log.settings.server
         self._log = log
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         asked = parse_address(self.settings.listen)
         tokens = token_file(log, self.settings, may_be_lost=no_tokens)
         self.access = Access(tokens, self.settings.token, self._clock, self.settings.rate_max)

@@ -78,10 +78,10 @@ def take_apart(data: bytes, layout: Layout) -> tuple[Places, tuple[HistoryEntry,
     return places, tuple(causes), tuple(requests), named
 
 
-def read_entry(data: bytes, at: int, end: int, *, strict: bool = False) -> HistoryEntry:
-    """An entry; what is strict about types is lenient about ids, and takes an absent one for an empty one."""
+def read_entry(data: bytes, at: int, end: int) -> HistoryEntry:
+    """An entry."""
     usual = _usual_entry(data[at:end])
-    return _any_entry(data, at, end, strict=strict) if usual is None else usual
+    return _any_entry(data, at, end, strict=False) if usual is None else usual
 
 
 @lru_cache(_ENTRIES_CACHED)

@@ -67,13 +67,13 @@ class LiveExecutions:
             begin = partial(self._begin, kind, prepare, is_work, *self.store.take(execution))
             return self.store.with_room(begin)
 
-    async def open_async(self, execution: ExecutionId, kind: str, *, prepare: Prepare | None = None) -> LiveExecution:
+    async def open_async(self, execution: ExecutionId, kind: str) -> LiveExecution:
         """What `open` does, for coroutines: what it has to wait for is awaited."""
         store = self.store
         with self._claimed(execution, kind):
             while (before := store.leaving(execution)) is not None and await before.wait_async(store.timeout):
                 pass
-            begin = partial(self._begin, kind, prepare, False, *store.take(execution))
+            begin = partial(self._begin, kind, None, False, *store.take(execution))
             return await store.when_room(begin)
 
     @contextmanager
