@@ -137,7 +137,7 @@ def test_threads_and_tasks_share_channels_and_nothing_is_lost(open_log):
 
 
 @pytest.mark.parametrize("size", [2, 8])
-def test_whoever_touches_a_channel_first_loads_it_for_all(size):
+def test_the_first_to_touch_a_channel_loads_it_for_all(size):
     """Once; nobody's message is lost with a context that another one replaced."""
 
     class Slow(MemoryPersistence):

@@ -161,7 +161,7 @@ def test_a_lone_step_waits_for_nobody(tmp_path, monkeypatch):
             assert ids(log)[-1] == f"a{number}"
 
 
-def test_events_are_told_in_order_when_their_unit_is_durable(tmp_path):
+def test_events_are_reported_in_order_when_their_unit_is_durable(tmp_path):
     """Not before, although memory has long gone on."""
     with room_of(tmp_path) as (log, alice):
         delivered: list[str] = []
@@ -187,7 +187,7 @@ def test_events_are_told_in_order_when_their_unit_is_durable(tmp_path):
         assert ids(log) == ["a0", "b0", "b1", "b2", "b3"]
 
 
-def test_whoever_stops_waiting_takes_nobody_along(tmp_path):
+def test_a_caller_that_stops_waiting_takes_nobody_along(tmp_path):
     """Its step is kept, too."""
     with room_of(tmp_path) as (log, alice):
 

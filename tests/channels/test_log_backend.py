@@ -314,7 +314,7 @@ def damage(log: Log) -> None:
     connection.close()
 
 
-def test_a_damaged_channel_is_refused_and_told_once(open_log, caplog):
+def test_a_damaged_channel_is_refused_and_reported_once(open_log, caplog):
     """Corrupt, from every operation that needs it; other channels are not concerned."""
     log = open_log()
     with log.channels("alice") as alice:

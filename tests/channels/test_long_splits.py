@@ -88,7 +88,7 @@ def test_packets_are_lost_on_the_way():
     room.judge(rest_ms=3_000_000)
 
 
-def test_whoever_has_it_answers_for_senders_who_are_gone():
+def test_the_holder_of_a_message_answers_for_senders_who_are_gone():
     """All that carol lacks was said by bob, who has left for good; alice heard it."""
     room = Room(("alice", "bob", "carol"), settings=TINY)
     room.away("carol")

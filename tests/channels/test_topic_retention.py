@@ -37,7 +37,7 @@ def flooded(path, channels=None, retention=None, policy=None):
         return len(list(log.topic("_channels").read()))
 
 
-def test_it_has_limits_unless_it_is_told_otherwise(tmp_path):
+def test_it_has_limits_unless_it_is_set_otherwise(tmp_path):
     """Bytes or age; the defaults are far beyond this; 0 is no limit."""
     assert flooded(tmp_path / "defaults") == 60
     assert flooded(tmp_path / "bytes", {"topic_bytes_max": 1_000}) <= 20

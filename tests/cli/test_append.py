@@ -160,7 +160,7 @@ def test_a_payload_that_is_too_large_is_refused(run: Run) -> None:
 
 
 @pytest.mark.parametrize("end", [b"\nfour\n", b""])
-def test_a_refused_line_ends_it_and_what_came_before_is_told(run: Run, tmp_path: Path, end: bytes) -> None:
+def test_a_refused_line_ends_it_and_what_came_before_is_reported(run: Run, tmp_path: Path, end: bytes) -> None:
     """The first line that is refused stops the append; the lines before it are durable and printed."""
     stdin = b"one\ntwo\n" + b"x" * 200_000 + end
     result = run("append", "log", "orders", "--lines", stdin=stdin, HOLDFAST_JOURNAL__PAYLOAD_BYTES_MAX="10")

@@ -189,7 +189,7 @@ def test_what_is_not_kept_is_not_found(run: Run, kept: Path, arguments: list[str
     "arguments",
     [["list", "log", "room"], ["show", "log"], ["history", "log"], ["list", "log", "--limit", "1"], ["drop", "log"]],
 )
-def test_wrong_usage_is_told(run: Run, arguments: list[str]) -> None:
+def test_wrong_usage_is_reported(run: Run, arguments: list[str]) -> None:
     """An argument too many, one too few, or one that does nothing is exit code 2."""
     assert run("channel", *arguments).exit_code == 2
 
@@ -221,7 +221,7 @@ def test_an_encrypted_log_needs_its_key(run: Run, tmp_path: Path, keyring: Keyri
     assert (shown.exit_code, "content 1" in shown.stdout) == (0, True)
 
 
-def test_a_damaged_channel_is_told_and_the_others_are_listed(run: Run, kept: Path) -> None:
+def test_a_damaged_channel_is_reported_and_the_others_are_listed(run: Run, kept: Path) -> None:
     """A changed item is exit code 3, in the list and where that channel is asked for; nothing of it is shown."""
     tamper(kept, "UPDATE space_items SET number = number + 1 WHERE space_id = (SELECT min(id) FROM spaces)")
     listed = run("channel", "list", kept, "--json")

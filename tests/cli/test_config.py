@@ -159,7 +159,7 @@ def test_only_show_is_known(run: Run, arguments: list[str]) -> None:
     assert run("config", *arguments).exit_code == 2
 
 
-def test_settings_that_are_wrong_are_told(run: Run) -> None:
+def test_settings_that_are_wrong_are_reported(run: Run) -> None:
     """A setting that cannot be is refused with its name, not shown as if it were in force."""
     result = run("config", "show", HOLDFAST_SHIPPING__PROFILE="frugal")
     assert (result.exit_code, "shipping.profile must be one of" in result.stderr) == (1, True)

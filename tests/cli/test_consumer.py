@@ -156,7 +156,7 @@ def test_an_encrypted_log_needs_its_key(run, tmp_path, keyring):
     assert "billing" in run("status", tmp_path / "data", "--keyring", ring).stdout
 
 
-def test_retention_is_told_to_wait(run, place):
+def test_retention_has_to_wait(run, place):
     policy = ("--topic", "orders", "--records", "1", "--wait-for", "billing", "--wait-for", "audit")
     assert run("retain", place, *policy).exit_code == 2
     assert run("retain", place, *policy, "--wait-limit", "30d").exit_code == 0

@@ -125,7 +125,7 @@ def _kinds(root: type[HoldfastError]) -> list[type[HoldfastError]]:
     return [root, *(found for kind in root.__subclasses__() for found in _kinds(kind))]
 
 
-def test_every_kind_that_can_be_raised_is_told_by_a_documented_name() -> None:
+def test_every_kind_that_can_be_raised_is_reported_by_a_documented_name() -> None:
     """Stages raise narrower kinds of their own; what is reported is the kind that the table has."""
     from holdfast.shipping.ownership import earlier_epochs  # noqa: F401 - they have some
     from holdfast.store import port  # noqa: F401
@@ -201,7 +201,9 @@ def test_corrupt_is_still_corrupt() -> None:
     assert kind_of(Corrupt("damaged")) == "Corrupt"
 
 
-def test_a_narrower_kind_is_told_by_its_documented_name(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrower_kind_is_reported_by_its_documented_name(
+    run: Run, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a store raises has a name of its own; programs get the one that they can know."""
     from holdfast.cli.verbs import read
     from holdfast.store.port import StoreUnavailable

@@ -147,7 +147,7 @@ def test_the_owner_of_a_log_is_asked_at_once(run: Run, tmp_path: Path, share: bo
         [],
     ],
 )
-def test_wrong_usage_is_told(run: Run, kept: tuple[Path, UUID], arguments: list[str]) -> None:
+def test_wrong_usage_is_reported(run: Run, kept: tuple[Path, UUID], arguments: list[str]) -> None:
     """Exit code 2, and nothing was changed."""
     path, execution = kept
     given = [str(execution) if one == "ID" else one for one in arguments]

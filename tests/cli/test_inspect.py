@@ -365,14 +365,14 @@ def test_a_damaged_format_file_does_not_hide_the_database(run: Run, log: Path) -
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database " * 1000])
-def test_a_destroyed_database_is_told_after_what_is_left(run: Run, log: Path, content: bytes) -> None:
+def test_a_destroyed_database_is_reported_after_what_is_left(run: Run, log: Path, content: bytes) -> None:
     """When the database is no database, FORMAT is still shown and the damage is reported."""
     (log / "durable.db").write_bytes(content)
     result = run("inspect", log, "--json")
     assert (result.exit_code, set(by_type(result.stdout))) == (3, {"format", "problem"})
 
 
-def test_a_lost_database_is_told_after_what_is_left(run: Run, log: Path) -> None:
+def test_a_lost_database_is_reported_after_what_is_left(run: Run, log: Path) -> None:
     """When the database is gone, FORMAT is still shown and the damage is reported."""
     (log / "durable.db").unlink()
     result = run("inspect", log, "--json")

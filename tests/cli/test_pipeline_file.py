@@ -122,7 +122,7 @@ def test_places_of_the_command_line_win(run: Run, tmp_path: Path, file: Path, ro
         ("raise ValueError('\\x1b[31mred')\n", 1, r"\x1b[31mred"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_line(
+def test_a_mistake_in_the_file_is_reported_with_its_line(
     run: Run, tmp_path: Path, source: str, line: int, words: str
 ) -> None:
     """And not with our stack."""
@@ -136,7 +136,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line(
     assert "starting Spark" not in done.stderr
 
 
-def test_a_mistake_in_a_file_beside_it_is_told_with_both_lines(run: Run, tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_beside_it_is_reported_with_both_lines(run: Run, tmp_path: Path) -> None:
     """Where it is imported, and where it is."""
     (tmp_path / "beside_it.py").write_text("x = (\n")
     (tmp_path / "wrong.py").write_text("\nimport beside_it\n")

@@ -148,7 +148,7 @@ def outcomes(answer: dict[str, Any]) -> dict[str, str]:
     return {table["name"]: table["outcome"] for table in json.loads(answer["out"])["tables"]}
 
 
-def test_a_service_ends_cleanly_when_it_is_told_to(shop: Shop) -> None:
+def test_a_service_ends_cleanly_when_it_is_asked_to(shop: Shop) -> None:
     """SIGTERM at work: the table comes to its commit, no other begins; exit code 0, no traceback on stderr."""
     assert shop.service["code"] == 0, shop.service["err"]
     assert outcomes(shop.service) == {"copies": "written", "latest": "written"}
@@ -156,7 +156,7 @@ def test_a_service_ends_cleanly_when_it_is_told_to(shop: Shop) -> None:
     assert shop.service["err"].splitlines()[-2:] == ["stopped", f"reports: {shop.reports}/index.html"]
 
 
-def test_progress_is_told_table_by_table(shop: Shop) -> None:
+def test_progress_is_reported_table_by_table(shop: Shop) -> None:
     """In the order of the run, with rows and seconds, on stderr."""
     lines = [line for line in shop.service["err"].splitlines() if "rows written" in line]
     assert [line.partition(":")[0] for line in lines] == ["copies", "latest"]
@@ -164,7 +164,7 @@ def test_progress_is_told_table_by_table(shop: Shop) -> None:
     assert lines[0].endswith(" s)")
 
 
-def test_a_run_is_told_whole(shop: Shop) -> None:
+def test_a_run_is_reported_whole(shop: Shop) -> None:
     """What was read, from where to where, and what came of it: as in the report's file."""
     report = msgspec.json.decode(shop.service["out"], type=RunReport)
     copies, latest = report.tables
@@ -190,7 +190,7 @@ def test_status_says_how_far_tables_are_behind(shop: Shop) -> None:
     assert lines[1].split()[2:5] == ["3", "2", "15"]
 
 
-def test_a_table_that_fails_is_told_and_the_others_are_written(shop: Shop) -> None:
+def test_a_table_that_fails_is_reported_and_the_others_are_written(shop: Shop) -> None:
     """Exit code 1; what the function raised in a worker, with its line, and no stack of Python's or Java's."""
     done = shop.answers["broken"]
     assert done["code"] == 1
@@ -221,7 +221,7 @@ def test_nothing_new_starts_no_spark(shop: Shop) -> None:
     assert "starting Spark" not in done["err"]
 
 
-def test_a_backfill_is_told_as_a_run(shop: Shop) -> None:
+def test_a_backfill_is_reported_as_a_run(shop: Shop) -> None:
     """With its reason, and what must be done next."""
     done = shop.answers["backfill"]
     assert done["code"] == 0, done["err"]

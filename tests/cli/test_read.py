@@ -233,7 +233,7 @@ def test_damage_ends_the_output_with_3(run: Run, log: Path) -> None:
     assert "error: an entry's digest does not match" in result.stderr
 
 
-def test_damage_is_told_although_nobody_reads_any_more(spawn: Spawn, log: Path) -> None:
+def test_damage_is_reported_although_nobody_reads_any_more(spawn: Spawn, log: Path) -> None:
     """When damage and a broken pipe come together, the exit code is that of the damage."""
     tamper(log, "UPDATE entries SET body = zeroblob(length(body)) WHERE seq=3")
     process = spawn("read", log, "orders", "--raw")
@@ -244,7 +244,7 @@ def test_damage_is_told_although_nobody_reads_any_more(spawn: Spawn, log: Path) 
     assert process.stderr.read().startswith(b"error: an entry's digest does not match")
 
 
-def test_damage_elsewhere_is_told_and_what_was_asked_for_is_printed(run: Run, log: Path) -> None:
+def test_damage_elsewhere_is_reported_and_what_was_asked_for_is_printed(run: Run, log: Path) -> None:
     """A damaged head is reported on stderr with exit code 3; the records that can be proved are printed."""
     tamper(log, "UPDATE heads SET stamp = zeroblob(32) WHERE partition_id=2")
     result = run("read", log, "orders", "--raw")
@@ -370,7 +370,7 @@ def test_a_position_goes_on_with_what_came_since(run: Run, sealed_log: Path) -> 
     assert run("read", sealed_log, "orders", "--raw", "--position", '{"0":35}').stdout == "new\n"
 
 
-def test_more_is_told_in_words(run: Run, sealed_log: Path) -> None:
+def test_more_is_said_in_words(run: Run, sealed_log: Path) -> None:
     """In text the position is on stderr, and says when it was not all."""
     result = run("read", sealed_log, "orders", "--limit", 2, "--position", "-")
     assert result.stderr == 'position: {"0":2} (there is more)\n'

@@ -16,7 +16,7 @@ def payloads(path: Path) -> list[bytes]:
         return [record.payload for record in log.topic("orders").read()]
 
 
-def test_a_lost_database_is_made_anew_and_what_is_lost_is_told(run: Run, sealed_log: Path) -> None:
+def test_a_lost_database_is_made_anew_and_what_is_lost_is_reported(run: Run, sealed_log: Path) -> None:
     """Everything sealed can be read again; what was only in the tail is reported as lost, with exit code 3."""
     (sealed_log / "durable.db").unlink()
     result = run("rebuild", sealed_log, "--yes", "--json")

@@ -136,7 +136,7 @@ def test_limit_stops_early_and_says_so(run: Run, sealed_log: Path) -> None:
     assert run("reconcile", sealed_log, "--limit", 0).exit_code == 2
 
 
-def test_a_damaged_database_is_told(run: Run, sealed_log: Path) -> None:
+def test_a_damaged_database_is_reported(run: Run, sealed_log: Path) -> None:
     """What is wrong with the control rows is reported as well, with exit code 3."""
     tamper(sealed_log, "UPDATE heads SET stamp = zeroblob(32) WHERE number = 0")
     result = run("reconcile", sealed_log)

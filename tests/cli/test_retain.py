@@ -67,7 +67,7 @@ def test_a_dry_run_works_beside_an_owner(run: Run, owner: Owner, log: Path) -> N
     assert run("retain", log).stdout == "removed  0 segments, 0 bytes\n"
 
 
-def test_all_that_went_is_told_whoever_removed_it(run: Run, sealed_log: Path) -> None:
+def test_all_that_went_is_reported_whatever_removed_it(run: Run, sealed_log: Path) -> None:
     """What opening the log removes by itself, because it is due, is in the report as well."""
     for _ in range(3):  # either may come first: the log's own chore, or the verb
         with holdfast.open(sealed_log) as opened:

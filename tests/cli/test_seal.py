@@ -43,7 +43,7 @@ def test_only_the_topics_that_are_named_are_sealed(run: Run, sealed_log: Path) -
     assert (sealed(sealed_log, "rows"), sealed(sealed_log)) == (3, 30)
 
 
-def test_a_tail_that_is_due_anyway_is_told_as_well(run: Run, log: Path) -> None:
+def test_a_tail_that_is_due_anyway_is_reported_as_well(run: Run, log: Path) -> None:
     """What opening the log begins to seal by itself is part of what was sealed."""
     result = run("seal", log, "orders", "--json", HOLDFAST_SEGMENTS__ROWS_MAX="1")
     assert objects(result.stdout)[0]["records"] == 10
@@ -76,7 +76,7 @@ def test_time_needs_a_unit(run: Run, sealed_log: Path) -> None:
     assert run("seal", sealed_log, "--timeout", "1min").exit_code == 0
 
 
-def test_too_little_time_is_told_and_nothing_is_lost(run: Run, sealed_log: Path) -> None:
+def test_too_little_time_is_reported_and_nothing_is_lost(run: Run, sealed_log: Path) -> None:
     """When it is not done in time the exit code is 1, and every record can still be read."""
     result = run("seal", sealed_log, "orders", "--timeout", "0s")
     assert (result.exit_code, "hint: everything is durable as before" in result.stderr) == (1, True)

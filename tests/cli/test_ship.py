@@ -153,7 +153,7 @@ def test_an_owner_ships_to_its_own_store_alone(run: Run, owner: Owner, log: Path
     assert (result.exit_code, result.stdout, f"pid={owner.pid}" in result.stderr) == (1, "", True)
 
 
-def test_a_store_that_fails_is_told_with_what_is_left(run: Run, log: Path, broken: Path) -> None:
+def test_a_store_that_fails_is_reported_with_what_is_left(run: Run, log: Path, broken: Path) -> None:
     """When the time is over: exit code 1, the alarm, what the store said, what is left; nothing is lost."""
     result = run("ship", log, "--store", broken, "--timeout", "1s", "--json")
     assert result.exit_code == 1
@@ -199,7 +199,7 @@ def test_an_interrupt_closes_cleanly_and_says_what_is_left(spawn: Spawn, run: Ru
     assert run("status", log).exit_code == 0
 
 
-def test_an_interrupt_while_the_log_opens_is_told(spawn: Spawn, run: Run, log: Path, broken: Path) -> None:
+def test_an_interrupt_while_the_log_opens_is_reported(spawn: Spawn, run: Run, log: Path, broken: Path) -> None:
     """Ctrl-C while the store's first word is waited for: exit code 130, nothing is claimed to be shipped."""
     process = spawn("ship", log, "--store", broken, "--timeout", "10min")
     assert process.stderr is not None

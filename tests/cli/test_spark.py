@@ -170,7 +170,7 @@ def test_a_topic_that_is_not_there_is_not_found(answers: dict[str, dict[str, Any
     assert "orders" in error["hint"]
 
 
-def test_what_spark_does_not_understand_is_told_in_one_line(answers: dict[str, dict[str, Any]]) -> None:
+def test_what_spark_does_not_understand_is_reported_in_one_line(answers: dict[str, dict[str, Any]]) -> None:
     """Exit code 1, without a traceback."""
     assert answers["no column"]["code"] == 1
     assert "nothing" in answers["no column"]["err"]

@@ -298,9 +298,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("sql", DAMAGE)
-def test_who_opens_a_damaged_log_is_told_what_status_tells(
-    run: Run, sealed_log: Path, tmp_path: Path, sql: str
-) -> None:
+def test_who_opens_a_damaged_log_learns_what_status_shows(run: Run, sealed_log: Path, tmp_path: Path, sql: str) -> None:
     """There is one examination: an owner is refused with its first problem, a reader has them all, as status has."""
     ship(sealed_log, tmp_path / "store")
     tamper(sealed_log, sql)

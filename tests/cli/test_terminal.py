@@ -83,7 +83,7 @@ def test_no_verb_passes_orders_on(hostile: Path) -> None:
     check_tame(debug)
 
 
-def test_the_hostile_log_is_told_about(hostile: Path) -> None:
+def test_the_hostile_log_is_reported(hostile: Path) -> None:
     """The warnings are there, each on its one line, so the tests above look at something."""
     found = run("read", hostile, "kept")
     check_tame(found)

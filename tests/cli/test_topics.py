@@ -29,7 +29,7 @@ def test_a_topic_is_described_in_json(run: Run, sealed_log: Path) -> None:
     ]
 
 
-def test_schema_versions_and_policies_are_told(run: Run, sealed_log: Path) -> None:
+def test_schema_versions_and_policies_are_reported(run: Run, sealed_log: Path) -> None:
     """A new version of a schema and a retention policy are part of the description."""
     import pyarrow as pa
 
@@ -69,7 +69,7 @@ def test_an_empty_log_has_no_topics(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_damage_is_told_and_the_rest_is_shown(run: Run, sealed_log: Path, form: list[str]) -> None:
+def test_damage_is_reported_and_the_rest_is_shown(run: Run, sealed_log: Path, form: list[str]) -> None:
     """A schema that cannot be read is damage: exit code 3, and the topics are still listed."""
     tamper(sealed_log, "UPDATE schemas SET definition = x'00'")
     result = run("topics", sealed_log, *form)

@@ -185,7 +185,7 @@ def segment_keys(root: Root) -> list[str]:
     return root.keys("topics/orders/0/segments/")
 
 
-def test_a_damaged_source_stays_and_is_told(log: Log, root: Root, compact: Compact):
+def test_a_damaged_source_stays_and_is_reported(log: Log, root: Root, compact: Compact):
     ship(log, 3)
     ship(log, 3, topic="others")
     flip(root, segment_keys(root)[1])
@@ -260,7 +260,7 @@ def test_a_file_that_was_replaced_under_a_running_read(log: Log, root: Root, com
     assert reading.to_arrow()["payload"].to_pylist() == expected(12)
 
 
-def test_a_file_that_goes_between_two_ranges_is_told_the_same_way(
+def test_a_file_that_goes_between_two_ranges_is_reported_the_same_way(
     open_shipped: Callable[..., Log], root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch
 ):
     """A large file is read in several requests, and may go after the first."""
@@ -301,7 +301,7 @@ def test_an_interrupt_leaves_an_intent_and_no_thread(
     assert root.keys("topics/orders/0/_intents/") == []
 
 
-def test_a_full_disk_is_told(log: Log, root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported(log: Log, root: Root, compact: Compact, monkeypatch: pytest.MonkeyPatch):
     """Where temporary files have no room, nothing is replaced."""
     ship(log, 3)
 

@@ -135,7 +135,7 @@ def test_of_two_compactors_one_wins(log: Log, root: Root, faults: Faults, compac
     assert (files(root), number_of(root, "_rewrites/"), number_of(root, "_intents/")) == (7, 1, 0)
 
 
-def test_whoever_loses_goes_on_with_what_is_left(log: Log, root: Root, faults: Faults, compact: Compact):
+def test_a_compaction_that_loses_goes_on_with_what_is_left(log: Log, root: Root, faults: Faults, compact: Compact):
     ship(log, 6)
     gate = faults.hold(REWRITES, times=1)
     slow = Running(compact)
@@ -254,7 +254,9 @@ def test_an_intent_that_is_open_for_long_is_closed_by_an_empty_rewrite(log: Log,
     assert payloads(root) == expected(15)
 
 
-def test_whoever_wakes_up_after_its_intent_was_closed_has_lost(log: Log, root: Root, faults: Faults, compact: Compact):
+def test_a_compaction_that_wakes_up_after_its_intent_was_closed_has_lost(
+    log: Log, root: Root, faults: Faults, compact: Compact
+):
     """Its files were removed meanwhile: a swap now would name files that are gone."""
     ship(log, 4)
     gate = faults.hold(REWRITES, times=1)

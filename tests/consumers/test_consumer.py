@@ -86,7 +86,7 @@ def test_a_beginning_is_durable_before_anything_is_committed(open_log):
 @pytest.mark.parametrize(
     ("start", "first"), [("first", b"0"), ("next", b"new"), (4, b"4"), (-2, b"8"), ('{"0":6}', b"6")]
 )
-def test_a_new_one_begins_where_it_is_told_to(open_log, start, first):
+def test_a_new_one_begins_where_it_is_asked_to(open_log, start, first):
     log = open_log()
     orders = filled(log)
     consumer = orders.consumer("billing", start=start)
@@ -311,7 +311,7 @@ def test_commits_that_find_the_journal_busy_become_one(open_log):
     assert log.marks("_consumers")[0].durable == entries + 1
 
 
-def test_a_refused_commit_is_told_and_the_next_one_tries_again(open_log, monkeypatch):
+def test_a_refused_commit_is_reported_and_the_next_one_tries_again(open_log, monkeypatch):
     """Nothing is taken for committed that is not."""
     log = open_log()
     orders = filled(log)
@@ -448,7 +448,7 @@ def test_going_on_with_what_is_left_can_be_asked_for(open_log, caplog):
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["consumer_skipped"]
 
 
-def test_damage_is_told_after_what_comes_before_it_and_other_partitions_go_on(open_log):
+def test_damage_is_reported_after_what_comes_before_it_and_other_partitions_go_on(open_log):
     log = open_log()
     orders = log.topic("orders", partitions=2)
     for number in (0, 1):

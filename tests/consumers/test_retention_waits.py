@@ -80,7 +80,7 @@ def test_a_consumer_that_is_not_there_yet_is_waited_for(open_log):
     assert firsts(orders) == [40]
 
 
-def test_it_waits_no_longer_than_it_is_told_to(open_log, caplog):
+def test_it_waits_no_longer_than_it_is_asked_to(open_log, caplog):
     """Then it goes on, warns, and the consumer learns what it has missed."""
     clock = ManualClock()
     log = open_log(clock=clock, retention={"interval_ms": 3_600_000})
@@ -103,7 +103,7 @@ def test_it_waits_no_longer_than_it_is_told_to(open_log, caplog):
     assert caught.value.first == 40
 
 
-def test_it_keeps_no_more_bytes_than_it_is_told_to(open_log):
+def test_it_keeps_no_more_bytes_than_it_is_asked_to(open_log):
     log = open_log()
     orders = sealed(log, segments=8)
     orders.consumer("billing").close()

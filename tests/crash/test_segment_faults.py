@@ -180,7 +180,7 @@ def log_on_a_faulty_disk(tmp_path):
         disk.disarm()
 
 
-def test_a_failed_seal_is_told(log_on_a_faulty_disk):
+def test_a_failed_seal_is_reported(log_on_a_faulty_disk):
     """Whoever asked gets a typed error, the records stay readable, and asking again succeeds."""
     log, _, disk = log_on_a_faulty_disk
     before = read_all(log)
@@ -356,7 +356,7 @@ def test_retention_frees_room_on_a_full_disk(log_on_a_faulty_disk):
 
 
 @pytest.mark.parametrize("again", ["in the same process", "after opening"])
-def test_a_disk_that_stays_full_is_told_and_finished_later(tmp_path, again):
+def test_a_disk_that_stays_full_is_reported_and_finished_later(tmp_path, again):
     """No room even then: a typed error, everything that was to stay is there, and it is finished when there is room."""
     notes = Notes()
     prepare_plain(tmp_path / "disk" / "log", notes)

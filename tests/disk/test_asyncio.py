@@ -85,7 +85,7 @@ def test_loops_that_take_turns_in_a_thread_get_their_own_receipts(open_log):
         second.close()
 
 
-def test_a_loop_in_a_forked_child_is_told_that_it_will_not_know(open_log):
+def test_a_loop_in_a_forked_child_learns_that_it_will_not_know(open_log):
     """What was appended before the fork is the parent's: nobody in the child learns of it, and nothing breaks."""
     topic = open_log().topic("t")
 
@@ -291,7 +291,7 @@ async def calling(blocking):
     return [call() for call in [blocking]]
 
 
-def test_a_coroutine_that_blocks_its_loop_is_told(open_log):
+def test_a_coroutine_that_blocks_its_loop_is_warned(open_log):
     """Directly, through functions, and in callbacks of the loop; with the way to do it instead."""
     topic = open_log().topic("t")
 

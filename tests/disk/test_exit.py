@@ -89,7 +89,7 @@ def test_at_the_end_it_is_sealed_and_shipped_too(ended, way, records, lines):
 
 
 @pytest.mark.parametrize("way", ["executor", "at_exit"])
-def test_what_comes_too_late_to_be_shipped_is_told(ended, way):
+def test_what_comes_too_late_to_be_shipped_is_reported(ended, way):
     """Durable, not shipped: a line says how many, and the next open ships them."""
     code, words, path, store = ended[f"shipped-{way}"]
     assert code == 0, words

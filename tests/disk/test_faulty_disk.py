@@ -819,7 +819,7 @@ def test_a_reader_works_while_the_writer_writes(root: Path) -> None:
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_an_error_nobody_can_be_told_of_stays_quiet(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_can_hear_of_stays_quiet(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten connection that fails while it is collected prints nothing; a real error still does."""
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda event: printed.append(event.exc_type))

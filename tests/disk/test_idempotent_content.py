@@ -58,7 +58,7 @@ def test_a_key_with_other_content_is_refused(tmp_path, encrypted, reopened):
     log.close()
 
 
-def test_whoever_is_refused_is_refused_alone(open_log):
+def test_a_record_that_is_refused_is_refused_alone(open_log):
     """Of records that wait for one commit only those with a misused key fail; the others keep their order."""
     topic = open_log().topic("t")
     topic.append(b"first", idempotency_key="a")
@@ -77,7 +77,7 @@ def test_whoever_is_refused_is_refused_alone(open_log):
     assert [record.payload for record in topic.read()] == [b"first", b"x", b"y", b"end"]
 
 
-def test_an_offered_record_with_a_misused_key_is_told_by_flush(open_log):
+def test_an_offered_record_with_a_misused_key_is_reported_by_flush(open_log):
     """Nobody holds a ticket for it."""
     topic = open_log().topic("t")
     topic.append(b"first", idempotency_key="a")
@@ -86,7 +86,7 @@ def test_an_offered_record_with_a_misused_key_is_told_by_flush(open_log):
         topic.flush()
 
 
-def test_a_member_is_told_of_its_offered_record_with_a_misused_key(tmp_path):
+def test_a_member_learns_of_its_offered_record_with_a_misused_key(tmp_path):
     """And not of what somebody with a ticket was refused."""
     with holdfast.open(tmp_path, share=True) as owner, holdfast.open(tmp_path, share=True) as member:
         owner.topic("t").append(b"first", idempotency_key="a")

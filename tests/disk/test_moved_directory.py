@@ -147,7 +147,7 @@ def test_closing_a_moved_log_removes_nothing_of_the_one_in_its_place(tmp_path: P
     assert payloads(new) == [b"before"]
 
 
-def test_whoever_reads_a_moved_log_is_told(tmp_path: Path) -> None:
+def test_a_reader_of_a_moved_log_learns_of_it(tmp_path: Path) -> None:
     """Records that are in files of groups alone would not be found, and be missed."""
     old, new = tmp_path / "old", tmp_path / "new"
     log = holdfast.open(old)

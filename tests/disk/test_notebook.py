@@ -51,7 +51,7 @@ def test_the_example_runs_without_a_word_on_stderr(kernel):
     assert results[-1].startswith("(30003,")
 
 
-def test_a_coroutine_in_a_cell_is_still_told(kernel):
+def test_a_coroutine_in_a_cell_is_still_warned(kernel):
     """Who blocks the kernel's loop from a coroutine hears of it."""
     cells = [
         "import holdfast\nlog = holdfast.open('data')\ntopic = log.topic('t')",

@@ -306,7 +306,7 @@ def test_encrypt_without_a_key_does_not_open(tmp_path, monkeypatch):
     assert b"secret words" not in b"".join(path.read_bytes() for path in files)
 
 
-def test_keyed_and_unkeyed_are_both_told(open_log, keyring):
+def test_keyed_and_unkeyed_are_both_reported(open_log, keyring):
     """An unkeyed reader of a keyed log and a keyed reader of an unkeyed one are told so, and refused."""
     open_log("keyed", keyring=keyring).close()
     open_log("plain").close()

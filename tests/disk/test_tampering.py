@@ -1595,7 +1595,9 @@ def test_a_flipped_byte_never_gives_a_wrong_record(flipped: Callable[..., Any], 
 @pytest.mark.usefixtures("_little_memory")
 @pytest.mark.parametrize("sample", FLIPS)
 @pytest.mark.parametrize("name", ["plain", "keyed"])
-def test_a_flipped_byte_is_told_in_our_own_words(flipped: Callable[..., Any], name: str, sample: int | None) -> None:
+def test_a_flipped_byte_is_reported_in_our_own_words(
+    flipped: Callable[..., Any], name: str, sample: int | None
+) -> None:
     """Wherever in the file a bit flips: no error of SQLite, of Python or of a codec reaches the caller."""
     assert [flip for flip in flipped(name, sample) if flip.strange and flip.place != READ_ONLY_MARK] == []
 

@@ -190,7 +190,7 @@ def test_a_whole_space_that_was_put_back_or_removed_is_found(open_log, keyring, 
             ask()
 
 
-def test_whoever_gets_while_others_put_sees_one_or_the_other(open_log):
+def test_a_reader_that_gets_while_others_put_sees_one_or_the_other(open_log):
     """Never an error, never a mixture, and never something older than what was acknowledged before."""
     log = open_log()
     space = log.space("s")

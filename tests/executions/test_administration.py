@@ -218,7 +218,7 @@ def test_canceling_races_with_the_end_and_the_first_one_counts(open_log):
         assert log.executions.cancel(live.id) == outcome  # and stays
 
 
-def test_a_canceled_program_is_told_and_its_execution_never_goes_on(open_log):
+def test_a_canceled_program_hears_of_it_and_its_execution_never_goes_on(open_log):
     """Cancel ends the execution at once, tells the program, and leaves its reason."""
     log = open_log()
     live = begin(log)
@@ -383,7 +383,7 @@ def test_an_effect_of_unknown_outcome_is_settled_by_hand(open_log):
     room_of(log).live.release(again)
 
 
-def test_who_runs_an_execution_is_told_to_whoever_comes_second(open_log):
+def test_the_second_opener_learns_who_runs_an_execution(open_log):
     """One live owner; changes by hand are refused while it runs, all but to cancel it."""
     log = open_log()
     live = begin(log)

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.disk
 OTHER = derived_id("tests", "other")
 
 
-def test_a_promise_is_settled_with_its_token_and_whoever_waits_gets_the_value(tmp_path):
+def test_a_promise_is_settled_with_its_token_and_its_waiter_gets_the_value(tmp_path):
     with open_log(tmp_path / "log") as log, running(log) as live:
         promise = promise_at(log, live)
         waiter = Aside(promise.result)
@@ -336,7 +336,7 @@ def test_a_visitor_and_an_opener_do_not_meet(tmp_path):
             assert len(resolved) == len(tokens)
 
 
-def test_what_could_not_be_stored_is_not_taken_for_settled_by_whoever_asks_again(tmp_path, monkeypatch):
+def test_what_could_not_be_stored_is_not_taken_for_settled_by_a_second_caller(tmp_path, monkeypatch):
     """The program may have seen the value; the log has not got it until the execution is opened again."""
     with open_log(tmp_path / "log") as log:
         with running(log) as live:

@@ -111,7 +111,7 @@ def test_an_owner_is_asked_though_nobody_there_uses_executions_and_has_no_thread
         assert sent(log) == [7]
 
 
-def test_somebody_who_reads_a_log_that_nobody_owns_is_told_so(tmp_path):
+def test_somebody_who_reads_a_log_that_nobody_owns_learns_so(tmp_path):
     begun(tmp_path / "log")
     with reading(tmp_path / "log") as other, pytest.raises(Unavailable, match="nobody owns"):
         other.executions.signal(ID, "paid", 1)

@@ -27,7 +27,7 @@ def waiting(log, wait) -> Aside:
     return thread
 
 
-def test_a_signal_reaches_whoever_waits_for_its_name(tmp_path):
+def test_a_signal_reaches_the_waiter_for_its_name(tmp_path):
     with open_log(tmp_path / "log") as log, running(log) as live:
         thread = waiting(log, signal(log, live))
         assert log.executions.signal(ID, "other", 0)

@@ -229,7 +229,7 @@ def test_an_effect_that_may_have_happened_is_resolved_by_its_policy(
     ]
 
 
-def test_what_was_skipped_gives_nothing_unless_it_is_told(log: Log) -> None:
+def test_what_was_skipped_gives_nothing_unless_it_is_asked_to(log: Log) -> None:
     execution = uuid4()
 
     def charge() -> int:
@@ -569,7 +569,7 @@ def test_a_heartbeat_is_found_by_the_next_attempt(log: Log) -> None:
     assert found == [None, {"row": 10}, {"row": 20}]
 
 
-def test_a_function_that_blocks_is_told_that_its_time_is_up(open_log: Callable[..., Log]) -> None:
+def test_a_function_that_blocks_learns_that_its_time_is_up(open_log: Callable[..., Log]) -> None:
     clock = ManualClock()
     log = open_log(clock=clock)
 

@@ -166,7 +166,7 @@ def test_a_program_that_is_canceled_does_not_sleep_on(tmp_path, clock):
             thread.result()
 
 
-def test_closing_the_log_wakes_whoever_sleeps_and_the_sleep_goes_on_later(tmp_path, clock):
+def test_closing_the_log_wakes_its_sleepers_and_the_sleep_goes_on_later(tmp_path, clock):
     log = open_log(tmp_path / "log", clock=clock)
     live = room_of(log).live.open(ID, "tests")
     thread = asleep(log, sleeping(log, live, DAY))

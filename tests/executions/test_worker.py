@@ -99,7 +99,7 @@ def test_what_cannot_be_called_fails_with_the_reason(open_log):
             log.executions.result(one)
 
 
-def test_what_a_function_raises_is_raised_to_whoever_asks(open_log):
+def test_what_a_function_raises_is_raised_to_its_caller(open_log):
     """The type survives; the note names it without its text."""
     log = open_log()
 

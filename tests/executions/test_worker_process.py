@@ -107,7 +107,7 @@ def test_executions_of_a_killed_worker_all_finish_once_after_a_restart(tmp_path,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_stop_drains(tmp_path, start, number):
+def test_a_worker_that_has_to_stop_drains(tmp_path, start, number):
     """It ends by itself, quickly and cleanly; nothing is repeated afterwards, not even an idempotent step."""
     started = queue(tmp_path / "log")
     process = start()

@@ -69,7 +69,7 @@ def test_the_owner_is_killed_while_tasks_run(folder):
     assert not (folder / "data" / "SOCKET").exists()
 
 
-def test_whoever_sends_needs_no_log(folder):
+def test_a_sender_needs_no_log(folder):
     """Importing the tasks opens nothing."""
     done = subprocess.run([sys.executable, "-c", "import tasks"], cwd=folder, check=False)
     assert done.returncode == 0

@@ -49,12 +49,12 @@ def test_an_error_of_ours_keeps_its_kind_and_hint() -> None:
     assert words.hint == "`holdfast reconcile DIR --remote` brings it back"
 
 
-def test_an_error_of_a_function_in_a_worker_is_told_with_its_line() -> None:
+def test_an_error_of_a_function_in_a_worker_is_reported_with_its_line() -> None:
     """And without Spark's frames and Java's."""
     assert explain(PythonException(OF_A_FUNCTION)) == ("ValueError: no amount: twelve (shop.py:7)", "ValueError", "")
 
 
-def test_an_error_of_a_function_on_the_driver_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_error_of_a_function_on_the_driver_is_reported_with_its_line(tmp_path: Path) -> None:
     """The last line that is the user's own."""
     path = tmp_path / "shop.py"
     path.write_text("def revenue():\n    return {}['amount']\n")

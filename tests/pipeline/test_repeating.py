@@ -34,7 +34,7 @@ def test_failures_are_waited_out() -> None:
     assert pause_after(5, 3600) == 3600
 
 
-def test_runs_go_on_until_told_to_stop() -> None:
+def test_runs_go_on_until_they_are_stopped() -> None:
     stop, runs = Event(), []
 
     def run() -> RunReport:
@@ -132,7 +132,9 @@ def test_a_pipeline_does_not_run_twice_at_once(tmp_path: Path) -> None:
         ({"tables": "ftp://x/y"}, "does not support this store"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_opened(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported_before_anything_is_opened(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
     given = {"name": "p", "root": tmp_path / "log", "tables": tmp_path / "tables", "of": [made("a", "x")], **arguments}
     with pytest.raises(Invalid, match=message):
         Pipeline(given.pop("name"), **given)
@@ -159,7 +161,7 @@ print("stopped", last.is_fine, flush=True)
 """
 
 
-def test_a_service_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_service_ends_well_when_it_is_asked_to(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "log") as log:
         log.topic("orders")
     process = subprocess.Popen(

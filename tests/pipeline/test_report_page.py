@@ -171,7 +171,7 @@ def test_a_failed_table_keeps_what_is_known_of_it() -> None:
     assert ">orders</text>" in source
 
 
-def test_two_pipelines_with_one_folder_are_told_apart() -> None:
+def test_two_pipelines_with_one_folder_are_distinguished() -> None:
     """Tables of the same name are two tables."""
     seen = Seen(page(history_of(run_report(), run_report(number=1, pipeline="other"))))
     assert seen.words.count("orders_now") == 2 * len(("row", "card", "picture"))

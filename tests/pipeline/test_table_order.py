@@ -49,7 +49,7 @@ def test_any_order_of_definitions_gives_an_order_of_runs(seed: int, size: int) -
     assert len(order) == size
 
 
-def test_a_circle_is_told() -> None:
+def test_a_circle_is_reported() -> None:
     with pytest.raises(Invalid, match="in a circle tables=a -> c -> b -> a"):
         ordered([made("a", "b"), made("b", "c"), made("c", "a"), made("d", "orders")])
 
@@ -98,7 +98,7 @@ def test_a_snapshot_reads_all_of_everything() -> None:
         ([lambda frame: frame], "of takes tables"),
     ],
 )
-def test_mistakes_are_told(tables: list[Any], message: str) -> None:
+def test_mistakes_are_reported(tables: list[Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         ordered(tables)
 

@@ -109,7 +109,7 @@ def test_a_foreign_commit_raises_an_alarm_and_stops_nothing_else(tmp_path: Path,
     world.close()
 
 
-def test_what_cannot_be_published_is_told_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_what_cannot_be_published_is_reported_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     import pyarrow as pa
 
     world = World(tmp_path, publish=SOON)

@@ -203,7 +203,7 @@ def test_manifest_objects_that_were_swapped_do_not_pass(log):
     assert found.value.path in (key_of(log, one), key_of(log, two))
 
 
-def test_a_manifest_object_that_is_missing_in_the_middle_is_told(log):
+def test_a_manifest_object_that_is_missing_in_the_middle_is_reported(log):
     manifest_path(log, 1).unlink()
     with pytest.raises(Corrupt) as found:
         read(log)

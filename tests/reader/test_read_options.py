@@ -165,7 +165,7 @@ def test_root_stands_in_for_path():
     assert parse_options({"root": "s3://b/p", "path": "/warehouse/t", "topic": "orders"})[0] == "s3://b/p"
 
 
-def test_everything_that_is_wrong_is_told_at_once():
+def test_everything_that_is_wrong_is_reported_at_once():
     given = {
         "topic": "orders",
         "topicPattern": "o.*",
@@ -259,7 +259,7 @@ def test_a_time_without_a_zone_or_sense_is_refused(text):
         parse_time(text)
 
 
-def test_a_tables_options_are_told_from_what_its_catalog_adds():
+def test_a_tables_options_are_distinguished_from_what_its_catalog_adds():
     given = {"provider": "holdfast", "path": "/warehouse/t", "option.Topic": "orders", "owner": "me", "serde": "x"}
     assert is_table(given)
     assert own_options(given) == {"path": "/warehouse/t", "topic": "orders"}

@@ -366,7 +366,7 @@ def test_topics_of_different_kinds_are_not_read_together(several):
         read(several, ["orders", "items"])
 
 
-def test_an_unknown_topic_is_told_with_those_that_are_there(several):
+def test_an_unknown_topic_is_reported_with_those_that_are_there(several):
     with pytest.raises(NotFound, match="no topic 'ordres'") as refused:
         read(several, "ordres")
     assert "orders" in refused.value.hint
@@ -406,7 +406,7 @@ def test_a_path_with_blanks_and_percents_is_the_same_for_readers_and_writers(ope
     assert root_url("s3a://bucket/prefix") == "s3://bucket/prefix"
 
 
-def test_where_there_is_no_log_is_told(tmp_path):
+def test_where_there_is_no_log_is_reported(tmp_path):
     with pytest.raises(NotFound, match="there is no log at this root"):
         read(tmp_path)
 
@@ -520,7 +520,7 @@ def test_encrypted_topics_are_opened_with_the_keyring_that_is_named(encrypted, k
     assert rows.column("payload").to_pylist() == [b"secret %d" % i for i in range(20)]
 
 
-def test_without_a_key_a_reader_is_told_which_one_and_can_still_count(encrypted):
+def test_without_a_key_a_reader_learns_which_one_and_can_still_count(encrypted):
     reading = read(encrypted)
     assert reading.count() == 20
     with pytest.raises(Invalid, match="topic 'orders' is encrypted, and there is no key key_id=k1") as refused:

@@ -257,7 +257,7 @@ def test_times_choose_records_of_the_tail(open_shipped, root):
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_a_hole_below_what_was_acknowledged_is_said_and_whoever_insists_reads_up_to_it(open_shipped, root, at):
+def test_a_hole_below_what_was_acknowledged_is_said_and_a_reader_that_insists_reads_up_to_it(open_shipped, root, at):
     """As a restore would: whole commits, up to the first batch that is missing; the newest one, too."""
     made = Written(open_shipped)
     for partition in (0, 1, 0, 1):

@@ -215,6 +215,6 @@ def test_a_client_waits_as_long_as_it_says_and_the_limits_are_the_servers(tmp_pa
         assert log.settings.journal.payload_bytes_max == holdfast.Settings().journal.payload_bytes_max
 
 
-def test_a_server_without_tls_is_told_by_the_right_name(tmp_path: Path) -> None:
+def test_a_server_without_tls_is_reported_by_the_right_name(tmp_path: Path) -> None:
     with ServedLog(tmp_path / "log") as server, pytest.raises(Unavailable, match="may begin with http://"):
         holdfast.connect(server.url.replace("http://", "https://"), timeout=1)

@@ -115,7 +115,7 @@ def test_the_same_by_plain_requests(waiting: Waiting) -> None:
     assert finish(server.directory, execution) == ("yes", 5)
 
 
-def test_who_is_unknown_and_what_is_unknown_are_told_apart(waiting: Waiting) -> None:
+def test_who_is_unknown_and_what_is_unknown_are_distinguished(waiting: Waiting) -> None:
     server, execution, token = waiting
     forged = token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB")
     statuses = {

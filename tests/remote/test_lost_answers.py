@@ -324,7 +324,7 @@ def test_a_consumer_whose_server_died_goes_on_where_it_is(mortal: ServedLog, nam
         consumer.close()
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on(remote: Log, name: str) -> None:
+def test_a_forked_child_learns_of_it_and_the_parent_goes_on(remote: Log, name: str) -> None:
     import os
     import warnings
 

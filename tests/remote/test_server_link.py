@@ -56,7 +56,7 @@ def heard(link: ServerLink, name: str) -> SimpleQueue[bytes]:
     return events
 
 
-def test_what_is_told_about_is_what_the_table_says() -> None:
+def test_what_has_events_is_what_the_table_says() -> None:
     assert {verb.name for verb in TABLE if verb.has_events and verb.right is not None} == WITH_EVENTS
 
 
@@ -110,7 +110,7 @@ def is_events(seen: Seen) -> bool:
     return seen.path.startswith("/v1/events")
 
 
-def test_whoever_asks_again_for_the_same_events_is_kept_once(tmp_path: Path) -> None:
+def test_a_client_that_asks_again_for_the_same_events_is_kept_once(tmp_path: Path) -> None:
     news: SimpleQueue[str] = SimpleQueue()
     with holdfast.open(tmp_path / "log") as log:
         topic, events = log.topic("quiet"), MarkEvents(log._journal)
@@ -173,7 +173,7 @@ def test_members_in_two_clients_share_partitions_and_one_that_leaves_gives_them_
         assert not sync(one, name, one_token).is_member
 
 
-def test_marks_on_the_store_are_told_without_a_word_of_where_it_is(
+def test_marks_on_the_store_are_reported_without_a_word_of_where_it_is(
     remote: Log, name: str, link_of: Callable[[Log], ServerLink]
 ) -> None:
     remote.topic(name)

@@ -175,7 +175,7 @@ def test_appends_are_taken_again_by_themselves(space, guarded):
     assert topic.append(b"x").offset == 0
 
 
-def test_whoever_waits_for_room_is_told_at_once_when_the_disk_runs_low(space, guarded):
+def test_a_waiter_for_room_learns_at_once_when_the_disk_runs_low(space, guarded):
     """A batch in the queue when the guard strikes is stored; the next one is refused, nobody hangs."""
     topic = guarded.topic("orders")
     tickets = [topic.submit(b"x") for _ in range(100)]
@@ -242,7 +242,7 @@ def test_a_partition_that_is_never_at_rest_does_not_keep_others_from_being_seale
     assert topic.watermark().offset == 1
 
 
-def test_a_disk_that_fills_up_is_told_before_anything_is_refused(space, open_log, caplog):
+def test_a_disk_that_fills_up_is_reported_before_anything_is_refused(space, open_log, caplog):
     caplog.set_level("INFO", logger="holdfast.segments")
     limits = {"free_bytes_min": FLOOR, "free_bytes_warning": 2 * FLOOR, "check_interval_ms": 1}
     topic = open_log(disk=limits).topic("orders")

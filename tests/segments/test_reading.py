@@ -651,7 +651,7 @@ def test_following_goes_across_seals(log):
     assert got == list(range(TOTAL + 16))
 
 
-def test_a_follower_that_fell_behind_retention_is_told_where_to_go_on(log):
+def test_a_follower_that_fell_behind_retention_learns_where_to_go_on(log):
     topic = filled(log, sealed=(10, 10, 10), tail=(5,))
     follower = topic.follow(0)
     expire(log, 10)

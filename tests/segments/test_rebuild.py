@@ -99,7 +99,7 @@ def test_a_readable_tail_is_saved_whole(filled, open_log, keys):
         assert log.reconcile(deep=True).clean
 
 
-def test_what_is_lost_of_a_damaged_tail_is_told_exactly_and_never_given_away_again(filled, open_log, keys):
+def test_what_is_lost_of_a_damaged_tail_is_reported_exactly_and_never_given_away_again(filled, open_log, keys):
     connection = apsw.Connection(str(filled / "durable.db"))
     connection.execute("UPDATE entries SET body = zeroblob(10) WHERE partition_id = 1 AND first_offset = 115")
     connection.close()

@@ -413,7 +413,7 @@ def test_a_rewritten_row_of_the_manifest_is_found(opened, what):
     assert {finding.number for finding in report.findings} <= {1, 2}
 
 
-def test_a_deleted_row_of_the_manifest_is_a_gap_for_whoever_looks(opened):
+def test_a_deleted_row_of_the_manifest_is_a_gap_for_its_readers(opened):
     with opened() as log:
         filled(log)
     edit(log.path, "DELETE FROM segments WHERE partition_id = 1 AND number = 1")
@@ -475,7 +475,7 @@ def test_the_right_to_repair_is_given_back_on_closing(plain):
     assert not reconciler.fixing.locked()
 
 
-def test_a_folder_that_cannot_be_listed_is_told_as_ours(plain):
+def test_a_folder_that_cannot_be_listed_is_reported_as_ours(plain):
     with unreadable(folder(plain, "orders")), pytest.raises(Unavailable) as caught:
         plain.reconcile()
     assert "path=" in caught.value.message
@@ -743,7 +743,7 @@ def test_the_background_job_makes_pass_after_pass(open_log):
     assert log.last_reconcile.complete
 
 
-def test_the_background_job_finds_and_repairs_as_it_is_told(open_log):
+def test_the_background_job_finds_and_repairs_as_it_is_set(open_log):
     log = open_log(segments=TEN, reconcile={"pass_interval_ms": 1, "idle_ratio": 0, "fix": True, "deep": True})
     fill(log, "orders", 2)
     stray = planted(folder(log, "orders") / "notes.txt")
@@ -752,7 +752,7 @@ def test_the_background_job_finds_and_repairs_as_it_is_told(open_log):
     wait_for(lambda: log.stats().segments.reconcile_findings == {"content_mismatch": 1})
 
 
-def test_the_background_job_repairs_nothing_unless_it_is_told_to(open_log):
+def test_the_background_job_repairs_nothing_unless_it_is_set_to(open_log):
     log = open_log(segments=TEN, reconcile={"pass_interval_ms": 1, "idle_ratio": 0})
     fill(log, "orders", 2)
     stray = planted(folder(log, "orders") / "notes.txt")

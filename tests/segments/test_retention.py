@@ -331,7 +331,7 @@ def test_retention_runs_after_sealing_without_waiting_for_its_interval(open_log)
     wait_for(lambda: len(files(log, "orders")) == 1)
 
 
-def test_a_failing_retention_is_told_and_tried_again(open_log, monkeypatch):
+def test_a_failing_retention_is_reported_and_tried_again(open_log, monkeypatch):
     log = open_log(segments=TEN, retention={"interval_ms": 5})
     topic = fill(log, "orders", 4)
     perform = log._journal.perform
@@ -373,7 +373,7 @@ def test_asking_for_what_has_expired_says_where_to_go_on(open_quiet):
         assert "start=30" in caught.value.hint
 
 
-def test_readers_beside_retention_see_a_suffix_or_are_told(open_log):
+def test_readers_beside_retention_see_a_suffix_or_an_error(open_log):
     """Each read gives a dense run up to its end, or says NotFound; never a hole, never Corrupt."""
     log = open_log(segments=TEN, retention={"interval_ms": 1, "records_max": 30})
     topic = log.topic("orders")
@@ -409,7 +409,7 @@ def test_readers_beside_retention_see_a_suffix_or_are_told(open_log):
     assert min(reads) > 0
 
 
-def test_a_reading_under_way_is_told_when_the_rest_of_it_expires(open_quiet):
+def test_a_reading_under_way_learns_when_the_rest_of_it_expires(open_quiet):
     log = open_quiet(segments=TEN, retention=NEVER)
     topic = fill(log, "orders", 5)
     reading = topic.read()

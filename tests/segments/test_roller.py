@@ -475,7 +475,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_failing_disk_is_told_counted_retried_and_harms_no_append(open_log, monkeypatch, step, caplog):
+def test_a_failing_disk_is_reported_counted_retried_and_harms_no_append(open_log, monkeypatch, step, caplog):
     log = open_log(segments=sealing())
     topic = log.topic("t")
     topic.append(b"before")

@@ -158,7 +158,7 @@ def copy_on(source: Topic, target: Topic, position: str | None, limit: int) -> s
     return page.position
 
 
-def test_a_position_never_repeats_and_what_is_gone_is_told(open_log):
+def test_a_position_never_repeats_and_what_is_gone_is_reported(open_log):
     log = open_log(segments=TEN, retention={"interval_ms": 3_600_000})
     source, target = fill(log, "source", 4), log.topic("target")
     position = copy_on(source, target, None, 7)

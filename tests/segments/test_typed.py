@@ -250,7 +250,7 @@ def test_too_many_bytes_are_refused(open_log):
     unchanged_by(topic, lambda: topic.append([{"id": 1, "name": "x" * 20_000}]))
 
 
-def test_values_are_not_told_in_errors(open_log):
+def test_values_are_not_shown_in_errors(open_log):
     topic = open_log(segments=sealing()).topic("t", schema=ORDERS)
     error = unchanged_by(topic, lambda: topic.append([{"id": "secret-value"}]))
     assert "secret-value" not in str(error)

@@ -81,7 +81,7 @@ def test_a_server_can_have_no_console(serve, tmp_path, options, settings):
     assert server.get("/v1").status == 200
 
 
-def test_marks_first_offsets_and_retention_are_told(server):
+def test_marks_first_offsets_and_retention_are_shown(server):
     """Over public routes: one request tells of all topics."""
     server.append("shown", "a", "b")
     assert "marks" not in server.get("/v1/topics").json["topics"][0]

@@ -318,7 +318,7 @@ def test_what_a_token_does_not_reach_is_not_named(place: Place) -> None:
     assert b"orderly" in wide.ask("GET", "/v1/topics/orderl/records")[1]  # one that may see it is helped
 
 
-def test_no_path_of_this_machine_is_told() -> None:
+def test_no_path_of_this_machine_is_shown() -> None:
     from holdfast.errors import Corrupt
     from holdfast.server.http_errors import body_of
 

@@ -62,7 +62,7 @@ def test_without_the_extra_one_line_says_which(tmp_path, monkeypatch):
     assert not (tmp_path / "log").exists()
 
 
-def test_a_log_has_one_server_and_whoever_comes_second_learns_why(serve, tmp_path):
+def test_a_log_has_one_server_and_the_second_learns_why(serve, tmp_path):
     server = serve(tmp_path / "log")
     second = CliRunner().invoke(program, ["serve", str(tmp_path / "log"), "--listen", "127.0.0.1:0"])
     assert second.exit_code == 1

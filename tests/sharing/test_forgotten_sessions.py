@@ -123,7 +123,7 @@ class Waiter:
         self.answers.append(answer)
 
 
-def test_a_process_for_which_there_is_no_session_is_told_so_at_once(tmp_path: Path) -> None:
+def test_a_process_for_which_there_is_no_session_learns_so_at_once(tmp_path: Path) -> None:
     """And not after its time-out, by an error that says nothing; when there is a place again it goes on."""
     options = {"share": True, "settings": SETTINGS}
     first, second, third = (holdfast.open(tmp_path / "log", **options) for _ in range(3))  # type: ignore[arg-type]

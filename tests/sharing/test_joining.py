@@ -161,7 +161,7 @@ def place(client: Client) -> int:
     return answer.outcomes[0].runs[0].first
 
 
-def test_whoever_waits_for_room_is_noted_once(open_log: Open) -> None:
+def test_a_waiter_for_room_is_noted_once(open_log: Open) -> None:
     """However long there is none: a store that is away for hours must not cost memory."""
     owner = open_log(share=True, journal={"queue_records_max": 10})
     owner.topic("t").append(b"0")

@@ -168,7 +168,7 @@ def caller_of(path: Path) -> Log:
 # -- where nobody can listen ----------------------------------------------------------------------------------
 
 
-def test_a_log_opens_where_no_socket_can_be_made_and_callers_are_told(
+def test_a_log_opens_where_no_socket_can_be_made_and_callers_learn_why(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(directory: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_log_opens_where_no_socket_can_be_made_and_callers_are_told(
 # -- ends -----------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_log_leaves_no_socket_and_its_callers_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_log_leaves_no_socket_and_its_callers_learn_why(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "_NO_OWNER_S", 0.05)
     before = threads()
     log = open_log(path)

@@ -64,7 +64,7 @@ def test_a_member_rotates_and_everybody_goes_on(tmp_path: Path) -> None:
         assert keys_in_use(tmp_path / "log")[-2:] == ["two", "three"]
 
 
-def test_whoever_takes_over_writes_under_the_new_key(tmp_path: Path) -> None:
+def test_the_next_owner_writes_under_the_new_key(tmp_path: Path) -> None:
     old = Keyring.generate("one")
     with encrypted(tmp_path / "log", old) as (log, owner), open_with(tmp_path / "log", old) as other:
         other.rotate_key(old.rotated("two"))

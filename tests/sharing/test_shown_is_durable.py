@@ -116,7 +116,7 @@ def test_after_a_takeover_there_is_nothing_to_sync_either(tmp_path: Path, syncs:
             member.stop()
 
 
-def test_whoever_has_no_owners_word_still_syncs(open_log: Open, syncs: Syncs) -> None:
+def test_a_member_without_its_owners_word_still_syncs(open_log: Open, syncs: Syncs) -> None:
     """A handle that only reads; and a member where the system has no memory to share."""
     log = open_log(share=True)
     log.topic("t").append(b"one")
@@ -125,7 +125,7 @@ def test_whoever_has_no_owners_word_still_syncs(open_log: Open, syncs: Syncs) ->
     assert syncs.count
 
 
-def test_whoever_read_before_the_log_was_handed_over_reads_on(open_log: Open) -> None:
+def test_a_member_that_read_before_the_log_was_handed_over_reads_on(open_log: Open) -> None:
     """A small log leaves no file of groups behind, and the next owner's first one has the name of one that was read."""
     first, second, third = (open_log(share=True) for _ in range(3))
     with open_log(read_only=True) as reading:

@@ -40,7 +40,7 @@ def test_a_member_that_cannot_take_over_now_does_so_later(tmp_path: Path) -> Non
         assert [record.payload for record in topic.read()] == [b"before", b"meanwhile", b"after"]
 
 
-def test_whoever_opens_a_log_is_told_why_it_cannot(tmp_path: Path) -> None:
+def test_a_process_learns_why_it_cannot_open_a_log(tmp_path: Path) -> None:
     """And holds nothing afterwards."""
     directory = tmp_path / "log"
     holdfast.open(directory).close()

@@ -155,7 +155,7 @@ def test_a_batch_whose_fate_was_unknown_at_closing_is_not_doubled(open_shipped, 
     assert mark(log).shipped == 2
 
 
-def test_whoever_waits_for_the_store_is_told_when_the_log_is_closed(open_shipped, faults):
+def test_a_waiter_for_the_store_hears_when_the_log_is_closed(open_shipped, faults):
     log = open_shipped(shipping={"drain_timeout_ms": 100})
     gate = faults.hold(".arrow")
     ticket = log.topic("orders").submit(b"x")

@@ -130,7 +130,7 @@ def test_commits_that_were_sealed_and_trimmed_since_come_back_in_segments(open_s
     assert restored(root, tmp_path / "new") == numbers(13)
 
 
-def test_batches_behind_a_hole_that_somebody_else_was_told_of_are_never_deleted(open_shipped, root, tmp_path):
+def test_batches_behind_a_hole_that_somebody_else_had_heard_of_are_never_deleted(open_shipped, root, tmp_path):
     """A restore stopped at a hole; its owner goes on and tidies up, and what it did not adopt stays where it is."""
     log = open_shipped(shipping=ALL_AT_ONCE, segments=TEN)
     ship_one_by_one(log, 0, 9)
@@ -300,7 +300,7 @@ def test_with_the_setting_a_store_is_rebuilt_without_asking(open_shipped, root, 
     assert len(restored(root, tmp_path / "new")) == 21
 
 
-def test_an_old_copy_of_the_store_is_told_from_the_store(open_shipped, root, tmp_path):
+def test_an_old_copy_of_the_store_is_distinguished_from_the_store(open_shipped, root, tmp_path):
     """Older claims, older floors, older segments: not a hole to be filled quietly, and not a log that was overtaken."""
     log = open_shipped(segments=TEN)
     fill(log, "orders", 2)
@@ -407,7 +407,7 @@ def test_a_lost_segment_that_only_the_store_had_stops_acknowledgements(open_quie
     assert len(claims(root)) == len(epochs) + 1
 
 
-def test_a_loss_further_back_is_told_once_and_stays(open_quiet, root, lines):
+def test_a_loss_further_back_is_reported_once_and_stays(open_quiet, root, lines):
     """The newest objects are there, one that only the store had is not: the alarm does not come and go."""
     log = open_quiet(segments=TEN)
     fill(log, "orders", 4)
@@ -444,7 +444,7 @@ def test_nothing_is_removed_here_while_the_store_has_forgotten(open_quiet, root)
 # -- claims ---------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_claim_is_filled_in_so_that_whoever_it_overtook_finds_out(open_shipped, root, lines):
+def test_a_missing_claim_is_filled_in_so_that_the_owner_it_overtook_finds_out(open_shipped, root, lines):
     """An owner asks for the number after its own: a hole there would let it in again."""
     for _ in range(4):
         log = open_shipped()
@@ -470,7 +470,7 @@ def test_a_missing_log_document_is_written_again(open_shipped, root, lines):
     assert len(lines("store_repaired")) == 1
 
 
-def test_whoever_was_overtaken_does_not_rebuild_the_store_of_its_successor(open_shipped, root, tmp_path):
+def test_an_owner_that_was_overtaken_does_not_rebuild_the_store_of_its_successor(open_shipped, root, tmp_path):
     log = open_shipped()
     ship_one_by_one(log, 0, 2)
     holdfast.restore(root.url, tmp_path / "second")
@@ -479,7 +479,7 @@ def test_whoever_was_overtaken_does_not_rebuild_the_store_of_its_successor(open_
     assert caught.value.reason == "fenced"
 
 
-def test_whoever_was_overtaken_may_rebuild_an_emptied_store_and_its_successor_still_goes_on(
+def test_an_owner_that_was_overtaken_may_rebuild_an_emptied_store_and_its_successor_still_goes_on(
     open_shipped, root, tmp_path
 ):
     """Nothing on the store tells the first that there is another one. The other one does not take what it finds there

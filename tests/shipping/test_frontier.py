@@ -115,7 +115,7 @@ def test_a_restore_speaks_above_owners_whose_claims_are_lost(settled, bring, key
     assert holdfast.read(settled.url, "orders", keyring=keyring, include_tail=True).count() == 20
 
 
-def test_a_reader_is_told_and_may_insist(settled, keyring):
+def test_a_reader_learns_of_it_and_may_insist(settled, keyring):
     settled.store.delete([newest_manifest(settled)])
     for tail in (False, True):
         with pytest.raises(Corrupt, match="there=20 settled=30") as caught:
@@ -126,7 +126,7 @@ def test_a_reader_is_told_and_may_insist(settled, keyring):
 
 
 @pytest.mark.parametrize("keyring", [None])
-def test_a_table_shows_what_is_left_and_whoever_publishes_it_is_told(settled):
+def test_a_table_shows_what_is_left_and_its_publisher_learns_of_it(settled):
     settled.store.delete([newest_manifest(settled)])
     (report,) = holdfast.publish_tables(settled.url, topics=["orders"])
     assert report.state == "damaged"
@@ -273,7 +273,7 @@ def test_marks_that_a_crash_left_behind_the_frontier_hide_no_loss_and_are_none(
     assert log.reconcile(remote=True).clean
 
 
-def test_a_directory_that_was_rolled_back_is_found_by_whoever_only_looks(settled, open_shipped, keyring, tmp_path):
+def test_a_directory_that_was_rolled_back_is_found_by_readers(settled, open_shipped, keyring, tmp_path):
     shutil.copytree(tmp_path / "log", tmp_path / "older")
     log = open_shipped(segments=TEN, keyring=keyring)
     settle(log, 10)

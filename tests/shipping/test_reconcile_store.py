@@ -827,7 +827,7 @@ def test_a_log_without_a_store_has_nothing_to_compare_with(open_log):
         open_log(segments=TEN).reconcile(remote=True)
 
 
-def test_a_log_that_was_opened_without_its_store_is_told_where_it_is_shipped_to(log, root, open_log):
+def test_a_log_that_was_opened_without_its_store_learns_where_it_is_shipped_to(log, root, open_log):
     log.close()
     with pytest.raises(Invalid, match="no store") as refused:
         open_log(read_only=True).reconcile(remote=True)

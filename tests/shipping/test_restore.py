@@ -724,7 +724,7 @@ def test_another_logs_interrupted_restore_is_refused(open_shipped, bring, root, 
     assert bring("back", of=other).records == 10
 
 
-def test_a_root_without_a_log_is_told(bring, tmp_path):
+def test_a_root_without_a_log_is_reported(bring, tmp_path):
     with pytest.raises(holdfast.NotFound, match="there is no log at this root"):
         bring()
     assert not (tmp_path / "back").exists()

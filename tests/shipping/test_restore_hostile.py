@@ -163,7 +163,7 @@ def test_what_is_whole_comes_back(shipped, bring, keys):  # noqa: F811
 
 @pytest.mark.sampled(30)
 @pytest.mark.parametrize(("kind", "spoil"), DAMAGES)
-def test_a_damaged_object_is_told_with_its_key(shipped, bring, keys, kind, spoil, tmp_path):  # noqa: F811
+def test_a_damaged_object_is_reported_with_its_key(shipped, bring, keys, kind, spoil, tmp_path):  # noqa: F811
     """Nothing passes for a log meanwhile; and when it is put back, the same directory is restored."""
     key = numbered(without_checkpoints(shipped), *KINDS[kind])
     whole = shipped.store.get(key)
@@ -180,7 +180,7 @@ MISSING = {"manifest": None, "first manifest": None, "segment": None, "typed seg
 
 
 @pytest.mark.parametrize("kind", MISSING)
-def test_a_missing_object_is_told(shipped, bring, keys, kind):  # noqa: F811
+def test_a_missing_object_is_reported(shipped, bring, keys, kind):  # noqa: F811
     key = numbered(without_checkpoints(shipped), *KINDS[kind])
     whole = shipped.store.get(key)
     replace(shipped, key, None)
@@ -208,7 +208,7 @@ def test_a_checkpoint_does_not_hide_what_came_after_it(plain, bring):  # noqa: F
     assert bring(of=plain).records == RECORDS
 
 
-def test_a_newest_manifest_object_that_is_missing_is_told_by_the_tail(shipped, bring, keys):  # noqa: F811
+def test_a_newest_manifest_object_that_is_missing_is_reported_by_the_tail(shipped, bring, keys):  # noqa: F811
     """A chain does not show that its last link is gone; the commit batches do, whose floor counts on it."""
     key = numbered(without_checkpoints(shipped), "orders/0/_manifest/")
     replace(shipped, key, None)
@@ -227,7 +227,7 @@ SWAPS = [
 
 
 @pytest.mark.parametrize("swap", SWAPS, ids=lambda swap: f"{swap[0]}{swap[1]} and {swap[2]}{swap[3]}")
-def test_objects_that_were_swapped_are_told(shipped, bring, keys, swap):  # noqa: F811
+def test_objects_that_were_swapped_are_reported(shipped, bring, keys, swap):  # noqa: F811
     without_checkpoints(shipped)
     one, two = numbered(shipped, *swap[:2]), numbered(shipped, *swap[2:])
     first, second = shipped.store.get(one), shipped.store.get(two)
@@ -238,7 +238,7 @@ def test_objects_that_were_swapped_are_told(shipped, bring, keys, swap):  # noqa
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "log"])
-def test_another_logs_objects_are_told(plain, made, bring, kind):  # noqa: F811
+def test_another_logs_objects_are_reported(plain, made, bring, kind):  # noqa: F811
     """Made in the very same way, and put under the very same key."""
     twin = made("twin")
     key, theirs = numbered(without_checkpoints(plain), *KINDS[kind]), numbered(twin, *KINDS[kind])
@@ -246,7 +246,7 @@ def test_another_logs_objects_are_told(plain, made, bring, kind):  # noqa: F811
     assert key in refused(plain, bring).message
 
 
-def test_another_logs_document_at_the_root_is_told(plain, made, bring):  # noqa: F811
+def test_another_logs_document_at_the_root_is_reported(plain, made, bring):  # noqa: F811
     """Then nothing else is its own."""
     replace(plain, layout.LOG, made("twin").store.get(layout.LOG))
     refused(plain, bring)
@@ -273,7 +273,7 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize(("part", "values"), FORGERIES, ids=str)
-def test_a_forged_document_is_told_and_nothing_is_written_outside(plain, bring, part, values, tmp_path):  # noqa: F811
+def test_a_forged_document_is_reported_and_nothing_is_written_outside(plain, bring, part, values, tmp_path):  # noqa: F811
     key = numbered(without_checkpoints(plain), part, 0 if "manifest" in part else -1)
     forge(plain, key, **values)
     outside = sorted(tmp_path.rglob("*"))
@@ -345,7 +345,7 @@ def test_a_plain_log_does_not_pass_for_an_encrypted_one(open_shipped, root, brin
     assert len(root.keys(layout.EPOCHS)) == 1
 
 
-def test_a_segment_that_another_key_made_is_told(open_shipped, root, bring, keyring, make_root):  # noqa: F811
+def test_a_segment_that_another_key_made_is_reported(open_shipped, root, bring, keyring, make_root):  # noqa: F811
     """Same log, same place, same numbers: only its key tells."""
     log = open_shipped(segments=TEN, keyring=keyring)
     fill(log, "orders", 1)
@@ -373,7 +373,7 @@ def test_a_plain_entry_does_not_pass_in_an_encrypted_tail(open_shipped, root, br
     assert "is not encrypted, but its log is" in refused(root, bring, keyring=keyring).message
 
 
-def test_two_batches_that_disagree_are_told(open_shipped, root, bring):  # noqa: F811
+def test_two_batches_that_disagree_are_reported(open_shipped, root, bring):  # noqa: F811
     log = open_shipped()
     log.topic("orders").append(b"one", durability="shipped")
     log.close()

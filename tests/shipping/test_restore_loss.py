@@ -74,7 +74,9 @@ def test_a_hole_below_what_was_acknowledged_stops_the_takeover(bring, root, forg
     assert root.objects() == before
 
 
-def test_whoever_insists_gets_what_comes_before_the_hole_and_is_told(open_shipped, bring, root, forgetful, lines):
+def test_a_restore_that_insists_gets_what_comes_before_the_hole_and_says_so(
+    open_shipped, bring, root, forgetful, lines
+):
     report = bring(accept_loss=True)
     assert (report.records, report.cut_batches, report.cut_records) == (5, 6, 6)
     assert (report.acknowledged_seq, report.lost_commits) == (12, 7)

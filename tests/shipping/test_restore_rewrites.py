@@ -139,7 +139,7 @@ def test_a_long_file_that_is_gone_is_refused_by_its_name(compacted, root, tmp_pa
     assert refused.value.path == long
 
 
-def test_a_local_rewrite_that_is_damaged_is_told_by_its_name(restored, open_quiet, keys):
+def test_a_local_rewrite_that_is_damaged_is_reported_by_its_name(restored, open_quiet, keys):
     """Nothing is read wrongly; reconciliation says what it is."""
     restored.close()
     key = layout.rewrite_key("orders", 0, 1)

@@ -209,7 +209,7 @@ def test_without_a_store_there_is_nothing_to_wait_for(open_log):
     assert log.stats().shipping is None
 
 
-def test_without_a_store_nobody_is_told_that_something_is_shipped(open_log):
+def test_without_a_store_nobody_hears_that_something_is_shipped(open_log):
     """What is sealed is settled, for readers of the directory; `shipped` is None, from within and from outside."""
     log = open_log()
     log.topic("orders").append_batch([b"1", b"2"])

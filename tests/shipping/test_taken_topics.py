@@ -92,7 +92,7 @@ def test_a_topic_that_was_made_while_the_store_was_away_is_not_shipped_over_a_si
         log.topic("spark").append(b"more", durability="shipped")
 
 
-def test_whoever_waits_for_such_a_record_is_told_at_once(open_shipped, root, faults):
+def test_a_waiter_for_such_a_record_learns_of_it_at_once(open_shipped, root, faults):
     """Not when the time is over."""
     log = open_shipped(shipping={"shipped_timeout_ms": 600_000, "max_retry_attempts": 1})
     log.topic("orders").append(b"1", durability="shipped")

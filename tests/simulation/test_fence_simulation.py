@@ -167,7 +167,7 @@ def test_one_seed_is_one_course_of_events() -> None:
 CHOSEN = ShippingSettings(retry_delay_max_ms=1000)
 
 
-def test_whoever_finds_his_object_removed_asks_whether_he_was_overtaken() -> None:
+def test_an_owner_that_finds_its_object_removed_asks_whether_it_was_overtaken() -> None:
     """It was there, its reply was lost, and the next owner has settled and removed it: reading on would never end."""
 
     async def removed(world: World) -> None:

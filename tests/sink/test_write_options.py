@@ -60,7 +60,7 @@ def test_what_is_wrong_is_refused(given: dict[str, str], words: str) -> None:
     assert "swordfish" not in str(raised.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     """So nobody corrects them one by one."""
     with pytest.raises(Invalid) as raised:
         parse_write_options({"keyring": "x", "nonsense": "y"}, is_stream=False)

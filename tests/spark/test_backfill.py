@@ -189,7 +189,7 @@ def test_a_backfill_that_a_run_overtakes_begins_again(spark: SparkSession, tmp_p
     assert len(calls) == 3, "one run, then two"
 
 
-def test_what_retention_has_removed_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_retention_has_removed_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     """Rows that cannot be computed again stay; a table that is new begins with what is left."""
     shop = Shop(tmp_path)
     shop.sell([order(number) for number in range(10)])
@@ -211,7 +211,7 @@ def test_what_retention_has_removed_is_told(spark: SparkSession, tmp_path: Path)
     assert shop.rows("paid") == before
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.sell([order(1)])
     pipeline = shop.pipeline(paid, large, daily_large)

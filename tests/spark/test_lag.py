@@ -100,7 +100,7 @@ def test_a_query_that_has_everything_is_not_behind(log, listen):
     assert listener.lags() == {"q": Lag(0, 0, 0.0, {("orders", 0): PartitionLag()})}
 
 
-def test_lag_is_told_in_records_bytes_and_seconds(log, listen, clock):
+def test_lag_is_reported_in_records_bytes_and_seconds(log, listen, clock):
     """By partition, and for the query: sums, and the age of the oldest."""
     log.topic("orders", partitions=2)
     fill(log, "orders", 1)
@@ -206,7 +206,7 @@ def test_a_query_that_ended_well_is_forgotten_and_one_that_failed_is_not(log, li
 # -- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_root_that_cannot_be_read_is_told_once_and_again_after_it_was_whole(log, listen, lines):
+def test_a_root_that_cannot_be_read_is_reported_once_and_again_after_it_was_whole(log, listen, lines):
     fill(log, "orders", 1)
     listener = listen(log.path)
     damaged = log.path / "segments" / layout.manifest_key("orders", 0, 0)

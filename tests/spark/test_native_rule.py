@@ -502,7 +502,7 @@ def test_a_frame_of_something_else_has_no_path(spark: SparkSession) -> None:
         path_of(spark.range(3))
 
 
-def test_a_remote_session_is_told_so() -> None:
+def test_a_remote_session_learns_so() -> None:
     class Remote:
         pass
 

@@ -329,7 +329,7 @@ def test_options_that_are_wrong_are_all_named_and_unknown_ones_refused(spark: Sp
     ("place", "topic", "message"),
     [("nowhere", "orders", "there is no log at this root"), ("log", "ordres", "there are: orders")],
 )
-def test_what_is_not_there_is_told(spark: SparkSession, root: Path, place: str, topic: str, message: str) -> None:
+def test_what_is_not_there_is_reported(spark: SparkSession, root: Path, place: str, topic: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         load(spark, root.parent / place, topic).collect()
 

@@ -301,7 +301,7 @@ def test_a_batch_that_spark_does_not_know_to_be_done_comes_again_the_same(run, l
 @pytest.mark.parametrize(
     ("where", "first"), [("earliest", 0), ("latest", 20), ('{"orders":{"0":13}}', 13), ('{"orders":{"0":-1}}', 20)]
 )
-def test_a_new_query_begins_where_it_is_told(query, log, sink, where, first):
+def test_a_new_query_begins_where_it_is_asked_to(query, log, sink, where, first):
     fill(log, "orders", 2)
     running = query(log.path, sink, now=False, startingOffsets=where)
     running.processAllAvailable()
@@ -439,7 +439,7 @@ def test_a_query_that_retention_has_overtaken_fails(run, log, sink):
     assert sink.offsets == list(range(10))
 
 
-def test_a_query_is_told_when_the_newest_manifest_object_is_lost(log, run, sink):
+def test_a_query_learns_when_the_newest_manifest_object_is_lost(log, run, sink):
     """It would wait forever; whoever lets it go on gets what is there."""
     fill(log, "orders", 3)
     log.close()
@@ -472,7 +472,7 @@ def test_a_query_whose_next_record_is_there_does_not_mind_retention(run, log, si
     assert sink.offsets == list(range(40))
 
 
-def test_a_query_told_where_to_begin_goes_on_though_that_is_gone_by_now(run, log, sink):
+def test_a_query_with_a_place_to_begin_goes_on_though_that_is_gone_by_now(run, log, sink):
     """Only where it is counts."""
     fill(log, "orders", 3)
     run(log.path, sink, startingOffsets='{"orders":{"0":5}}')

@@ -400,7 +400,7 @@ def test_a_task_that_fails_leaves_the_table_as_it_was(spark: SparkSession, tmp_p
 
 @pytest.mark.parametrize(("harm", "kind"), [("flip", Corrupt), ("remove", NotFound)])
 @pytest.mark.parametrize("folder", ["data", "_deleted"])
-def test_a_damaged_file_is_told_in_one_line(
+def test_a_damaged_file_is_reported_in_one_line(
     spark: SparkSession, tmp_path: Path, harm: str, kind: type[Exception], folder: str
 ) -> None:
     table = WrittenTable(tmp_path, keyed("id", order_by="at", delete="gone", buckets=1))

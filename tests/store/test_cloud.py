@@ -88,7 +88,7 @@ def test_a_key_is_never_taken_for_an_answer(key: str) -> None:
         (exceptions.GenericError(failed(408, "")), StoreUnavailable),
     ],
 )
-def test_what_remains_is_told_too(error: Exception, kind: type[Exception]) -> None:
+def test_what_remains_is_reported_too(error: Exception, kind: type[Exception]) -> None:
     assert isinstance(translate(error, "a"), kind)
 
 

@@ -67,7 +67,7 @@ def test_of_many_who_create_one_wins(store: Store, size: int) -> None:
             assert store.get(key) == bytes([writer]) * size
 
 
-def test_a_missing_key_is_told_as_missing(store: Store) -> None:
+def test_a_missing_key_is_reported_as_missing(store: Store) -> None:
     create(store, "a/b", b"x")
     for missing in ("b", "a/c", "nowhere/at/all"):
         assert store.head(missing) is None

@@ -224,7 +224,7 @@ def refuse(number: int) -> Callable[..., NoReturn]:
         (errno.EIO, StoreUnavailable, "disk"),
     ],
 )
-def test_errors_of_the_disk_are_told_by_what_can_be_done(
+def test_errors_of_the_disk_are_reported_by_what_can_be_done(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreRefused], cause: str
 ) -> None:
     with monkeypatch.context() as patch:

@@ -108,7 +108,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def test_it_opens_as_many_connections_as_it_is_told():
+def test_it_opens_as_many_connections_as_it_is_asked_for():
     """Before anybody asks for one; true sockets, each counted once."""
 
     async def run():
@@ -535,7 +535,7 @@ def test_a_server_with_several_addresses_is_reached_at_the_one_that_answers():
     asyncio.run(run())
 
 
-def test_certificates_that_cannot_be_loaded_are_told_at_once(tmp_path):
+def test_certificates_that_cannot_be_loaded_are_reported_at_once(tmp_path):
     """Not with the first connection."""
     with pytest.raises(Invalid):
         AsyncPool(

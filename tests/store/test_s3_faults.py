@@ -623,7 +623,7 @@ def test_a_place_that_a_redirect_named_and_that_does_not_answer_is_left(keys, aw
     asyncio.run(run())
 
 
-def test_a_store_that_is_not_there_is_told_by_its_reason(keys):
+def test_a_store_that_is_not_there_is_reported_by_its_reason(keys):
     """A name that nobody knows."""
 
     async def run():

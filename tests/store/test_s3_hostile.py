@@ -197,7 +197,7 @@ LAUGHS = "".join(f"<!ENTITY l{n} '{f'&l{n - 1};' * 10}'>" for n in range(1, 9))
         "<html>it works</html" * 100,
     ],
 )
-def test_a_listing_that_is_none_is_told_and_harms_nobody(body: str) -> None:
+def test_a_listing_that_is_none_is_reported_and_harms_nobody(body: str) -> None:
     with pytest.raises(StoreUnavailable, match="not understood"):
         listing.read_page(body.encode(), "x/", None)
 

@@ -63,7 +63,7 @@ async def failure_of(work):
 
 
 @pytest.mark.parametrize("size", [100, 3 * 2**20])
-def test_whoever_watches_is_told_when_the_bytes_were_handed_to_a_connection(connect, size):
+def test_a_watcher_hears_when_the_bytes_were_handed_to_a_connection(connect, size):
     """Once per attempt, before the answer, however large the object is."""
     told = []
 

@@ -99,7 +99,7 @@ def named(case: object) -> str | None:
 
 
 @pytest.mark.parametrize(("fault", "cause"), PASSING, ids=named)
-def test_a_create_that_may_succeed_later_is_told_so(
+def test_a_create_that_may_succeed_later_is_called_so(
     open_s3: OpenS3, fault_proxy: Proxy, fault: Fault, cause: str
 ) -> None:
     """One request was made, and not a second one; and the same again succeeds, or finds its own object."""
@@ -330,7 +330,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_server(tmp_path: Path) 
         assert store.get("a/19") == BODY.data
 
 
-def test_a_name_that_nobody_knows_is_told_as_dns(open_s3: OpenS3) -> None:
+def test_a_name_that_nobody_knows_is_reported_as_dns(open_s3: OpenS3) -> None:
     store = open_s3("https://nobody.invalid")
     assert refused(lambda: store.create("a", BODY), StoreUnavailable) == "dns"
 
@@ -487,6 +487,6 @@ def test_tls_works_with_a_certificate_of_ones_own_and_not_without(
     assert refused(lambda: open_s3(proxy.endpoint).create("b", BODY), StoreUnavailable) == "tls"
 
 
-def test_speaking_tls_to_a_server_that_does_not_is_told_as_tls(open_s3: OpenS3, s3_server: S3Server) -> None:
+def test_speaking_tls_to_a_server_that_does_not_is_reported_as_tls(open_s3: OpenS3, s3_server: S3Server) -> None:
     store = open_s3(f"https://127.0.0.1:{s3_server.port}")
     assert refused(lambda: store.create("a", BODY), StoreUnavailable) == "tls"

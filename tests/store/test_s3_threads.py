@@ -58,7 +58,7 @@ def test_many_threads_have_no_more_connections_than_there_may_be(
     assert proxy.accepted == 3
 
 
-def test_who_waits_in_vain_for_a_connection_is_told(
+def test_who_waits_in_vain_for_a_connection_learns_why(
     open_s3: OpenS3, fault_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_pool, "CONNECTIONS_MAX", 1)

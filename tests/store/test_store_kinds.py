@@ -197,7 +197,7 @@ def test_the_region_comes_from_the_environment_when_it_is_not_set(monkeypatch: p
     assert store._live().endpoint_state.route.place.host == "logs.s3.eu-north-1.amazonaws.com"
 
 
-def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="certificates path="):
         opened("s3://logs/x", ca_file=str(tmp_path / "gone.pem"))
     (tmp_path / "garbage.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
@@ -205,7 +205,7 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         opened("s3://logs/x", ca_file=str(tmp_path / "garbage.pem"))
 
 
-def test_an_account_that_nobody_named_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_that_nobody_named_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(Invalid, match="cannot be opened") as caught:
         open_store("az://container/x", StoreSettings(), SystemClock())
@@ -280,7 +280,7 @@ def test_an_endpoint_with_a_password_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(Invalid) as caught:
         StoreSettings(
             url="ftp://x", endpoint="http://far", path_style="maybe", credentials="x", retries=-1, timeout_ms=0

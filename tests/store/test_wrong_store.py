@@ -141,7 +141,7 @@ def done(s3_server: S3Server, other_region: str, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("kind", WRONGS)
-def test_the_user_is_told_on_stderr(done, kind):
+def test_the_user_hears_of_it_on_stderr(done, kind):
     """How many records are where, why, and what to do; in few lines, and the script itself goes on."""
     assert done[kind].code == 0, done[kind].words
     lines = done[kind].words.splitlines()
@@ -151,7 +151,7 @@ def test_the_user_is_told_on_stderr(done, kind):
         assert part in lines[-1], lines
 
 
-def test_no_secret_is_told(done):
+def test_no_secret_is_shown(done):
     """In none of them, by nobody."""
     for told in done.values():
         for secret in (SECRET_KEY, WRONG_SECRET):

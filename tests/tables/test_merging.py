@@ -280,7 +280,7 @@ def test_a_key_of_many_columns_does_not_overflow() -> None:
     assert numbers.find(table).to_pylist() == list(range(rows)) == numbers.of_rows.to_pylist()
 
 
-def test_untouched_rows_are_told_by_their_keys_alone() -> None:
+def test_untouched_rows_are_known_by_their_keys_alone() -> None:
     merge = Merge(Latest(("id",), ("at",)), pa.table({"id": [1, None], "at": [1, 1]}))
 
     assert not merge.is_touched(pa.record_batch({"id": [2, 3]}))

@@ -64,7 +64,7 @@ def test_an_application_that_listens_hears_it_instead(shipped: Path, case: str) 
 
 
 @pytest.mark.parametrize("case", ["silenced", "disabled"])
-def test_whoever_wants_silence_has_it(shipped: Path, case: str) -> None:
+def test_an_application_that_wants_silence_has_it(shipped: Path, case: str) -> None:
     """Said in logging's own words."""
     assert ran(shipped, case) == ("", "")
 
@@ -97,7 +97,7 @@ def actions(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> l
     return [getattr(record, "action", "") for record in caplog.records if record.levelno >= level]
 
 
-def test_trouble_is_told_at_once_then_less_and_less_often() -> None:
+def test_trouble_is_reported_at_once_then_less_and_less_often() -> None:
     """After 1, 2, 4 … minutes, at most an hour; a new burst at once, unless the last line is not a minute old."""
     burst = Burst()
     moments = [second for second in range(0, 4 * 3600, 10) if burst.again(second)]
@@ -110,7 +110,7 @@ def test_trouble_is_told_at_once_then_less_and_less_often() -> None:
     assert burst.again(last + 61)
 
 
-def test_a_full_disk_is_told_once_however_many_appends_fail(
+def test_a_full_disk_is_reported_once_however_many_appends_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And once more when appends are stored again."""
@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_once_however_many_appends_fail(
     assert "free some space" in refused.getMessage()
 
 
-def test_a_tail_near_its_limit_is_told_once_until_it_was_short(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tail_near_its_limit_is_reported_once_until_it_was_short(caplog: pytest.LogCaptureFixture) -> None:
     """At eight tenths; again only after it was below half."""
     alarms = CommitAlarms(ManualClock(), 1000)
     for size in (500, 790, 800, 999, 1000, 700, 900, 499, 600, 850):
@@ -139,7 +139,7 @@ def test_a_tail_near_its_limit_is_told_once_until_it_was_short(caplog: pytest.Lo
     assert [getattr(record, "bytes", 0) for record in caplog.records] == [800, 850]
 
 
-def test_a_tail_that_grows_beside_a_sealing_that_fails_is_told(
+def test_a_tail_that_grows_beside_a_sealing_that_fails_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the real journal; and the failing seals are one line, not one for each attempt and partition."""
@@ -161,7 +161,7 @@ def test_a_tail_that_grows_beside_a_sealing_that_fails_is_told(
     assert actions(caplog).count("seal_failed") == 1
 
 
-def test_a_journal_that_stops_says_so_after_everybody_was_told(
+def test_a_journal_that_stops_says_so_after_everybody_has_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One critical line; callers do not wait for it."""
@@ -192,7 +192,7 @@ def test_a_log_that_was_taken_over_says_so_at_every_open(tmp_path: Path, caplog:
     assert actions(caplog).count("fenced") == 1
 
 
-def test_a_seal_that_is_late_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_seal_that_is_late_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By the age of what waited, on a clock that is moved by hand."""
     clock = ManualClock()
     age = {"segments": {"age_max_ms": 1000, "seal_on_close": False}}

@@ -75,7 +75,7 @@ def test_what_is_rendered_is_what_the_log_says(tmp_path: Path, accept: str) -> N
     assert one(found, "holdfast_journal_poisoned") == 0
 
 
-def test_every_metric_is_told_by_some_log(tmp_path: Path) -> None:
+def test_every_metric_is_reported_by_some_log(tmp_path: Path) -> None:
     """A definition whose reader never gives anything would be noticed here; those of sharing wait for their stage."""
     with holdfast.open(tmp_path / "log", store=tmp_path / "store") as log:
         log.topic("orders").append(b"x")
@@ -88,7 +88,7 @@ def test_every_metric_is_told_by_some_log(tmp_path: Path) -> None:
     assert silent == {"holdfast.share.clients", "holdfast.share.sessions"}
 
 
-def test_a_shared_log_is_told_by_its_owner_and_by_each_client(tmp_path: Path) -> None:
+def test_a_shared_log_is_reported_by_its_owner_and_by_each_client(tmp_path: Path) -> None:
     """Under roles of their own, so that nothing is counted twice; and the owner says how many clients it has."""
     with holdfast.open(tmp_path / "log", share=True) as log:
         log.topic("orders").append_batch([b"x"] * 3)
@@ -120,7 +120,7 @@ def test_labels_are_bounded(tmp_path: Path) -> None:
     assert one(found, "holdfast_consumer_lag", consumer=OTHER, topic=OTHER) == 2
 
 
-def test_all_logs_of_a_process_are_told_while_they_are_open(tmp_path: Path) -> None:
+def test_all_logs_of_a_process_are_reported_while_they_are_open(tmp_path: Path) -> None:
     """Two handles of one log are one point; a log that was closed, or forgotten by a fork, is none."""
     with holdfast.open(tmp_path / "one") as first, holdfast.open(tmp_path / "two") as second:
         first.topic("orders").append(b"x")

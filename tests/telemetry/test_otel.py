@@ -122,7 +122,7 @@ def test_of_many_durations_a_hundred_a_second_are_recorded() -> None:
         assert at_least <= heard.count <= at_most, (gap, heard.count)
 
 
-def test_what_is_not_sampled_is_not_told(tmp_path: Path) -> None:
+def test_what_is_not_sampled_is_not_reported(tmp_path: Path) -> None:
     """And costs the records nothing."""
     found = collected(tmp_path, "unsampled")
     assert (found["spans"], found["headers"]) == ([], None)
@@ -137,7 +137,7 @@ def test_a_provider_that_comes_later_is_found(tmp_path: Path) -> None:
     assert "holdfast.append.duration" in found["metrics"]
 
 
-def test_the_setting_says_which_appends_are_told(tmp_path: Path) -> None:
+def test_the_setting_says_which_appends_are_traced(tmp_path: Path) -> None:
     """All of them, without a parent, and nothing in the records, as the setting says."""
     found = collected(tmp_path, "always")
     assert [span["parent"] for span in named(found, spans.APPEND)] == [None, None]

@@ -58,7 +58,7 @@ def test_the_roller_and_the_shipper_go_on(
     assert capfd.readouterr().err.count("a logging handler raised RuntimeError") == 1
 
 
-def test_a_failing_store_is_retried_though_nobody_can_be_told(tmp_path: Path, raising: Raising) -> None:
+def test_a_failing_store_is_retried_though_nobody_can_hear_of_it(tmp_path: Path, raising: Raising) -> None:
     store = tmp_path / "store"
     with holdfast.open(tmp_path / "log", store=store, settings={"shipping": {"retry_delay_max_ms": 100}}) as log:
         topic = log.topic("orders")

@@ -94,7 +94,7 @@ def test_the_log_gets_louder(lines):
     assert [line.levelname for line in lines] == ["WARNING", "ERROR", "ERROR", "CRITICAL", "CRITICAL"]
 
 
-def test_it_is_told_again_after_growing_pauses_of_at_most_an_hour(lines):
+def test_it_is_reported_again_after_growing_pauses_of_at_most_an_hour(lines):
     """After 0, 1, 2, 4, 8, 16, 32 minutes, then every hour."""
     due = failing(Alarm(), 0.0, 6 * HOUR)
     logged = [line.seconds for line in lines]
@@ -115,7 +115,7 @@ def test_it_is_never_silent_while_attempts_hang(lines):
     assert (alarm.state.level, alarm.state.attempts) == (3, 1)
 
 
-def test_recovery_is_told_once(lines):
+def test_recovery_is_reported_once(lines):
     """With how long it took; afterwards nothing stands."""
     alarm = Alarm()
     failing(alarm, 0.0, 90.0)
@@ -127,7 +127,7 @@ def test_recovery_is_told_once(lines):
     assert (lines[-1].seconds, lines[-1].attempts, lines[-1].levelno) == (100.0, 9, logging.INFO)
 
 
-def test_a_new_alarm_after_a_long_one_is_told_at_once(lines):
+def test_a_new_alarm_after_a_long_one_is_reported_at_once(lines):
     """Hours of outage, logged once an hour at last, do not make the next one silent."""
     alarm = Alarm()
     failing(alarm, 0.0, 5 * HOUR)
@@ -150,7 +150,7 @@ def test_an_alarm_that_comes_and_goes_does_not_flood(lines):
     assert actions(lines) == ["shipping_alarm", "shipping_recovered"] * 60
 
 
-def test_an_alarm_soon_after_another_is_told_within_a_minute(lines):
+def test_an_alarm_soon_after_another_is_reported_within_a_minute(lines):
     """Held back, not forgotten; and if it passes unsaid, so does its end."""
     alarm = Alarm()
     alarm.raise_(0.0, "reset", "gone")
@@ -162,7 +162,7 @@ def test_an_alarm_soon_after_another_is_told_within_a_minute(lines):
     assert failing(alarm, 4.0, 200.0, step=1.0) == [60.0, 120.0]
 
 
-def test_a_new_cause_is_told_at_once_and_an_old_one_is_not(lines):
+def test_a_new_cause_is_reported_at_once_and_an_old_one_is_not(lines):
     """Missing credentials are logged now, and not when the slow store, which was logged, is due again."""
     alarm = Alarm()
     for now, cause in ((0.0, "slow_down"), (1.0, "slow_down"), (2.0, "credentials"), (3.0, "slow_down"), (4.0, "dns")):
@@ -173,7 +173,7 @@ def test_a_new_cause_is_told_at_once_and_an_old_one_is_not(lines):
     assert [line.cause for line in lines if line.action == "shipping_alarm"][3:] == ["dns"]
 
 
-def test_whoever_sees_the_alarm_finds_appends_refused() -> None:
+def test_a_caller_that_sees_the_alarm_finds_appends_refused() -> None:
     """With `fail-appends` they are refused before it is seen, and taken again before it is gone."""
     held: list[bool] = []
     seen: list[tuple[bool, bool]] = []

@@ -138,7 +138,7 @@ def test_limits_must_be_above_zero(name):
         assert caught.value.hint
 
 
-def test_all_wrong_limits_are_told_at_once():
+def test_all_wrong_limits_are_reported_at_once():
     with pytest.raises(Invalid, match=r"bytes_max.*age_max_us.*records_max"):
         Policy(0, 0, 0)
 

@@ -201,7 +201,7 @@ def test_a_hole_in_the_rewrites_is_found_wherever_a_reader_begins(monkeypatch: p
         rewrites.read_newest(store, LOG.hex(), "orders", 0)
 
 
-def test_what_is_told_must_fit_the_manifest(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_reported_must_fit_the_manifest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rewrites, "SUMMARY_EVERY", 4)
     segments, made = growing(4, 4)
     made[3] = msgspec.structs.replace(made[3], kept=(output(segments, 0, 3), output(segments, 2, 4)))

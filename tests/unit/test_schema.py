@@ -299,7 +299,7 @@ def test_any_other_change_is_refused(declared, data):
         evolve(declare(declared), declare(pa.schema([*fields, pa.field("new", pa.int64())])))
 
 
-def test_every_problem_is_told():
+def test_every_problem_is_reported():
     """One message lists all that is wrong with a change."""
     current = declare(
         pa.schema([("gone", pa.int8()), ("typed", pa.int8()), ("loose", pa.int8()), ("x", pa.int8()), ("y", pa.int8())])
@@ -328,7 +328,7 @@ def test_every_problem_is_told():
     assert "new topic" in caught.value.hint
 
 
-def test_an_inner_change_that_its_text_hides_is_told():
+def test_an_inner_change_that_its_text_hides_is_reported():
     """A map's values may become required without a change in the type's text: it is refused, and says where."""
     loose, strict = (pa.map_(pa.string(), pa.field("value", pa.int8(), n)) for n in (True, False))
     with pytest.raises(Invalid, match="inside"):

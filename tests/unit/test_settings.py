@@ -84,7 +84,7 @@ def test_an_unknown_key_is_an_error_with_a_suggestion():
         Settings.load(environ={"HOLDFAST_JOURNAL__NOPE": "1"})
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     """One error lists every wrong setting."""
     with pytest.raises(Invalid) as caught:
         Settings.from_mapping(

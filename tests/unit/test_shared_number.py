@@ -32,7 +32,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_another_process_reads_what_was_raised_before_it_was_told_and_after_its_maker_was_killed() -> None:
+def test_another_process_reads_what_was_raised_before_it_was_announced_and_after_its_maker_was_killed() -> None:
     ours, theirs = socket.socketpair()
     before = open_descriptors()
     maker = subprocess.Popen(

@@ -163,7 +163,7 @@ def test_names_must_be_known():
     ]
 
 
-def test_all_violations_are_told_at_once():
+def test_all_violations_are_reported_at_once():
     """One error has one sentence per violation."""
     problems = problems_of(
         batch_size_threshold=0,

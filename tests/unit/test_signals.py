@@ -303,7 +303,7 @@ def test_a_task_that_was_resumed_leaves_no_cycle():
         gc.enable()
 
 
-def test_a_task_that_got_another_loops_place_is_told_and_asks_again():
+def test_a_task_that_got_another_loops_place_learns_of_it_and_asks_again():
     """The loop is guessed by the thread: a wrong guess is a RuntimeError in the task, and parks nobody."""
     signal, ended = Signal(), []
 

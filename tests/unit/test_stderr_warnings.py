@@ -40,7 +40,7 @@ def test_warnings_and_worse_are_one_line_each(capsys):
 
 
 @pytest.mark.parametrize("where", ["last-resort", "last-resort.below"])
-def test_whoever_listens_is_not_talked_over(capsys, where):
+def test_an_application_that_listens_is_not_talked_over(capsys, where):
     """A handler on the way, also one that does nothing."""
     with alone() as logger:
         logging.getLogger(where).addHandler(logging.NullHandler())

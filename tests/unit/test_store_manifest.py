@@ -118,7 +118,7 @@ def test_a_whole_manifest_is_proved():
 
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
-def test_an_object_that_is_missing_is_told_with_its_key(slot):
+def test_an_object_that_is_missing_is_reported_with_its_key(slot):
     found = manifest()
     del found[slot]
     error = damage(found)
@@ -128,7 +128,7 @@ def test_an_object_that_is_missing_is_told_with_its_key(slot):
 
 @pytest.mark.parametrize("elsewhere", [{"log": "00" * 16}, {"topic": "u"}, {"partition": 0}])
 @pytest.mark.parametrize("slot", [1, 2])
-def test_an_object_of_another_place_is_told_with_its_key(slot, elsewhere):
+def test_an_object_of_another_place_is_reported_with_its_key(slot, elsewhere):
     error = damage(change(manifest(), slot, **elsewhere))
     assert "belongs elsewhere" in error.message
     assert error.path == layout.manifest_key("t", 1, slot)

@@ -60,7 +60,7 @@ def test_a_message_that_names_ours_acknowledges_it(dialect):
 
 
 @both
-def test_acknowledgements_are_told_before_what_acknowledged_them(dialect):
+def test_acknowledgements_are_reported_before_what_acknowledged_them(dialect):
     """One ready, one sent, in the order of nim-sds."""
     alice = Machine(dialect=dialect)
     alice.send("m1")

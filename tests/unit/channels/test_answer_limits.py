@@ -86,7 +86,7 @@ def test_who_really_missed_a_thousand_messages_has_them_within_a_minute(dialect)
 
 
 @both
-def test_a_message_is_answered_once_in_a_while_whoever_asks(dialect):
+def test_a_message_is_answered_once_in_a_while_no_matter_who_asks(dialect):
     """And again after that: its first answer may have been lost."""
     victim = Victim(dialect, 3, 100, repair_t_min_ms=5_000, repair_t_max_ms=5_000)
     for second in range(40):

@@ -63,7 +63,7 @@ def test_shares_are_what_they_were_asked_to_be_and_every_packet_is_accounted_for
     assert stats.under_way == 0
 
 
-def test_time_passes_only_when_it_is_told_to():
+def test_time_passes_only_when_it_is_asked_to():
     bus = Bus(delay=10)
     heard = heard_by(bus, "a", "b")
     bus.send("a", b"x")
@@ -160,7 +160,7 @@ def test_two_participants_talk_over_a_bus_and_keep_their_callbacks():
     assert here.stats().sent_total == here.stats().received_total == 1
 
 
-def test_resends_syncs_and_repairs_go_out_by_themselves_and_are_told_to_the_application_as_well():
+def test_resends_syncs_and_repairs_go_out_by_themselves_and_are_announced_to_the_application_as_well():
     bus = Bus()
     alice, bob, here, _, clock = pair(bus, resend_interval_ms=1_000, repair_t_min_ms=0, repair_t_max_ms=1)
     of_kind = []

@@ -67,7 +67,7 @@ def test_an_answer_that_lacks_something_itself_is_a_sign_of_more(dialect):
 
 
 @both
-def test_who_is_behind_is_answered_soon_and_told_what_it_lacks_oldest_first(dialect):
+def test_who_is_behind_is_answered_soon_and_gets_what_it_lacks_oldest_first(dialect):
     """By its filter; and help comes once."""
     alice, carol = talked("alice", dialect, 200), talked("carol", dialect, 50)
     carol.receive(message("b250", *(f"b{number}" for number in range(190, 200)), lamport=250))

@@ -23,7 +23,7 @@ HOUR = 3_600_000
 
 
 @both
-def test_missing_dependencies_are_told_and_resolved(dialect):
+def test_missing_dependencies_are_reported_and_resolved(dialect):
     """The third waits for the second, the second for the first; marking the first delivers both."""
     alice = Machine(dialect=dialect)
     third = alice.receive(message("m3", "m2", lamport=3))
@@ -61,7 +61,7 @@ def test_nobody_waits_for_what_has_left_history(dialect):
 
 
 @both
-def test_what_a_message_releases_is_told_after_it(dialect):
+def test_what_a_message_releases_is_reported_after_it(dialect):
     """The reference implementation tells dependents first."""
     alice = Machine(dialect=dialect)
     for number in range(5, 1, -1):
@@ -252,7 +252,7 @@ def test_a_message_waits_for_ever_by_default(dialect):
 
 
 @both
-def test_what_is_lost_is_told_and_the_rest_delivered(dialect):
+def test_what_is_lost_is_reported_and_the_rest_delivered(dialect):
     """Only after the time that was set, and not a moment earlier."""
     alice = Machine(dialect=dialect, lost_after_ms=HOUR)
     alice.receive(message("b2", entry("b1", "zed", b"hint"), lamport=2))

@@ -113,7 +113,7 @@ def test_ephemeral_messages_are_checked_too():
 
 
 @both
-def test_ids_of_ones_own_are_refused_and_those_of_others_are_taken_by_whoever_does_not_check(dialect):
+def test_ids_of_ones_own_are_refused_and_those_of_others_are_taken_by_those_who_do_not_check(dialect):
     alice, plain = member("alice", dialect), member("plain", dialect, derived=False)
     with pytest.raises(Invalid, match="derived"):
         alice.wrap_outgoing_message(b"content", ROOM, "my own")

@@ -32,7 +32,7 @@ def decoders_of(data):
     return accepting
 
 
-def test_recorded_messages_are_told_apart():
+def test_recorded_messages_are_distinguished():
     """Those of both implementations, and of a whole conversation."""
     assert {detect(bytes.fromhex(case["hex"])) for case in NIM_VECTORS["messages"]} == {"nim"}
     assert {detect(bytes.fromhex(case["hex"])) for case in WAKU_VECTORS["messages"]} == {"rfc"}
@@ -41,7 +41,7 @@ def test_recorded_messages_are_told_apart():
 
 
 @pytest.mark.parametrize("case", NIM_VECTORS["decode"] + WAKU_VECTORS["decode"], ids=lambda case: case["name"])
-def test_recorded_oddities_are_told_as_they_are_decoded(case):
+def test_recorded_oddities_are_reported_as_they_are_decoded(case):
     """What a decoder accepts is named; the other one refuses it."""
     data = bytes.fromhex(case["hex"])
     accepting = decoders_of(data)
@@ -52,14 +52,14 @@ def test_recorded_oddities_are_told_as_they_are_decoded(case):
 
 @modest
 @given(messages())
-def test_messages_of_nim_sds_are_told(message):
+def test_messages_of_nim_sds_are_recognized(message):
     """Whatever they hold."""
     assert detect(NIM.encode(message)) == "nim"
 
 
 @modest
 @given(messages(uint64))
-def test_messages_of_waku_are_told(message):
+def test_messages_of_waku_are_recognized(message):
     """Whatever they hold, also without an id."""
     assert detect(RFC.encode(message)) == "rfc"
 
@@ -78,7 +78,7 @@ def test_no_bytes_are_a_message_in_both_formats(data, draw):
 
 @modest
 @given(st.binary(max_size=100))
-def test_noise_is_told_without_an_exception(noise):
+def test_noise_is_recognized_without_an_exception(noise):
     """As one or none."""
     accepting = decoders_of(noise)
     assert detect(noise) in (accepting or ("nim", "rfc", None))

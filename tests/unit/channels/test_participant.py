@@ -353,7 +353,7 @@ def test_events_wait_for_what_they_tell_to_be_kept():
     assert of_kind == ["b0", "b1", "b2"]
 
 
-def test_an_operation_does_not_wait_longer_than_it_was_told_to():
+def test_an_operation_does_not_wait_longer_than_it_was_asked_to():
     """It succeeds in memory, tells what happened, and says that it is not kept yet."""
     held = HeldPersistence()
     channels = Channels("alice", held, settings=ChannelSettings(ack_timeout_ms=20), clock=ManualClock())
@@ -556,7 +556,7 @@ def test_every_operation_has_a_form_for_coroutines():
     asyncio.run(work())
 
 
-def test_an_awaited_operation_is_told_when_it_is_kept():
+def test_an_awaited_operation_hears_when_it_is_kept():
     """The loop goes on meanwhile."""
     held = HeldPersistence()
     channels = Channels("alice", held)
