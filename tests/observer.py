@@ -29,5 +29,5 @@ def observing(script: str, *arguments: str, looks: list[Any]) -> Iterator[None]:
             observer.stdin.close()
             reader.join()
             assert observer.stderr is not None
-            told = observer.stderr.read()
-            assert observer.wait(60) == 0, told
+            errors = observer.stderr.read()
+            assert observer.wait(60) == 0, errors

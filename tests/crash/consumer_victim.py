@@ -41,15 +41,15 @@ def step(log: Log, consumer: Consumer[Record], targets: tuple[str, ...], timeout
     return len(records)
 
 
-def work(log: Log, source: str, name: str, targets: tuple[str, ...], told: str, *, rest: bool) -> None:
+def work(log: Log, source: str, name: str, targets: tuple[str, ...], word: str, *, rest: bool) -> None:
     """The loop of one consumer; with `rest` until nothing is left."""
     consumer = log.topic(source).consumer(name)
     try:
         while (count := step(log, consumer, targets, 0 if rest else 5)) or not rest:
-            tell(told, count)
+            tell(word, count)
             turns.release()
     except Exception as error:
-        tell("failed", told, repr(error))
+        tell("failed", word, repr(error))
 
 
 def main(path: str, rest: bool) -> None:

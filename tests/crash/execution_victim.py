@@ -161,7 +161,7 @@ def history(directory: Path, policy: str, how: str, points: list[int]) -> dict[s
 
 def warm_up(directory: Path) -> None:
     """Import here, once, what a child would import each time."""
-    told, tell = os.pipe()
+    readable, tell = os.pipe()
 
     def run() -> int:
         warm = directory / "warm"
@@ -173,7 +173,7 @@ def warm_up(directory: Path) -> None:
 
     code = forked(run)
     os.close(tell)
-    with open(told) as names:
+    with open(readable) as names:
         for name in names.read().split("\n"):
             if name.partition(".")[0] not in ("__main__", "__mp_main__", "tests"):
                 import_module(name)

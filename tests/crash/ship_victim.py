@@ -60,8 +60,8 @@ def tell(line: str) -> None:
 
 
 def acknowledge(how: str, receipts: list[Receipt], names: list[str]) -> None:
-    told = zip(receipts, names, strict=True)
-    tell("\n".join(f"{how} {r.topic} {r.partition} {r.offset} {name}" for r, name in told))
+    named = zip(receipts, names, strict=True)
+    tell("\n".join(f"{how} {r.topic} {r.partition} {r.offset} {name}" for r, name in named))
 
 
 def append_and_wait(log: Log, cycle: int, number: int) -> None:

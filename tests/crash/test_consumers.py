@@ -21,14 +21,14 @@ _VICTIM = "tests.crash.consumer_victim"
 
 def rounds(path, kills, seed):
     """Kill it again and again; after each kill what is there is right as far as it goes. Returns what was told."""
-    told, draw = Counter(), random.Random(seed)
+    counts, draw = Counter(), random.Random(seed)
     for _ in range(kills):
         lines = kill_after(draw.randrange(1, 40), _VICTIM, path)
-        told.update(line.partition(" ")[0] for line in lines)
+        counts.update(line.partition(" ")[0] for line in lines)
         check(path, is_over=False)
     subprocess.run([sys.executable, "-m", _VICTIM, str(path), "rest"], check=True, capture_output=True, timeout=120)
     check(path, is_over=True)
-    return told
+    return counts
 
 
 def check(path, *, is_over):
@@ -53,9 +53,9 @@ def check(path, *, is_over):
 
 def test_every_record_has_its_effect_once_however_often_it_is_killed(tmp_path, seed, is_sampled):
     """Read, written and positions are one commit, over four topics, with two members of one consumer."""
-    told = rounds(tmp_path / "log", 5 if is_sampled else 15, seed)
-    assert told["billed"] > 0
-    assert told["booked"] > 0
+    counts = rounds(tmp_path / "log", 5 if is_sampled else 15, seed)
+    assert counts["billed"] > 0
+    assert counts["booked"] > 0
 
 
 # -- power cuts -------------------------------------------------------------------------------------------

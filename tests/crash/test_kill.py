@@ -15,10 +15,10 @@ from tests.harness.kills import kill_after
 pytestmark = pytest.mark.crash
 
 
-def acked_before_a_kill(directory: Path, cycle: int, told: int) -> dict[tuple[int, int], bytes]:
+def acked_before_a_kill(directory: Path, cycle: int, count: int) -> dict[tuple[int, int], bytes]:
     """What a victim was acknowledged for."""
     acked: dict[tuple[int, int], bytes] = {}
-    for line in kill_after(told, "tests.crash.victim", directory, cycle):
+    for line in kill_after(count, "tests.crash.victim", directory, cycle):
         partition, offset, name = line.split(" ")
         place = int(partition), int(offset)
         assert place not in acked, "an offset was acknowledged twice"

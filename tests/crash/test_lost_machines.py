@@ -44,8 +44,8 @@ class Drill:
             while len(victim.lines) < acknowledgements or not (self._has_floor() or len(victim.lines) >= LINES_MAX):
                 victim.until(10)
         finally:
-            told = victim.kill()
-        for line in told:
+            printed = victim.kill()
+        for line in printed:
             self._note(line)
         shutil.rmtree(machine)
 

@@ -19,9 +19,9 @@ CALM = Settings.from_mapping({"segments": {"seal_on_close": False}, "disk": {"fr
 """To look with: nothing is sealed or expired meanwhile but what was begun."""
 
 
-def acked_before_a_kill(directory: Path, cycle: int, told: int) -> dict[Place, str]:
+def acked_before_a_kill(directory: Path, cycle: int, count: int) -> dict[Place, str]:
     """What a victim was acknowledged for."""
-    return acked_in(kill_after(told, "tests.crash.segment_victim", directory, cycle))
+    return acked_in(kill_after(count, "tests.crash.segment_victim", directory, cycle))
 
 
 def acked_in(lines: list[str]) -> dict[Place, str]:

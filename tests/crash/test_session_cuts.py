@@ -65,10 +65,10 @@ def look(copy: Path, answers: Answers) -> None:
 
 
 def resent(log: Log, answers: Answers) -> None:
-    for (name, number), told in answers.items():
+    for (name, number), answer in answers.items():
         # The first one takes its answers: the log forgets them with the next group, which may be durable already.
         if name != SESSIONS[0] or log._journal.sessions.last(name) == number:
-            assert placed(send(log, name, number)) == told, f"answered otherwise: {name!r} {number}"
+            assert placed(send(log, name, number)) == answer, f"answered otherwise: {name!r} {number}"
     for name in SESSIONS:
         last = max((number for one, number in answers if one == name), default=0)
         for number in range(last + 1, last + 3):  # as clients do: what was not answered, in order

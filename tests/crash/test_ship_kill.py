@@ -31,12 +31,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield own
 
 
-Told = dict[Place, bytes]
+Acknowledged = dict[Place, bytes]
 
 
-def told(lines: list[str]) -> tuple[Told, Told]:
+def receipts_of(lines: list[str]) -> tuple[Acknowledged, Acknowledged]:
     """What a victim was acknowledged for as shipped, and as durable."""
-    found: dict[str, Told] = {"shipped": {}, "durable": {}}
+    found: dict[str, Acknowledged] = {"shipped": {}, "durable": {}}
     for how, topic, partition, offset, name in [line.split() for line in lines]:
         found[how][topic, int(partition), int(offset)] = name.encode()
     return found["shipped"], found["durable"]
@@ -118,7 +118,7 @@ class Run:
         self._collect(victim.kill())
 
     def _collect(self, lines: list[str]) -> None:
-        shipped, durable = told(lines)
+        shipped, durable = receipts_of(lines)
         self.shipped.update(shipped)
         self.durable.update(durable)
 

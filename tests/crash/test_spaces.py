@@ -24,10 +24,10 @@ Promise = tuple[list[int], Keyring]
 # -- kill -------------------------------------------------------------------------------------------------
 
 
-def acked_before_a_kill(directory: Path, told: int) -> list[int]:
+def acked_before_a_kill(directory: Path, printed: int) -> list[int]:
     """The last turns that a victim was acknowledged for."""
     acked = [-1] * SPACES
-    for line in kill_after(told, "tests.crash.spaces_victim", directory):
+    for line in kill_after(printed, "tests.crash.spaces_victim", directory):
         space, turn = map(int, line.split())
         acked[space] = turn
     return acked

@@ -24,10 +24,10 @@ Promise = tuple[list[int], Keyring]
 # -- kill -------------------------------------------------------------------------------------------------
 
 
-def acked_before_a_kill(directory: Path, told: int) -> list[int]:
+def acked_before_a_kill(directory: Path, printed: int) -> list[int]:
     """The last turns that a victim was acknowledged for."""
     acked = [-1] * ACTORS
-    for line in kill_after(told, "tests.crash.transaction_victim", directory):
+    for line in kill_after(printed, "tests.crash.transaction_victim", directory):
         actor, turn = map(int, line.split())
         acked[actor] = turn
     return acked

@@ -455,10 +455,10 @@ class Ears(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def hear(self, *texts: str) -> None:
-        self.told |= {secret for secret in SECRETS for text in texts if secret in text}
+        self.reported |= {secret for secret in SECRETS for text in texts if secret in text}
 
     def emit(self, record: logging.LogRecord) -> None:
         self.hear(logging.Formatter().format(record), repr(vars(record)))
@@ -484,12 +484,12 @@ def _nothing_secret_is_told() -> Iterator[None]:
     logger.addHandler(ears)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False  # a soak run logs more than pytest should keep
-    ears.told.clear()
+    ears.reported.clear()
     yield
     logger.removeHandler(ears)
     logger.setLevel(before[0])  # not by its attribute: loggers below remember what they were told
     logger.propagate = before[1]
-    assert not ears.told
+    assert not ears.reported
 
 
 @pytest.fixture

@@ -118,8 +118,8 @@ def test_units_that_meet_are_packed_and_every_run_learns_its_place(open_log, mon
     for topic, at in (("a", 0), ("b", 1)):
         found = {record.offset: record.payload for record in log.topic(topic).read()}
         for n, (_, runs) in enumerate(units):
-            told = [found[offset] for _, _, offset in receipts(runs[at])]
-            assert told == ([b"a%d" % n, b"A%d" % n] if topic == "a" else [b"b%d" % n])
+            placed = [found[offset] for _, _, offset in receipts(runs[at])]
+            assert placed == ([b"a%d" % n, b"A%d" % n] if topic == "a" else [b"b%d" % n])
         assert len({runs[at].receipt(0).seq for _, runs in units}) == 1
 
 

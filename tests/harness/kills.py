@@ -39,16 +39,16 @@ class Victim:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith(b"\n"):
-                told = line.decode().rstrip("\n")
-                (self.failures if told.startswith("failed") else self.lines).append(told)
-                self._kinds[told.partition(" ")[0]] += 1
+                text = line.decode().rstrip("\n")
+                (self.failures if text.startswith("failed") else self.lines).append(text)
+                self._kinds[text.partition(" ")[0]] += 1
 
     def until(self, more: int, kind: str | None = None) -> None:
         """Wait for so many further lines, or such as begin with this word."""
-        self.until_told(self._count(kind) + more, kind)
+        self.until_printed(self._count(kind) + more, kind)
 
-    def until_told(self, wanted: int, kind: str | None = None) -> None:
-        """Wait until it has told so many lines since it began."""
+    def until_printed(self, wanted: int, kind: str | None = None) -> None:
+        """Wait until it has printed so many lines since it began."""
         deadline = time.monotonic() + PATIENCE
         while self._count(kind) < wanted:
             assert not self.failures, self.failures
@@ -59,7 +59,7 @@ class Victim:
         return len(self.lines) if kind is None else self._kinds[kind]
 
     def kill(self) -> list[str]:
-        """Kill it; returns all that it told."""
+        """Kill it; returns all that it printed."""
         self._process.send_signal(signal.SIGKILL)
         code = self._process.wait()
         self._reader.join()
@@ -71,11 +71,11 @@ class Victim:
         return self.lines
 
 
-def kill_after(told: int, module: str, *arguments: object) -> list[str]:
-    """Let it work until it has told so much, whatever the machine's pace, and a moment longer; returns what it told."""
+def kill_after(count: int, module: str, *arguments: object) -> list[str]:
+    """Let it work until it has printed so many lines, whatever the machine's pace, and a moment longer."""
     victim = Victim(module, *arguments)
     try:
-        victim.until_told(told)  # not `until`: it may have told some already, and has no more than it has
+        victim.until_printed(count)  # not `until`: it may have printed some already, and has no more than it has
     finally:
         lines = victim.kill()
     return lines

@@ -45,7 +45,7 @@ bounds = st.one_of(st.none(), times)
 _numbers = count()
 
 
-def told(call: Callable[[], Any]) -> Any:
+def outcome(call: Callable[[], Any]) -> Any:
     """What a call gives, or the kind and words of what it raises."""
     try:
         return call()
@@ -133,7 +133,7 @@ class OneContract(RuleBasedStateMachine):
             consumer.close()
 
     def alike(self, calls: list[Callable[[], Any]]) -> Any:
-        first, *others = [told(call) for call in calls]
+        first, *others = [outcome(call) for call in calls]
         for other in others:
             assert other == first
         return first
@@ -148,7 +148,7 @@ class OneContract(RuleBasedStateMachine):
             time.sleep(0.01)  # when an owner died, or the member before was not missed yet, they come one by one
         seen = []
         for log, consumer in zip(self.logs, self.consumers, strict=True):
-            came = told(partial(call, log, consumer))
+            came = outcome(partial(call, log, consumer))
             seen.append((came, consumer.position, consumer.committed, consumer.lag))
         assert seen[1:] == seen[:1] * 2
 
@@ -369,7 +369,7 @@ class OneContract(RuleBasedStateMachine):
         self.consumed(
             lambda log, consumer: (
                 self._polled(consumer),
-                told(partial(self._transact, log, consumer, payload, time, unique, how)),
+                outcome(partial(self._transact, log, consumer, payload, time, unique, how)),
             )
         )
 
@@ -384,7 +384,7 @@ class OneContract(RuleBasedStateMachine):
                 if how == "raises":
                     raise ZeroDivisionError
         except ZeroDivisionError:
-            return told(lambda: tx.receipts)
+            return outcome(lambda: tx.receipts)
         return place(one.receipt)
 
     @rule(to=st.sampled_from(["first", "next", "committed", 0, -1, 10**6, "nowhere", 1.5, None, NO_ZONE]))
@@ -471,7 +471,7 @@ class OneContract(RuleBasedStateMachine):
 
     @rule(wrong=st.sampled_from(["nothing-here", "", "_x", 5]))
     def ask_for_what_is_not_there(self, wrong: Any) -> None:
-        self.same(lambda log: told(lambda: log.marks(wrong))[0])  # which topics there are differs
+        self.same(lambda log: outcome(lambda: log.marks(wrong))[0])  # which topics there are differs
 
     @rule()
     def ask_for_another_kind(self) -> None:

@@ -71,7 +71,7 @@ def check_event(event: dict[str, Any]) -> None:
         check_dataset(dataset)
 
 
-def told(*tables: Any, **other: Any) -> list[dict[str, Any]]:
+def events_of(*tables: Any, **other: Any) -> list[dict[str, Any]]:
     """The events of a report, as they are in the file."""
     found = [json.loads(json.dumps(event)) for event in events(run_report(*tables, **other))]
     for event in found:
@@ -81,7 +81,7 @@ def told(*tables: Any, **other: Any) -> list[dict[str, Any]]:
 
 def test_each_run_has_a_start_and_one_end() -> None:
     """Of the pipeline, and of each table, with ids of their own; the pipeline's run is the parent of all."""
-    found = told(table_report("a"), table_report("b", "failed"), table_report("c", description="Words."))
+    found = events_of(table_report("a"), table_report("b", "failed"), table_report("c", description="Words."))
     kinds: dict[str, list[str]] = {}
     for event in found:
         kinds.setdefault(event["job"]["name"], []).append(event["eventType"])
@@ -101,7 +101,7 @@ def test_each_run_has_a_start_and_one_end() -> None:
 
 def test_inputs_have_offsets_and_outputs_versions() -> None:
     """From where to where, which rows, which version, which columns."""
-    start, end = told(table_report("a", inputs=[topic_input("orders", 100, 7, 40), table_input("b", 3)]))[1:3]
+    start, end = events_of(table_report("a", inputs=[topic_input("orders", 100, 7, 40), table_input("b", 3)]))[1:3]
     orders, table = end["inputs"]
     assert (orders["namespace"], orders["name"]) == ("s3://bucket", "prefix/topics/orders")
     position = orders["inputFacets"]["holdfast_position"]
@@ -120,15 +120,15 @@ def test_inputs_have_offsets_and_outputs_versions() -> None:
 
 def test_a_failure_says_why() -> None:
     """With the remedy."""
-    (fail,) = [one for one in told(table_report("a", "failed")) if one["job"]["name"] == "shop.a"][1:]
+    (fail,) = [one for one in events_of(table_report("a", "failed")) if one["job"]["name"] == "shop.a"][1:]
     assert fail["run"]["facets"]["errorMessage"]["message"].startswith("order_id is null in 3 rows\nhint: ")
     assert fail["run"]["facets"]["errorMessage"]["programmingLanguage"] == "PYTHON"
 
 
 def test_nothing_new_is_no_event() -> None:
     """A run every few seconds does not fill anybody's catalogue."""
-    assert told(table_report("a", "unchanged"), table_report("b", "skipped")) == []
-    assert len(told(table_report("a", "unchanged"), table_report("b"))) == 4
+    assert events_of(table_report("a", "unchanged"), table_report("b", "skipped")) == []
+    assert len(events_of(table_report("a", "unchanged"), table_report("b"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_nothing_new_is_no_event() -> None:
 )
 def test_names_are_places_without_secrets(place: str, namespace: str, name: str) -> None:
     """As the specification names datasets of file systems and stores."""
-    found = told(table_report("a", place=place))[1]["outputs"][0]
+    found = events_of(table_report("a", place=place))[1]["outputs"][0]
     assert (found["namespace"], found["name"]) == (namespace, name)
     assert "secret" not in json.dumps(found)
 
 
 def test_the_same_report_gives_the_same_events() -> None:
     """So that telling it twice tells nothing twice; and another run has other ids, whatever its own id looks like."""
-    assert told() == told()
-    assert told(id="not a uuid")[0]["run"]["runId"] != told(id="neither")[0]["run"]["runId"]
+    assert events_of() == events_of()
+    assert events_of(id="not a uuid")[0]["run"]["runId"] != events_of(id="neither")[0]["run"]["runId"]

@@ -115,11 +115,11 @@ def test_a_pipeline_does_not_run_twice_at_once(tmp_path: Path) -> None:
     def again(line: str) -> None:
         with pytest.raises(Unavailable, match="at work already"):
             pipeline.run(no_spark)
-        told.append(line)
+        said.append(line)
 
-    told: list[str] = []
+    said: list[str] = []
     pipeline.run(no_spark, progress=again)
-    assert told
+    assert said
 
 
 @pytest.mark.parametrize(

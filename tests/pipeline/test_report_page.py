@@ -183,8 +183,8 @@ def test_many_runs_are_few_columns() -> None:
     source = page(HISTORIES["a thousand runs"])
     assert len(source) < 400_000
     total = sum(table.rows_out for report in shop(1000) for table in report.tables if table.name == "orders_now")
-    told = re.findall(r"orders_now, rows over 1000 runs.*?</svg>", source, re.DOTALL)
-    columns = re.findall(r", out ([^,<]+)", told[0])
+    plotted = re.findall(r"orders_now, rows over 1000 runs.*?</svg>", source, re.DOTALL)
+    columns = re.findall(r", out ([^,<]+)", plotted[0])
     assert len(columns) <= 72
     assert total > 0
 

@@ -151,8 +151,8 @@ def test_nothing_new_makes_no_commit(world: World):
 def test_a_dry_run_writes_nothing_and_tells_what_would_be(world: World):
     fill(world)
     before = files_below(world.root)
-    told = world.publisher().publish("orders", dry_run=True)
-    assert (told.state, told.added, told.version) == ("published", 2, -1)
+    planned = world.publisher().publish("orders", dry_run=True)
+    assert (planned.state, planned.added, planned.version) == ("published", 2, -1)
     assert files_below(world.root) == before
 
 

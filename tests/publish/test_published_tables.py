@@ -209,8 +209,8 @@ def test_the_command_line_publishes_shows_and_removes(tmp_path: Path, monkeypatc
     fill(world, rows=3)
     for place in (world.place, world.root.as_uri()):
         status = run("status", place, "--json")
-        (told,) = [json.loads(line) for line in status.stdout.splitlines()]
-        table = told["tables"][0] if "tables" in told else {t["topic"]: t for t in told["topics"]}["orders"]["table"]
+        (shown,) = [json.loads(line) for line in status.stdout.splitlines()]
+        table = shown["tables"][0] if "tables" in shown else {t["topic"]: t for t in shown["topics"]}["orders"]["table"]
         assert (table["version"], table["rows"]) == (0, 5)
         assert "orders" in run("status", place).stdout
     assert table["lag_records"] == 3

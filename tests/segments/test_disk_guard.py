@@ -247,19 +247,19 @@ def test_a_disk_that_fills_up_is_reported_before_anything_is_refused(space, open
     limits = {"free_bytes_min": FLOOR, "free_bytes_warning": 2 * FLOOR, "check_interval_ms": 1}
     topic = open_log(disk=limits).topic("orders")
 
-    def told() -> list[str]:
+    def actions() -> list[str]:
         return [record.action for record in caplog.records if record.action.startswith("disk_")]
 
     set_free(space, 2 * FLOOR)
-    assert told() == []
+    assert actions() == []
     for free in (2 * FLOOR - 1, FLOOR + 10_000, FLOOR + 10_001):  # once, not at every look
         set_free(space, free)
         assert not refuses(topic)
-    assert told() == ["disk_filling"]
+    assert actions() == ["disk_filling"]
     set_free(space, FLOOR - 1)
     assert refuses(topic)
     set_free(space, 10**12)
-    assert told() == ["disk_filling", "disk_low", "disk_roomy", "disk_ok"]
+    assert actions() == ["disk_filling", "disk_low", "disk_roomy", "disk_ok"]
     assert "holdfast retain" in next(one.getMessage() for one in caplog.records if "refused:" in one.getMessage())
 
 

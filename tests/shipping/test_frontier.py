@@ -97,7 +97,7 @@ def test_a_restore_that_accepts_the_loss_reports_it_and_the_next_one_is_not_stop
     assert report.records == 20
     (lost,) = report.lost_settled
     assert (lost.topic, lost.partition, lost.first, lost.records) == ("orders", 0, 20, 10)
-    assert any("there=20 settled=30" in told for told in report.not_proved)
+    assert any("there=20 settled=30" in claim for claim in report.not_proved)
     assert "there=20 settled=30" in lines("restored_with_loss")[0]
     log = open_shipped("back", segments=TEN, keyring=keyring)
     settle(log, 5)
@@ -213,7 +213,7 @@ def test_a_missing_frontier_is_missed(settled, bring, keyring, left):
     assert holdfast.read(settled.url, "orders", keyring=keyring, fail_on_data_loss=False).count() == left
     report = bring(accept_loss=True)
     assert report.records == left
-    assert any("there is no frontier" in told for told in report.not_proved)
+    assert any("there is no frontier" in claim for claim in report.not_proved)
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "forged"])

@@ -398,8 +398,8 @@ def test_two_restores_at_once_end_with_one_owner(open_shipped, bring, root, tmp_
     for thread in threads:
         thread.join(60)
     done = {name: report for name, report in outcomes.items() if isinstance(report, RestoreReport)}
-    told = [error for error in outcomes.values() if not isinstance(error, RestoreReport)]
-    assert all(isinstance(error, Closed) and error.reason == "fenced" for error in told), told
+    refusals = [error for error in outcomes.values() if not isinstance(error, RestoreReport)]
+    assert all(isinstance(error, Closed) and error.reason == "fenced" for error in refusals), refusals
     owner = max(done, key=lambda name: done[name].epoch)
     for name in done:
         back = open_shipped(name)

@@ -212,9 +212,9 @@ def test_a_newest_manifest_object_that_is_missing_is_reported_by_the_tail(shippe
     """A chain does not show that its last link is gone; the commit batches do, whose floor counts on it."""
     key = numbered(without_checkpoints(shipped), "orders/0/_manifest/")
     replace(shipped, key, None)
-    told = refused(shipped, bring, **keys).message
+    refusal = refused(shipped, bring, **keys).message
     # Which of the two depends on whether the floor was written before the log was closed.
-    assert re.search("segments are missing that a floor counts on|acknowledged as shipped are missing", told)
+    assert re.search("segments are missing that a floor counts on|acknowledged as shipped are missing", refusal)
 
 
 SWAPS = [

@@ -180,7 +180,7 @@ def test_a_damaged_batch_can_be_given_up(open_shipped, bring, root, lines):
     report = bring(accept_loss=True)
     assert (report.records, report.lost_commits) == (3, 5)
     assert lines("restore_left_out")
-    assert any("damaged" in told for told in report.not_proved)
+    assert any("damaged" in claim for claim in report.not_proved)
     assert len(batch_keys(root)) == 8
 
 

@@ -141,8 +141,8 @@ def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
     report = bring()
     assert report.policies == (RestoredPolicy("notes", 0, 0, 1), RestoredPolicy("orders", 0, 3 * 86_400_000_000, 25))
     assert report.expiries == (RestoredExpiry("orders", 0, 1, 10, 10),)
-    assert any("not encrypted" in told for told in report.not_proved)
-    assert any("expired" in told for told in report.not_proved)
+    assert any("not encrypted" in claim for claim in report.not_proved)
+    assert any("expired" in claim for claim in report.not_proved)
 
 
 def test_of_an_encrypted_log_all_is_proved(open_shipped, bring, keyring):

@@ -267,7 +267,7 @@ def test_a_damaged_object_of_keys_is_refused_unless_the_loss_is_accepted(bring, 
     assert len(root.keys(layout.EPOCHS)) == 1
     report = bring(accept_loss=True)
     assert (report.records, report.keys) == (6, 0)
-    assert any("damaged" in told for told in report.not_proved)
+    assert any("damaged" in claim for claim in report.not_proved)
     assert lines("restore_left_out")
 
 

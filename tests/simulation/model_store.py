@@ -225,8 +225,8 @@ def _lost_after(random: Random, latency: float, rates: Rates) -> Fate:
 
 
 def _late(random: Random, latency: float, rates: Rates) -> Fate:
-    told = random.choice((latency, TIMEOUT_S))
-    return Fate(told + random.random() * rates.late_max, told, _unavailable("timeout"), "late")
+    answered_after = random.choice((latency, TIMEOUT_S))
+    return Fate(answered_after + random.random() * rates.late_max, answered_after, _unavailable("timeout"), "late")
 
 
 def _slow_down(random: Random, latency: float, rates: Rates) -> Fate:

@@ -41,14 +41,14 @@ def main() -> None:
     source = DefaultSource({**options, "path": root})
     reader = source.reader(source.schema())
     tasks = [(pickle.dumps(reader), pickle.dumps(task)) for task in reader.partitions()]
-    told = spark.sparkContext.parallelize(tasks, 2).mapPartitions(read_and_tell).collect()
+    results = spark.sparkContext.parallelize(tasks, 2).mapPartitions(read_and_tell).collect()
     answer = {
         "master": spark.sparkContext.master,
         "executors": spark._jsc.sc().getExecutorMemoryStatus().size() - 1,
         "rows": sorted(rows),
         "streamed": sorted([row.partition, row.offset, bytes(row.value).hex()] for row in landed.collect()),
-        "read_by_hand": sum(count for count, _ in told),
-        "loaded": sorted({name for _, names in told for name in names}),
+        "read_by_hand": sum(count for count, _ in results),
+        "loaded": sorted({name for _, names in results for name in names}),
     }
     print(json.dumps(answer))
     spark.stop()

@@ -49,11 +49,11 @@ def step(log: holdfast.Log, rng: random.Random, version: int, life: dict[str, An
     raw = log.topic("raw", partitions=RAW_PARTITIONS)
     typed = log.topic("typed", schema=SCHEMAS[version])
     if kind == "raw":
-        told(
+        acknowledge(
             raw.append_batch([record(rng) for _ in range(rng.randint(1, 60))], partition=rng.randrange(RAW_PARTITIONS))
         )
     elif kind == "typed":
-        told(typed.append([row(rng, version) for _ in range(rng.randint(1, 60))]))
+        acknowledge(typed.append([row(rng, version) for _ in range(rng.randint(1, 60))]))
     elif kind == "seal":
         log.seal(rng.choice([None, "raw", "typed"]))
     elif kind == "ship" and life["store"]:
@@ -87,7 +87,7 @@ def row(rng: random.Random, version: int) -> dict[str, Any]:
     return made
 
 
-def told(receipts: Any) -> None:
+def acknowledge(receipts: Any) -> None:
     receipts = receipts if isinstance(receipts, (list, tuple)) or hasattr(receipts, "__len__") else [receipts]
     lines = [f"{receipt.topic} {receipt.partition} {receipt.offset}\n" for receipt in receipts]
     os.write(1, "".join(lines).encode())

@@ -53,11 +53,11 @@ def test_bronze_has_a_row_for_every_record_with_its_place_and_its_bytes_as_text(
         fill(log, "orders", partitions=2, seals=1, rows=12)
         log.topic("orders").append(b"\xff\x00", partition=1)
         log.seal()
-        told = {(record.partition, record.offset): record for record in log.topic("orders").read()}
+        by_place = {(record.partition, record.offset): record for record in log.topic("orders").read()}
     found = rows(bronze("orders")(load(spark, tmp_path / "log", "orders")), "_partition", "_offset")
-    assert [(row["_partition"], row["_offset"]) for row in found] == sorted(told)
+    assert [(row["_partition"], row["_offset"]) for row in found] == sorted(by_place)
     for row in found:
-        record = told[row["_partition"], row["_offset"]]
+        record = by_place[row["_partition"], row["_offset"]]
         is_text = record.payload != b"\xff\x00"
         assert row["value"] == (record.payload.decode() if is_text else None)
         assert (row["_payload"], row["_problem"]) == ((None, None) if is_text else (record.payload, "not UTF-8"))
@@ -153,14 +153,12 @@ def test_channel_tables_say_what_the_records_of_the_channels_say(spark: SparkSes
         if record.kind == "sent":
             sent[message] = record
     assert set(found) == set(of_place)
-    for place, told in of_place.items():
-        row, kinds = found[place], {record.kind: record for record in reversed(told)}
+    for place, records in of_place.items():
+        row, kinds = found[place], {record.kind: record for record in reversed(records)}
         delivered, origin = kinds.get("delivered"), sent.get(place[:2])
         assert row["delivered_at"] == (delivered.at if delivered else None)
         assert row["latency_ms"] == ((delivered.time - origin.time) // 1000 if delivered and origin else None)
-        named = [
-            set((record.headers or {})["missing"].decode().split("\n")) for record in told if record.kind == "missing"
-        ]
+        named = [set((one.headers or {})["missing"].decode().split("\n")) for one in records if one.kind == "missing"]
         assert set(row["waited_for"]) == set().union(*named)
         expected = next(kind for kind in ("acknowledged", "given_up", "sent", "delivered", "missing") if kind in kinds)
         assert row["state"] == {"missing": "waiting"}.get(expected, expected)
@@ -223,11 +221,11 @@ def test_manifests_as_rows_open_no_segment_and_give_each_segment_once(spark: Spa
 
 @pytest.mark.full("a stream and a sink beside what the other tests have: seconds")
 def test_manifests_of_a_topic_that_spark_writes_and_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """What a sink has committed is told like what a log has sealed; a stream tells of each segment once."""
+    """What a sink has committed is shown like what a log has sealed; a stream tells of each segment once."""
     place, landed, checkpoint = (str(tmp_path / name) for name in ("root", "landed", "checkpoint"))
     spark.range(20).repartition(2).write.format("holdfast").mode("append").option("topic", "numbers").save(place)
-    told = spark.readStream.format("holdfast").option("topic", "numbers").option("emit", "manifest").load(place)
-    told.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(
+    stream = spark.readStream.format("holdfast").option("topic", "numbers").option("emit", "manifest").load(place)
+    stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(
         landed
     ).awaitTermination()
     found = rows(load(spark, place, "numbers", emit="manifest"), "partition")

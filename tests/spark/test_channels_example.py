@@ -20,7 +20,7 @@ Place = tuple[str, str]
 """Participant and message."""
 
 
-def told(root: str) -> list[dict[str, str]]:
+def records_of(root: str) -> list[dict[str, str]]:
     """What a log says that happened, read without Spark."""
     with holdfast.open(root, read_only=True) as log:
         return [
@@ -37,7 +37,7 @@ def told(root: str) -> list[dict[str, str]]:
 def test_latencies_and_missing_dependencies_are_those_of_the_records(spark: SparkSession, tmp_path: Path) -> None:
     """Of a conversation over a bad network: every delivery with its time, and what never came, at each participant."""
     roots = play(tmp_path)
-    records = [record for root in roots for record in told(root)]
+    records = [record for root in roots for record in records_of(root)]
     rows = happenings(spark, roots).cache()
     assert rows.count() == len(records)
     summary = {row["channel"]: row for row in latencies(rows).collect()}

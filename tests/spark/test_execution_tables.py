@@ -112,7 +112,7 @@ def records(log: Log) -> list[Record]:
     return list(log.topic("_executions").read())
 
 
-def told(spark: SparkSession, root: Path, **options: str) -> tuple[DataFrame, DataFrame, DataFrame]:
+def tables_of(spark: SparkSession, root: Path, **options: str) -> tuple[DataFrame, DataFrame, DataFrame]:
     events = execution_events()(load(spark, root, "_executions", **options)).cache()
     return events, execution_steps()(events, events).cache(), execution_runs()(events, events).cache()
 
@@ -135,7 +135,7 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
         later = clock.now_us()
         log.seal()
         expected = sum(1 for record in records(log) for _ in rows_of(as_columns(record)))
-    events, steps, runs = told(spark, tmp_path / "log", keyring=f"file:{tmp_path / 'keyring'}")
+    events, steps, runs = tables_of(spark, tmp_path / "log", keyring=f"file:{tmp_path / 'keyring'}")
     assert events.count() == expected
     assert events.where("_problem is not null").count() == 0
     for frame in (events, steps, runs):
@@ -214,7 +214,7 @@ def test_executions_in_increments_are_the_executions_in_one_run(
         happened = records(log)
     parts = [{"happened": part} for part in (happened[:first], happened[first:second], happened[second:])]
     beside = [execution_events("happened")]
-    _, steps, runs = told(spark, tmp_path / "log")
+    _, steps, runs = tables_of(spark, tmp_path / "log")
     found = run_table(execution_runs(), parts[0], then=parts[1:], beside=beside, spark=spark)
     assert found == rows(runs, "execution_id", "reuse")
     paid = [row for row in found if UUID(row["execution_id"]) == PAID]

@@ -70,7 +70,7 @@ def bare(schema: StructType) -> list[tuple[str, str, bool]]:
     return [(field.name, field.dataType.simpleString(), field.nullable) for field in schema]
 
 
-def told(frame: DataFrame) -> list[str]:
+def contents(frame: DataFrame) -> list[str]:
     """The rows of a DataFrame, whatever they are, in an order of their own."""
     return sorted(map(repr, frame.toArrow().to_pylist()))
 
@@ -81,8 +81,8 @@ def assert_same(spark: SparkSession, root: Path | str, topic: str = "", **option
     assert path_of(native).path == "native", path_of(native)
     assert bare(native.schema) == bare(by_format.schema)
     assert marks_of(native) == marks_of(by_format)
-    expected = told(by_format)
-    assert told(native) == expected
+    expected = contents(by_format)
+    assert contents(native) == expected
     assert sorted(map(repr, in_python(root, topic, **options).to_pylist())) == expected
     return native
 
@@ -400,7 +400,7 @@ def test_columns_that_spark_reads_otherwise_are_read_by_the_format(spark: SparkS
         log.seal()
     frame = read(spark, tmp_path / "log", "odd")
     assert_format(frame, "columns=['half', 'clock', 'took', 'pair']")
-    assert told(frame) == told(through_format(spark, tmp_path / "log", "odd"))
+    assert contents(frame) == contents(through_format(spark, tmp_path / "log", "odd"))
     assert_same(spark, tmp_path / "log", "odd", columns="fine")
 
 

@@ -61,7 +61,7 @@ def in_python(spark: SparkSession, root: Path | str, topic: str = "orders", **op
     return load(spark, root, topic, native="false", **options)
 
 
-def told(frame: DataFrame) -> list[str]:
+def contents(frame: DataFrame) -> list[str]:
     """The rows of a DataFrame, in an order of their own."""
     return sorted(map(repr, frame.toArrow().to_pylist()))
 
@@ -118,7 +118,7 @@ def test_rows_columns_and_marks_are_those_of_the_source(spark: SparkSession, roo
         assert is_native(native)
         assert not is_native(slow)
         assert native.schema == slow.schema  # with metadata
-        assert told(native) == told(slow), (topic, options)
+        assert contents(native) == contents(slow), (topic, options)
         if native.columns:
             assert marks_of(native) == marks_of(slow)
 
@@ -156,7 +156,7 @@ def test_every_question_has_the_answer_of_the_source(spark: SparkSession, root: 
     for question in some(QUESTIONS, 6):
         fast, slow = (spark.sql(question.format(o=f"{name}_orders", s=f"{name}_sales")) for name in ("fast", "slow"))
         with switched(spark, "spark.sql.planChangeValidation", "true"):  # ids, references, types
-            assert told(fast) == told(slow), question
+            assert contents(fast) == contents(slow), question
         assert is_native(fast), question
         assert fast.schema == slow.schema
 
@@ -199,7 +199,7 @@ def test_sizes_reach_the_planner_so_that_small_sides_are_broadcast(spark: SparkS
     fast, slow = joined(load), joined(in_python)
     assert "BroadcastHashJoin" in plan(fast)
     assert "SortMergeJoin" in plan(slow)
-    assert told(fast) == told(slow)
+    assert contents(fast) == contents(slow)
 
 
 def test_streams_are_untouched_and_may_join_what_is_loaded(spark: SparkSession, root: Path, tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ def test_refusals_at_planning_are_those_of_the_source(
         reading = spark.read.format("holdfast").schema(schema)
         return reading.options(**{"topic": "orders", **belonging(root, options)}).load(str(root)).collect()
 
-    told = refusal(asked)
+    contents = refusal(asked)
     with switched(spark, SETTING, "false"):
-        assert refusal(asked) == told
+        assert refusal(asked) == contents
 
 
 def test_a_missing_segment_is_the_error_of_the_source(spark: SparkSession, tmp_path: Path) -> None:

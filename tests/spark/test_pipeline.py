@@ -300,8 +300,8 @@ def test_status_needs_no_spark(spark: SparkSession, shop: Shop) -> None:
     pipeline = shop.pipeline(paid, large, keep="30d")
     report = pipeline.run(spark, only="paid")
     (one,) = report.tables
-    told = DeltaTable(shop.tables / "paid").metadata().configuration
-    assert told["delta.deletedFileRetentionDuration"] == f"interval {30 * 86400} seconds", "for VACUUM of others"
+    properties = DeltaTable(shop.tables / "paid").metadata().configuration
+    assert properties["delta.deletedFileRetentionDuration"] == f"interval {30 * 86400} seconds", "for VACUUM of others"
     assert (one.rows_in, one.rows_out, one.rows, one.run, one.version) == (10, 7, 7, 1, 0)
     assert (one.inputs[0].begin, one.inputs[0].end, one.inputs[0].lag) == ({"0": 0, "1": 0}, {"0": 5, "1": 5}, 0)
     assert one.columns["at"] == "timestamp"

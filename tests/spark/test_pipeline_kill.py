@@ -129,10 +129,10 @@ def run_victim(folder: Path, *arguments: str) -> dict[str, str]:
             env={**kept, "TMPDIR": scratch},
         )
         try:
-            told, _ = process.communicate(timeout=600)
+            output, _ = process.communicate(timeout=600)
         finally:
             kill_session(process.pid)
             process.wait(60)
         said.seek(0)
         assert process.returncode in (0, -9), said.read()[-3000:]
-    return {} if not told else json.loads(told)  # type: ignore[no-any-return]
+    return {} if not output else json.loads(output)  # type: ignore[no-any-return]

@@ -64,11 +64,11 @@ def drive(root: Path, tmp_path: Path) -> Iterator[Drive]:
                 env={**kept, "TMPDIR": scratch},
             )
             try:
-                told, said = victim.communicate(timeout=PATIENCE)
+                printed, said = victim.communicate(timeout=PATIENCE)
             finally:
                 kill_session(victim.pid)
                 victim.wait()
-            return told.endswith("done\n"), said
+            return printed.endswith("done\n"), said
 
         yield run
 

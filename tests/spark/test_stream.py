@@ -198,9 +198,9 @@ def test_equal_offsets_are_equal_text(log):
     log.topic("orders").append(b"0", partition=2)
     log.seal()
     starts = [{"orders": {"10": 0, "2": 0}}, {"orders": {"2": 0, "10": 0}}]
-    told = [json.dumps(reader_of(log.path).latestOffset({log.id: start}, ReadAllAvailable())) for start in starts]
-    assert told[0] == told[1]
-    assert list(json.loads(told[0])[log.id]["orders"]) == [str(number) for number in range(12)]
+    latest = [json.dumps(reader_of(log.path).latestOffset({log.id: start}, ReadAllAvailable())) for start in starts]
+    assert latest[0] == latest[1]
+    assert list(json.loads(latest[0])[log.id]["orders"]) == [str(number) for number in range(12)]
 
 
 def test_nothing_comes_before_it_is_settled(query, log, sink):

@@ -412,11 +412,11 @@ def test_a_damaged_file_is_reported_in_one_line(
     content[8:40] = b"\xff" * 32  # in the first page
     path.write_bytes(content) if harm == "flip" else path.unlink()
 
-    with pytest.raises(kind) as told:
+    with pytest.raises(kind) as caught:
         table.write(frame)
 
-    assert path.name in str(told.value)
-    assert "Traceback" not in str(told.value)
+    assert path.name in str(caught.value)
+    assert "Traceback" not in str(caught.value)
     assert table.log.snapshot().version == 0
 
 
@@ -472,10 +472,10 @@ def test_a_store_that_is_away_is_named_and_no_secret_is(tmp_path: Path, monkeypa
     )
     (result,) = task.run([pa.RecordBatch.from_pylist([{"id": 1}])])
 
-    with pytest.raises(Exception, match=r"root=s3://nowhere/tables endpoint=http://127\.0\.0\.1:9") as told:
+    with pytest.raises(Exception, match=r"root=s3://nowhere/tables endpoint=http://127\.0\.0\.1:9") as caught:
         unpacked([result.column(0)[0].as_py()])
 
-    assert SECRET_KEY not in str(told.value)
+    assert SECRET_KEY not in str(caught.value)
     assert SECRET_KEY not in repr(task)
 
 

@@ -25,16 +25,16 @@ def test_spark_finds_records_by_their_trace(spark: SparkSession, tmp_path: Path)
     place = tmp_path / "log"
     command = [sys.executable, "-m", "tests.telemetry.otel_program", str(place), "appends"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    told = {record["payload"]: record["trace"] for record in json.loads(done.stdout)["records"]}
+    traces = {record["payload"]: record["trace"] for record in json.loads(done.stdout)["records"]}
     frame = spark.read.format("holdfast").option("topic", "orders").load(str(place))
     rows = frame.select("value", pyspark_holdfast.trace_id().alias("trace")).collect()
-    assert {bytes(row["value"]).decode()[:20]: row["trace"] for row in rows} == told
-    assert len({trace for trace in told.values() if trace}) == 1
-    trace = next(trace for trace in told.values() if trace)
-    assert frame.where(pyspark_holdfast.trace_id() == trace).count() == sum(value == trace for value in told.values())
+    assert {bytes(row["value"]).decode()[:20]: row["trace"] for row in rows} == traces
+    assert len({trace for trace in traces.values() if trace}) == 1
+    trace = next(trace for trace in traces.values() if trace)
+    assert frame.where(pyspark_holdfast.trace_id() == trace).count() == sum(value == trace for value in traces.values())
     frame.createOrReplaceTempView("orders_told")
     by_sql = spark.sql(f"SELECT {SQL} AS trace, count(*) AS records FROM orders_told GROUP BY 1").collect()
-    assert {row["trace"]: row["records"] for row in by_sql}[trace] == sum(value == trace for value in told.values())
+    assert {row["trace"]: row["records"] for row in by_sql}[trace] == sum(value == trace for value in traces.values())
 
 
 def test_the_query_of_the_docs_is_the_one_that_runs() -> None:

@@ -562,8 +562,8 @@ def test_a_redirect_is_followed_by_the_next_attempt(keys, aws, caplog, status):
             assert len(there.asked) == 8
 
     asyncio.run(run())
-    told = [record for record in caplog.records if getattr(record, "action", "") == "store_redirect"]
-    assert [(record.levelname, EU in record.getMessage()) for record in told] == [("WARNING", True)]
+    logged = [record for record in caplog.records if getattr(record, "action", "") == "store_redirect"]
+    assert [(record.levelname, EU in record.getMessage()) for record in logged] == [("WARNING", True)]
 
 
 def test_a_region_that_the_store_names_is_signed_for(keys):

@@ -65,18 +65,18 @@ async def failure_of(work):
 @pytest.mark.parametrize("size", [100, 3 * 2**20])
 def test_a_watcher_hears_when_the_bytes_were_handed_to_a_connection(connect, size):
     """Once per attempt, before the answer, however large the object is."""
-    told = []
+    calls = []
 
     async def run():
         async with connect() as remote:
-            body = Body.of(bytes(size))._replace(handed=lambda: told.append("handed"))
+            body = Body.of(bytes(size))._replace(handed=lambda: calls.append("handed"))
             await remote.create("tail/a.arrow", body)
-            told.append("created")
+            calls.append("created")
             with pytest.raises(AlreadyExists):
                 await remote.create("tail/a.arrow", body._replace(handed=None))
 
     asyncio.run(run())
-    assert told == ["handed", "created"]
+    assert calls == ["handed", "created"]
 
 
 def test_what_was_created_is_there(connect, s3_server, prefix):

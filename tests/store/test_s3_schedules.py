@@ -161,18 +161,18 @@ class Schedule:
 
 def require_order(events: Subscription) -> None:
     """Batches are told in order, one behind the other, accepted before shipped."""
-    told: list[Event] = []
+    received: list[Event] = []
     while (event := _next(events)) is not None:
-        told.append(event)
+        received.append(event)
     spans = {
-        kind: [(event.first_seq, event.last_seq) for event in told if event.kind == kind]
+        kind: [(event.first_seq, event.last_seq) for event in received if event.kind == kind]
         for kind in ("accepted", "shipped")
     }
     for kind, own in spans.items():
         for (_, last), (first, _) in pairwise(own):
             assert first == last + 1, f"{kind} out of order: {own}"
     assert spans["shipped"] == spans["accepted"][: len(spans["shipped"])]
-    when = {(event.kind, event.first_seq): index for index, event in enumerate(told)}
+    when = {(event.kind, event.first_seq): index for index, event in enumerate(received)}
     for first, _ in spans["shipped"]:
         assert when["accepted", first] < when["shipped", first]
 

@@ -371,8 +371,8 @@ def test_the_region_that_the_store_names_is_signed_for(
         first_verb(store)
         assert list(store.list("x/")) == []
         assert proxy.counts["no"] == 1
-    told = [record for record in caplog.records if getattr(record, "action", "") == "store_redirect"]
-    assert [record.levelname for record in told] == ["WARNING"] * 2
+    logged = [record for record in caplog.records if getattr(record, "action", "") == "store_redirect"]
+    assert [record.levelname for record in logged] == ["WARNING"] * 2
 
 
 # -- credentials and secrets ------------------------------------------------------------------------------

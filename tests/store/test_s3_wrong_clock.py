@@ -72,9 +72,9 @@ def test_every_verb_works_with_a_wrong_clock(
     assert [info.key for info in store.list("")] == [info.key for info in right.list("")]
     assert store.head("new") == right.head("new")
     assert proxy.counts["RequestTimeTooSkewed"] == (2 if verb == "head" else 1)  # the answer to a HEAD explains nothing
-    told = [record for record in caplog.records if getattr(record, "action", "") == "clock_skew"]
-    assert [record.levelname for record in told] == ["WARNING"]
-    assert abs(told[0].seconds + wrong_by) < 60  # type: ignore[attr-defined]
+    logged = [record for record in caplog.records if getattr(record, "action", "") == "clock_skew"]
+    assert [record.levelname for record in logged] == ["WARNING"]
+    assert abs(logged[0].seconds + wrong_by) < 60  # type: ignore[attr-defined]
 
 
 @WRONG_BY

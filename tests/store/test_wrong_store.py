@@ -153,9 +153,9 @@ def test_the_user_hears_of_it_on_stderr(done, kind):
 
 def test_no_secret_is_shown(done):
     """In none of them, by nobody."""
-    for told in done.values():
+    for result in done.values():
         for secret in (SECRET_KEY, WRONG_SECRET):
-            assert secret not in told.words + told.out
+            assert secret not in result.words + result.out
 
 
 def test_shipped_that_is_not_names_the_cause(done):

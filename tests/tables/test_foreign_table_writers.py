@@ -269,17 +269,17 @@ def damaged(chance: Random, objects: dict[str, bytes], key: str) -> bytes | None
     ]
 
 
-Told = tuple[list[Row], object]
+Contents = tuple[list[Row], object]
 """Rows, and how far the inputs were read."""
 
 
-def told(world: World, version: int | None = None) -> Told:
+def contents_of(world: World, version: int | None = None) -> Contents:
     snapshot = world.log().snapshot(version)
     return world.rows_of(snapshot), None if snapshot.run is None else snapshot.run.reads
 
 
-def versions_of(world: World) -> list[Told]:
-    return [told(world, version) for version in range(world.log().snapshot().version + 1)]
+def versions_of(world: World) -> list[Contents]:
+    return [contents_of(world, version) for version in range(world.log().snapshot().version + 1)]
 
 
 def test_damage_never_gives_other_rows_or_positions_than_those_of_a_version(world: World, seed: int, some: Any):
@@ -293,7 +293,7 @@ def test_damage_never_gives_other_rows_or_positions_than_those_of_a_version(worl
         spoiled = damaged(chance, objects, key)
         changed = {name: data for name, data in {**objects, key: spoiled}.items() if data is not None}
         try:
-            found = told(laid_out(changed))
+            found = contents_of(laid_out(changed))
         except (Corrupt, Invalid, NotFound):
             outcomes["refused"] += 1
         else:
