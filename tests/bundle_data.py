@@ -147,7 +147,7 @@ class Forgery:
         groups: Sequence[RowGroupStatistics] | None = None,
         change: Callable[[Footer], Footer] | None = None,
     ) -> File:
-        """The forged file; its row groups are the parts', unless it is told otherwise."""
+        """The forged file; its row groups are the parts', unless others are given."""
         parts = self.parse_parts(parts)
         groups = groups or [footers.joined_groups([g for part in parts for g in part.footer.groups])]
         writer = RowGroupFile(self.path, BLOCK_SCHEMA, parquet_settings(BLOCK_SCHEMA, is_encrypted=True))

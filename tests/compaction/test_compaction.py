@@ -328,7 +328,7 @@ def test_a_lost_output_is_no_replaced_file(log: Log, root: Root, compact: Compac
 
 
 def forged(root: Root) -> RewriteDocument:
-    """A rewrite that whoever can write to the bucket could make: sound, fitting, and not ours."""
+    """A rewrite that a writer to the bucket could make: sound, fitting, and not ours."""
     first, last = [one for one in root.manifest("orders") if isinstance(one, SegmentDocument)][:2]
     segment = first.segment
     joined = msgspec.structs.replace(segment, facts=msgspec.structs.replace(segment.facts, rows=first.rows + last.rows))

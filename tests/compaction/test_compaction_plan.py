@@ -109,7 +109,7 @@ def test_what_is_retired_or_lost_is_left_alone():
 
 
 def test_a_large_file_is_not_written_again_for_a_few_small_ones():
-    """Or whoever compacts after every segment would write the same rows over and over."""
+    """Or a compaction after every segment would write the same rows over and over."""
     segments = manifest(400_000, 10_000, 10_000)
     assert numbers(plan(segments, in_effect(segments), TARGET)) == [(1, 3)]
     segments = manifest(400_000, 60_000, 60_000)

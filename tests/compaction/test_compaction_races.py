@@ -236,7 +236,7 @@ def test_files_of_a_dead_compactor_go_when_its_number_is_taken(log: Log, root: R
 
 
 def test_an_intent_that_is_open_for_long_is_closed_by_an_empty_rewrite(log: Log, root: Root, compact: Compact):
-    """Whoever wakes up later finds the number taken, by nobody; so the files can go."""
+    """A compaction that wakes up later finds the number taken, by nobody; so the files can go."""
     ship(log, 1)
     leave_intent(root, number=0, nonce="b" * 16, begun_us=now())
     left = leave_file(root)
@@ -310,7 +310,7 @@ def test_no_intent_reaches_what_is_not_settled(log: Log, root: Root, compact: Co
 
 
 def test_an_intent_that_makes_no_sense_stops_the_cleaning_alone(log: Log, root: Root, compact: Compact):
-    """Files of its rewrite may be on their way: nothing goes, and it is told; compaction itself goes on."""
+    """Files of its rewrite may be on their way: nothing goes, and that is reported; compaction itself goes on."""
     ship(log, 3)
     key = layout.intent_key("orders", 0, 7, "d" * 16)
     root.store.create(key, Body.of(b"nonsense"))

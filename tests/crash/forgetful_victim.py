@@ -1,4 +1,4 @@
-"""A process that ships until it is killed, to a store that forgets; each acknowledgement is told on stdout."""
+"""A process that ships until it is killed, to a store that forgets; each acknowledgement is printed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SETTINGS = Settings.from_mapping(
 
 
 def produce(log: Log, producer: int, start: int) -> None:
-    """Windows of records, each repeated by whoever comes next if this process does not live to see it shipped."""
+    """Windows of records, each repeated by the next process if this process does not live to see it shipped."""
     topic = log.topic("orders")
     at = start
     while True:

@@ -73,7 +73,7 @@ def reconcile(log: Log, cycle: int, number: int) -> None:
 
 
 def again_and_again(action: Callable[[Log, int, int], None], log: Log, cycle: int) -> None:
-    """Do it until we are killed; a failure is told, and fails the test."""
+    """Do it until we are killed; a failure is printed, and fails the test."""
     try:
         for number in range(10**9):
             action(log, cycle, number)

@@ -1,11 +1,11 @@
-"""Processes that ship to an S3 server until they are killed, or do as they are told.
+"""Processes that ship to an S3 server until they are killed, or follow orders.
 
     python -m tests.crash.ship_victim work DIRECTORY ENDPOINT PREFIX CYCLE plain|encrypted
     python -m tests.crash.ship_victim obey DIRECTORY ENDPOINT PREFIX
 
 `work` appends from several threads and seals; lines on standard output: `durable topic partition offset name` and
 `shipped topic partition offset name`, written only after the acknowledgement. A store that is away is no failure;
-anything else is told as `failed …`.
+anything else is printed as `failed …`.
 
 `obey` takes one command per line and answers each with one line: `append NAME` and `ship NAME` (durability "durable"
 and "shipped", answered with `at OFFSET`), `submit NAME` (does not wait for anything), `seal`, `settle`, `jump HOURS`
@@ -65,7 +65,7 @@ def acknowledge(how: str, receipts: list[Receipt], names: list[str]) -> None:
 
 
 def append_and_wait(log: Log, cycle: int, number: int) -> None:
-    """Each on the store before the next; while the store is away it is told nothing, and goes on."""
+    """Each on the store before the next; while the store is away it hears nothing, and goes on."""
     name = f"{cycle}-waits-{number}"
     topic = "orders" if number % 2 else "notes"
     try:
@@ -99,7 +99,7 @@ def seal(log: Log, cycle: int, number: int) -> None:
 
 
 def again_and_again(action: Callable[[Log, int, int], None], log: Log, cycle: int) -> None:
-    """Do it until we are killed; a failure is told, and fails the test."""
+    """Do it until we are killed; a failure is printed, and fails the test."""
     try:
         for number in range(10**9):
             action(log, cycle, number)
@@ -122,7 +122,7 @@ def work(directory: str, endpoint: str, prefix: str, cycle: int, keyring: Keyrin
 
 
 class LeapingClock(SystemClock):
-    """A clock that leaps forward when told, as if the process had slept for hours."""
+    """A clock that leaps forward on request, as if the process had slept for hours."""
 
     leapt_us = 0
 

@@ -20,7 +20,7 @@ _VICTIM = "tests.crash.consumer_victim"
 
 
 def rounds(path, kills, seed):
-    """Kill it again and again; after each kill what is there is right as far as it goes. Returns what was told."""
+    """Kill it again and again; after each kill what is there is right as far as it goes. Returns what was printed."""
     counts, draw = Counter(), random.Random(seed)
     for _ in range(kills):
         lines = kill_after(draw.randrange(1, 40), _VICTIM, path)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.store]
 
 
 class Drill:
-    """One log, its store, and whoever spoils it."""
+    """One log, its store, and what spoils it."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)

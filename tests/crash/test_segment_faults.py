@@ -169,7 +169,7 @@ def test_every_step_may_fail(tmp_path, kind, keyed, sticky):
 
 @pytest.fixture
 def log_on_a_faulty_disk(tmp_path):
-    """An open log with two segments in each partition and a tail, on a disk that can be told to fail."""
+    """An open log with two segments in each partition and a tail, on a disk that fails on request."""
     notes = Notes(keyed=True)
     with FaultyDisk(tmp_path / "disk") as disk, notes.open(tmp_path / "disk" / "log") as log:
         for turn in ("a", "b"):
@@ -181,7 +181,7 @@ def log_on_a_faulty_disk(tmp_path):
 
 
 def test_a_failed_seal_is_reported(log_on_a_faulty_disk):
-    """Whoever asked gets a typed error, the records stay readable, and asking again succeeds."""
+    """The caller gets a typed error, the records stay readable, and asking again succeeds."""
     log, _, disk = log_on_a_faulty_disk
     before = read_all(log)
     disk.arm(Fault(1, "enospc", op="rename"))

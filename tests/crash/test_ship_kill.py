@@ -90,7 +90,7 @@ class Run:
             self.server.start()
 
     def _until_progress(self) -> None:
-        """Wait until the victim is told that something more is on the store: it goes on after whatever happened."""
+        """Wait until the victim hears that something more is on the store: it goes on after whatever happened."""
         assert self._victim is not None
         self._victim.until(5, "shipped")
 

@@ -1,6 +1,6 @@
 """kill -9 of the owner, of compactors and of publishers around one topic, in turn, while all of them work.
 
-Whoever reads then, holdfast or another engine, sees whole states: every row once, dense from somewhere to somewhere,
+A reader then, holdfast or another engine, sees whole states: every row once, dense from somewhere to somewhere,
 and the same row wherever it is seen. Nothing that was there goes but by retention. In the end the table shows what is
 read.
 """

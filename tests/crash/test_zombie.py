@@ -78,7 +78,7 @@ class HoldingProxy(FaultProxy):
 
 
 class Owner:
-    """A process that owns a log and does as it is told."""
+    """A process that owns a log and follows orders."""
 
     def __init__(self, directory: Path, endpoint: str, prefix: str) -> None:
         command = [sys.executable, "-m", "tests.crash.ship_victim", "obey", str(directory), endpoint, prefix]
@@ -156,7 +156,7 @@ class Stage:
         return holdfast.open(self.directory / "b", store=shipped_logs.url(self.prefix), settings=own)
 
     def visible(self) -> dict[Place, bytes]:
-        """What whoever restores now would see."""
+        """What a restore would see now."""
         self._copies += 1
         copy = self.directory / f"copy{self._copies}"
         return shipped_logs.restored(self.server.endpoint, self.prefix, copy)[1]
@@ -321,7 +321,7 @@ def test_a_claim_that_arrives_after_the_takeover_is_refused(stage: Stage) -> Non
 
 
 def test_a_question_that_arrives_after_the_takeover_is_answered_truly(stage: Stage) -> None:
-    """The batch arrived before the takeover, the question whether it counts did not: B has it, A is told nothing."""
+    """The batch arrived before the takeover, the question whether it counts did not: B has it, A hears nothing."""
     stage.proxy.hold(lambda request: request.method == "HEAD" and "/epochs/" in request.path)
     stage.a.tell("ship a, unheard")
     assert stage.proxy.held.wait(PATIENCE)
@@ -333,7 +333,7 @@ def test_a_question_that_arrives_after_the_takeover_is_answered_truly(stage: Sta
 
 
 def test_an_answer_that_arrives_after_the_takeover_was_true(stage: Stage) -> None:
-    """Nobody had taken over when A asked: so what A is told is on the store, is in B's history."""
+    """Nobody had taken over when A asked: so what A hears is on the store, is in B's history."""
     stage.proxy.hold(lambda request: request.method == "HEAD" and "/epochs/" in request.path, "after")
     stage.a.tell("ship a, heard")
     assert stage.proxy.held.wait(PATIENCE)

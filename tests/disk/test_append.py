@@ -486,7 +486,7 @@ def test_order_of_arrival_is_the_order_of_offsets(open_log):
 
 
 def test_a_group_that_has_room_takes_nothing_more_once_the_journal_refuses(open_log):
-    """Records that wait are stored; whoever comes later is told, although there would be room."""
+    """Records that wait are stored; those that come later are refused, although there would be room."""
     log = open_log()
     topic = log.topic("t")
     with stalled(topic):

@@ -235,7 +235,7 @@ def test_nonsense_is_answered_in_our_words(place: Place, name: str) -> None:
     ],
 )
 def test_the_remedy_is_named(place: Place, call: Callable[[], object], hint: str) -> None:
-    """What newcomers did, and what they are told; nothing came into being by it."""
+    """What newcomers did, and what they hear; nothing came into being by it."""
     with pytest.raises(Invalid) as caught:
         call()
     assert hint in caught.value.hint

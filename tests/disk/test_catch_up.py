@@ -87,7 +87,7 @@ def test_new_topics_schemas_and_policies_are_found(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_not_proved_is_not_taken_for_the_truth(tmp_path: Path) -> None:
-    """What was edited behind the owner's back is found by whoever reads it, as when the log is opened."""
+    """What was edited behind the owner's back is found by its readers, as when the log is opened."""
     with holdfast.open(tmp_path) as log:
         topic = log.topic("orders")
         topic.append_batch([b"1", b"2", b"3"])

@@ -38,7 +38,7 @@ else:
 
 
 class Owner:
-    """A process that owns a log and appends what it is told."""
+    """A process that owns a log and appends on request."""
 
     def __init__(self, path: Path) -> None:
         self._process = subprocess.Popen(

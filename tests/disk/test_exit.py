@@ -1,4 +1,4 @@
-"""A log that is still open when the process ends: what was queued is made durable, and somebody is told."""
+"""A log that is still open when the process ends: what was queued is made durable, and a warning says so."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_was_queued_when_the_process_ended_is_durable(ended, way):
     code, words, log, _ = ended[way]
     assert code == WAYS[way], words
     assert stored(log) == list(range(RECORDS))
-    assert words.count("holdfast: ") <= 1, "it is told once"
+    assert words.count("holdfast: ") <= 1, "it is said once"
     assert ("LookupError: at top level" in words) == (way == "fail")
 
 

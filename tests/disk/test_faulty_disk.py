@@ -1,4 +1,4 @@
-"""The faulty disk keeps its own promises: it fails what it was told to fail, and it never lies about a crash.
+"""The faulty disk keeps its own promises: it fails what it was asked to fail, and it never lies about a crash.
 
 Plain SQLite is the subject under test here, because its behaviour is known: with synchronous=FULL it keeps
 what it acknowledged, with less it does not. A tool that cannot tell the two apart is worthless, so each
@@ -113,7 +113,7 @@ def test_full_keeps_every_acknowledged_commit(root: Path, fresh: Iterator[Path])
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
 def test_a_missing_fsync_is_caught(root: Path, fresh: Iterator[Path], synchronous: str) -> None:
-    """The same check finds lost commits as soon as SQLite is told to sync less."""
+    """The same check finds lost commits as soon as SQLite is set to sync less."""
     assert any(line.startswith("missing") for line in broken_promises(root, fresh, synchronous))
 
 
@@ -627,7 +627,7 @@ def test_a_failed_sync_loses_its_writes_only(root: Path, fresh: Iterator[Path]) 
 
 
 def test_a_short_write_of_sqlite_leaves_half(root: Path) -> None:
-    """SQLite's buffer is half in the file when it is told that the disk is full."""
+    """SQLite's buffer is half in the file when it hears that the disk is full."""
     with FaultyDisk(root, syscalls=False) as disk:
         connection = connect(root)
         before = (root / f"{DATABASE}-wal").stat().st_size

@@ -131,7 +131,7 @@ def test_the_command_line_meets_a_full_disk(small: Path) -> None:
 
 
 def test_a_root_on_a_full_disk(small: Path) -> None:
-    """A store in a directory without room: whoever waits is told."""
+    """A store in a directory without room: those who wait learn of it."""
     fill(small, leave=64 * 1024)
     settings = Settings.from_mapping(
         {"disk": {"free_bytes_min": 0}, "shipping": {"shipped_timeout_ms": 500, "drain_timeout_ms": 100}}

@@ -112,7 +112,7 @@ def patch(file: Path, at: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "keyed"])
 def test_a_copy_of_an_open_log_has_every_acknowledged_record(left, kind, tmp_path):
-    """Whoever reads sees them before any owner came; the next owner has them all, in order, and goes on."""
+    """A reader sees them before any owner came; the next owner has them all, in order, and goes on."""
     source, keyring = left(kind)
     copy = shutil.copytree(source, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     assert len(frames(filed(copy)[0])) == len(PAYLOADS)
@@ -264,7 +264,7 @@ def test_a_payload_cannot_pass_for_a_group(tmp_path):
 
 @pytest.mark.parametrize("what", ["head", "control", "body", "zeros", "beginning"])
 def test_a_damaged_group_with_later_ones_behind_it_is_corrupt(left, what, tmp_path):
-    """An owner is refused, and nothing is lost by that; whoever reads is told."""
+    """An owner is refused, and nothing is lost by that; a reader learns of it."""
     copy = shutil.copytree(left("plain")[0], tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     file = filed(copy)[0]
     at, size = frames(file)[2]
@@ -769,7 +769,7 @@ def test_a_reader_finds_a_body_that_moved_meanwhile(tmp_path, monkeypatch):
 
 
 def test_what_an_owner_finds_is_durable_before_it_is_believed(tmp_path, monkeypatch):
-    """A group that was written and not synced when its owner was killed: whoever shows it has made it durable first."""
+    """A group that was written and not synced when its owner was killed is made durable before it is shown."""
     (tmp_path / "disk").mkdir()
     path = tmp_path / "disk" / "log"
     with FaultyDisk(tmp_path / "disk") as disk_:

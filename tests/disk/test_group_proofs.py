@@ -125,7 +125,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_frames_that_somebody_moved_or_proved_are_refused(left, change, tmp_path):
-    """An owner is refused; whoever reads is told. Numbers of groups and digests are right."""
+    """An owner is refused; a reader learns of it. Numbers of groups and digests are right."""
     copy = shutil.copytree(left.path, tmp_path / "log", ignore=shutil.ignore_patterns("SOCKET"))
     (file,) = filed(copy)
     first = groups_before(file) + 1

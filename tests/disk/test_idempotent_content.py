@@ -101,7 +101,7 @@ def test_a_member_learns_of_its_offered_record_with_a_misused_key(tmp_path):
 
 
 def test_what_somebody_else_was_refused_is_no_failure_of_offered_records(open_log):
-    """Whoever appended has heard of it; `flush` and `close` speak of what was offered."""
+    """The appender has heard of it; `flush` and `close` speak of what was offered."""
     log = open_log()
     topic, other = log.topic("t"), log.topic("other")
     topic.append(b"first", idempotency_key="a")

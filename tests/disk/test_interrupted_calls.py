@@ -247,7 +247,7 @@ OTHERS_MAY_HAVE: dict[str, Callable[[Log, Consumer[Any]], object]] = {
 
 @pytest.mark.parametrize("kind", ["owner", "member"])
 def test_a_handler_does_not_wait_for_a_thread_that_waits_for_the_interrupted_call(tmp_path: Path, kind: str) -> None:
-    """Whoever has what it asks for may wait for the queue, or to take up news, which the interrupted one keeps."""
+    """A thread that has what it asks for may wait for the queue, or for news, which the interrupted one keeps."""
     with opened(kind, tmp_path) as log, log.topic("t").consumer("e") as consumer:
         run_execution(log)
         journal = log._journal

@@ -307,7 +307,7 @@ def test_encrypt_without_a_key_does_not_open(tmp_path, monkeypatch):
 
 
 def test_keyed_and_unkeyed_are_both_reported(open_log, keyring):
-    """An unkeyed reader of a keyed log and a keyed reader of an unkeyed one are told so, and refused."""
+    """An unkeyed reader of a keyed log and a keyed reader of an unkeyed one learn so, and are refused."""
     open_log("keyed", keyring=keyring).close()
     open_log("plain").close()
     for read_only in (False, True):
@@ -488,7 +488,7 @@ def test_a_log_and_its_store_lie_apart(tmp_path, monkeypatch, how):
 
 
 def test_a_topic_keeps_its_log(tmp_path):
-    """Whoever holds a topic alone appends; the log ends when nobody has either of them."""
+    """The holder of a topic alone appends; the log ends when nobody has either of them."""
     topic = holdfast.open(tmp_path / "log").topic("orders")
     gc.collect()
     assert topic.append(b"x").offset == 0

@@ -19,7 +19,7 @@ SETTINGS = Settings.from_mapping({"segments": {"seal_on_close": False}, "disk": 
 
 
 def test_a_planted_temporary_file_gets_no_key(tmp_path: Path) -> None:
-    """Whoever prepared the temporary file, readable for himself and held open, sees nothing; the keyring is 0600."""
+    """A user who prepared the temporary file, readable for himself and held open, sees nothing; the keyring is 0600."""
     planted = tmp_path / "ring.tmp"
     planted.touch(mode=0o666)
     planted.chmod(0o666)

@@ -369,7 +369,7 @@ def test_what_may_not_be_read_says_whose_it_is(left_by, place):
 
 
 def test_a_database_that_changes_while_it_is_read_without_locks_does_not_count(open_log, tmp_path):
-    """An owner came, wrote and folded its log in, in the middle of a transaction: that is told, not believed."""
+    """An owner came, wrote and folded its log in, in the middle of a transaction: that is reported, not believed."""
     open_log().close()
     from holdfast.journal.sqlite.sqlite_backend import SqliteBackend
 

@@ -569,7 +569,7 @@ def test_a_cipher_that_adds_too_much_is_refused(open_log):
 
 
 def test_a_closed_or_reading_handle_changes_nothing(open_log, tmp_path):
-    """Invalid for whoever only looks, Closed afterwards."""
+    """Invalid for a reader, Closed afterwards."""
     log = open_log()
     changed(log, "s", [item("k")])
     with holdfast.open(tmp_path / "log", read_only=True) as observer, pytest.raises(Invalid, match="reading only"):
@@ -735,7 +735,7 @@ def test_a_damaged_space_fails_alone_and_can_be_dropped(open_log, tmp_path):
 
 
 def test_a_plain_item_in_an_encrypted_log_is_refused(open_log, keyring, tmp_path):
-    """Whoever has no key can put in no item, whatever its key epoch says."""
+    """A forger without the key can put in no item, whatever its key epoch says."""
     log = open_log(keyring=keyring)
     changed(log, "s", [item("a")])
     log.close()

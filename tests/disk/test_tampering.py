@@ -451,7 +451,7 @@ def keyed(subjects: dict[str, Subject]) -> Subject:
 
 
 class Ears(logging.Handler):
-    """Hears every error and every log record, and keeps nothing of them but the secrets they told."""
+    """Hears every error and every log record, and keeps nothing of them but the secrets they showed."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -487,7 +487,7 @@ def _nothing_secret_is_told() -> Iterator[None]:
     ears.reported.clear()
     yield
     logger.removeHandler(ears)
-    logger.setLevel(before[0])  # not by its attribute: loggers below remember what they were told
+    logger.setLevel(before[0])  # not by its attribute: loggers below remember what they were set to
     logger.propagate = before[1]
     assert not ears.reported
 
@@ -633,7 +633,7 @@ class Change(NamedTuple):
             case "key_epochs", _:
                 stamped = self._topics_under(subject, row["number"])
                 under = {span for span in subject.spans if span.key_epoch == row["number"] or span.topic in stamped}
-                # Whoever reads a segment proves the row before it, too.
+                # A reader of a segment proves the row before it, too.
                 return under | {span for span in subject.spans if span.seq <= 0}
             case "topics", _:
                 return self._of_topic(subject, row["id"])
@@ -668,7 +668,7 @@ class Change(NamedTuple):
         return self.table in READ_BY_OWNER or (self.table == "epochs" and newest)
 
     def refusals(self) -> tuple[type[HoldfastError], ...]:
-        """Wrong keys and lost keys look the same: there the caller may be told to check the keyring."""
+        """Wrong keys and lost keys look the same: there the caller may be asked to check the keyring."""
         asks_for_key = self.table == "key_epochs" or (self.table, self.column) == ("log", "keyed")
         return (Corrupt, Invalid) if asks_for_key else (Corrupt,)
 
@@ -755,7 +755,7 @@ def test_a_value_that_is_no_text_is_refused(subjects: dict[str, Subject], name: 
 @pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize(("name", "table"), WITH_ROWS)
 def test_a_value_of_another_type_leaves_the_rest_readable(subjects: dict[str, Subject], name: str, table: str) -> None:
-    """Whoever only looks is told of such a row, and reads everything that it does not concern."""
+    """A reader learns of such a row, and reads everything that it does not concern."""
     faults = []
     for change in strangers(subjects[name], table, STRANGERS[:1]):
         found = looker_faults(subjects[name], change.harmed(subjects[name]), change.refusals()[1:])
@@ -772,7 +772,7 @@ def test_a_changed_idempotency_key_is_refused_when_it_is_asked_for(subject: Subj
         if apply(subject, change):
             with subject.open() as log:
                 faults += [f"{change.value!r}: {fault}" for fault in repeat_faults(subject, log)]
-                log._journal._writer.failure = None  # what was refused above would be told again by close()
+                log._journal._writer.failure = None  # what was refused above would be raised again by close()
     assert not faults
 
 
@@ -817,7 +817,7 @@ def repeat_faults(subject: Subject, log: Log) -> list[str]:
 
 
 def assert_refused(subject: Subject) -> None:
-    """The owner is refused, and whoever only looks gets nothing wrong."""
+    """The owner is refused, and a reader gets nothing wrong."""
     with pytest.raises(Corrupt) as caught:
         subject.own()
     note(caught.value)
@@ -877,7 +877,7 @@ def assert_unreadable(subject: Subject, partition: int, offset: int) -> None:
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda forged: next(iter(forged)))
 def test_an_entry_with_a_forged_digest_is_refused_by_its_cipher(keyed: Subject, forged: dict[str, Any]) -> None:
-    """Whoever changes an entry and makes its digest anew cannot encrypt it."""
+    """A forger who changes an entry and makes its digest anew cannot encrypt it."""
     row = forge(keyed, 7, **forged)
     assert_unreadable(keyed, row["partition_id"] - 1, row["first_offset"])
     assert_refused(keyed)
@@ -1024,7 +1024,7 @@ def test_an_older_log_row_of_the_same_length_is_refused(subject: Subject) -> Non
 
 
 def test_an_entry_repeated_at_the_end_is_refused(subject: Subject) -> None:
-    """What was appended once cannot be appended again by whoever only copies rows."""
+    """What was appended once cannot be appended again by copying rows."""
     row = next(row for row in subject.history[-1]["entries"] if row["seq"] == 7)
     seq = subject.history[-1]["log"][0]["next_seq"]
     subject.put_back("entries", [row | {"seq": seq, "first_offset": 5, "link": row["digest"]}])
@@ -1085,7 +1085,7 @@ def test_a_rollback_of_everything_is_an_older_log(subject: Subject, some: Some[A
 
 
 def test_an_older_database_beside_newer_segments_is_found(subject: Subject, some: Some[Any]) -> None:
-    """Files of segments that a database does not list are told, unless all their records are still in its tail."""
+    """Files of segments that a database does not list are reported, unless all their records are still in its tail."""
     for rows, records in some(list(zip(subject.history[:-1], subject.states[:-1], strict=True)), 8):
         roll_back(subject, rows)
         found = outcome(subject.own)
@@ -1141,7 +1141,7 @@ def test_a_seal_undone_by_hand_is_refused(subject: Subject) -> None:
 
 
 def test_a_row_of_a_state_that_has_passed_removes_nothing_and_is_found(subject: Subject) -> None:
-    """An expired segment's row put back as it was, live or expiring: the records left are there, and it is told."""
+    """An expired segment's row put back as it was, live or expiring: the records left are there, and it is reported."""
     older = older_versions(subject, "segments")
     assert older
     for row in older:
@@ -1283,7 +1283,7 @@ FILE_DAMAGE: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("damage", list(FILE_DAMAGE))
 @pytest.mark.parametrize(("topic", "number"), [("events", 1), ("events", 3), ("typed", 0)])
 def test_a_damaged_segment_is_refused_where_it_is(subject: Subject, topic: str, number: int, damage: str) -> None:
-    """A lost or changed file is told when it is read; everything outside of it can be read."""
+    """A lost or changed file is reported when it is read; everything outside of it can be read."""
     row, path = subject.segment(topic, 0, number)
     _, other = subject.segment("events", 1, 0)
     FILE_DAMAGE[damage](path, other)
@@ -1500,7 +1500,7 @@ def test_bytes_that_have_become_text_are_refused(subject: Subject, table: str, c
 
 
 def test_a_space_is_not_lost_with_its_index(subject: Subject) -> None:
-    """That there is no such space is not believed to an index alone: it is found, or told."""
+    """That there is no such space is not believed to an index alone: it is found, or reported."""
     wanted = subject.records["one", SPACE]
     root = subject.database().execute("SELECT rootpage FROM sqlite_schema WHERE name='sqlite_autoindex_spaces_1'").get
     content = bytearray(subject.files["durable.db"])

@@ -373,7 +373,7 @@ def test_threads_may_share_one(open_log):
 
 
 def test_a_straggler_is_refused_not_lost(open_log):
-    """A thread that goes on when the block has ended learns so; what it was told is there is there."""
+    """A thread that goes on when the block has ended learns so; what it heard is there is there."""
     log = open_log()
     topic = log.topic("t")
     ended, taken = threading.Event(), []

@@ -134,7 +134,7 @@ def where(log: Log, key: str) -> str:
     ],
 )
 def test_an_item_that_is_not_what_was_put_is_never_given(open_log, keyring, sql, is_encrypted):
-    """Changed while the log is open, by whoever can write its file: found when it is got, as when all are."""
+    """Changed while the log is open, by a writer of its file: found when it is got, as when all are."""
     log = open_log(keyring=keyring if is_encrypted else None)
     space = log.space("s")
     space.put("a", b"one")

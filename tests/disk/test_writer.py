@@ -121,7 +121,7 @@ def test_a_failed_group_commit_leaves_no_hole_behind(open_log, monkeypatch):
         refuse_next_commit(topic, monkeypatch, Unavailable("the disk is full; nothing was written"), skip=1)
     with pytest.raises(Unavailable):
         acked.result()
-    with pytest.raises(Unavailable):  # told once: nobody waits for the offered one
+    with pytest.raises(Unavailable):  # raised once: nobody waits for the offered one
         log.flush()
     log.flush()
     assert [r.payload for r in topic.read()] == [b"0"]

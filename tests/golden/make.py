@@ -226,7 +226,7 @@ class Scribe:
         }
         self.records.setdefault(f"{receipt.topic}/{receipt.partition}", []).append(stored)
 
-    def told(self) -> Expected:
+    def expectations(self) -> Expected:
         """What a reader must find."""
         found: Expected = {"records": self.records, "receipts": self.receipts}
         found |= {"rows": self.rows} if self.rows else {}
@@ -244,7 +244,7 @@ def make_log(path: Path, keyring: Keyring | None = None) -> Expected:
         _write_segments(log, scribe)
         scribe.write_spaces(log)
         scribe.write_sessions(log)
-    return scribe.told() | {"segments": segments_of(path), "arrow": pa.__version__}
+    return scribe.expectations() | {"segments": segments_of(path), "arrow": pa.__version__}
 
 
 def _write_segments(log: Log, scribe: Scribe) -> None:

@@ -37,7 +37,7 @@ def make_table(path: Path) -> None:
 
 
 def _write(store: DirectoryStore, clock: ManualClock, path: Path) -> None:
-    def run(rows: list[dict[str, Any]], schema: pa.Schema, removed: int, **told: Any) -> None:
+    def run(rows: list[dict[str, Any]], schema: pa.Schema, removed: int, **given: Any) -> None:
         log = TableLog(store, NAME, clock)
         before = log.snapshot()
         number = 1 + (before.run.run if before.run else 0)
@@ -57,14 +57,14 @@ def _write(store: DirectoryStore, clock: ManualClock, path: Path) -> None:
                 "orders": Position(source="5f" * 16, marks={"0": 10 * number}, begins={"0": 5}),
                 "prices": Position(source="table-1", version=number, run=number),
             },
-            **{name: value for name, value in told.items() if name != "is_rewrite"},
+            **{name: value for name, value in given.items() if name != "is_rewrite"},
         )
         change = TableChange(
             run=made,
             schema=schema,
             added=added,
             removed=before.files[:removed],
-            is_rewrite=told.get("is_rewrite", False),
+            is_rewrite=given.get("is_rewrite", False),
             configuration={"holdfast.buckets": "2"},
         )
         assert log.commit(before, change) is not None

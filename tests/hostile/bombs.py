@@ -1,7 +1,7 @@
 """Segments of a few kilobytes that ask for gigabytes, made with a Parquet writer and stamped as ours.
 
 Each is what a plain root can hold: the footer's pairs, block hashes and stamp are right, only the rows are monstrous.
-`size` is about what they take when they are decoded; whoever makes one holds less than that.
+`size` is about what they take when they are decoded; making one takes less than that.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def _again(chance: Random, objects: Objects, key: str) -> Mutation:
 
 
 def far_away(objects: Objects) -> list[Mutation]:
-    """A document of each kind once more, under a number that no log reaches: whoever counts up to it never ends."""
+    """A document of each kind once more, under a number that no log reaches: counting up to it never ends."""
     found: dict[str, Mutation] = {}
     for key, data in sorted(objects.items()):
         folder, _, name = key.rpartition("/")

@@ -1,6 +1,6 @@
 """Roots with one of each kind of object, made by the product itself, plain or keyed, and the directory that owns them.
 
-A root is kept as its objects; a test spoils copies of it. Whoever adds a kind of object adds it to `make`, and `KINDS`
+A root is kept as its objects; a test spoils copies of it. A new kind of object belongs to `make`, and `KINDS`
 in `mutations` fails until it knows it.
 """
 

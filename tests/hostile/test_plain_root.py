@@ -87,7 +87,7 @@ def test_the_root_has_every_kind_of_object_and_can_be_read(made: roots.Made, tri
 
 
 def test_no_spoiled_object_ends_the_process_or_eats_the_memory(trial: Trial, seeds: Seeds) -> None:
-    """One mutated object at a time, by whoever can recompute every hash that has no key."""
+    """One mutated object at a time, by a forger who can recompute every hash that has no key."""
     assert trial.run(seeds(60), READS, lives) == []
     assert trial.run(seeds(30), READS, lives, "segment") == []
 
@@ -262,7 +262,7 @@ def test_every_kind_of_object_has_a_limit_that_fits_its_kind(made: roots.Made) -
 @pytest.mark.parametrize("special", SPECIALS)
 @pytest.mark.parametrize("name", ["FORMAT", "LOCK", "durable.db", "durable.db-wal"])
 def test_a_logs_own_directory_with_something_else_in_it(tmp_path: Path, name: str, special: str) -> None:
-    """Whoever looks into somebody's directory, or opens his own after somebody was there, waits for nobody."""
+    """A reader of somebody's directory, or opens his own after somebody was there, waits for nobody."""
     with holdfast.open(tmp_path / "log") as log:
         log.topic("t").append(b"x")
     path = tmp_path / "log" / name

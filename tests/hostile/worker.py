@@ -1,4 +1,4 @@
-"""A process that reads spoiled roots and says what came of it; when it dies, whoever started it knows what killed it.
+"""A process that reads spoiled roots and says what came of it; when it dies, its starter knows what killed it.
 
 Reads one JSON line per attempt (root, action, keyring, directory, scratch), writes one: rows and their digest, or the
 kind of the error. Anything but a HoldfastError is `raw`. Peak memory is that of the attempt.

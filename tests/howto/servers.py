@@ -114,7 +114,7 @@ class Server:
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Ours without what tests set for logs; a log that nobody closed is told."""
+    """Ours without what tests set for logs; a log that nobody closed is reported."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return {
         **plain,

@@ -87,7 +87,7 @@ class Distances:
         self.open()
 
     def kill_owner(self) -> bool:
-        """Whoever owns the shared log; False where that is this process, which then hands over."""
+        """The owner of the shared log; False where that is this process, which then hands over."""
         if self.member.is_owner:
             return False
         pid = (self._root / "shared" / "LOCK").read_text().split()[:1]  # none: somebody is taking over just now

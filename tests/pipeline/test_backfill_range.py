@@ -101,7 +101,7 @@ def test_runs_that_meet_offsets_are_computed_again() -> None:
 
 
 def test_runs_whose_commits_are_gone_are_one_step() -> None:
-    """What they read together is known, from where reading began; nothing is left out, and nothing is told apart."""
+    """What they read together is known, from where reading began; nothing is left out, and nothing is kept apart."""
     steps = steps_of([run(7, 70), run(8, 80)])
     assert [(step.first, step.run, step.is_joined) for step in steps] == [(1, 7, True), (8, 8, False)]
     assert spans_between(PLANNED.sources[0], steps[0].before, steps[0].after) == {0: (0, 70)}

@@ -40,7 +40,7 @@ class PythonException(Exception):
 
 
 def test_an_error_of_ours_keeps_its_kind_and_hint() -> None:
-    """Raised here, or in a worker and wrapped by Spark; a narrower kind is told by its documented name."""
+    """Raised here, or in a worker and wrapped by Spark; a narrower kind has its documented name."""
     assert explain(Invalid("wrong column", hint="choose another")) == ("wrong column", "Invalid", "choose another")
     assert explain(StoreUnavailable("away", hint="wait")).kind == "Unavailable"
     words = explain(PythonException(OF_OURS))

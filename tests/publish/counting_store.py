@@ -1,4 +1,4 @@
-"""A store that counts what is asked of it, and dies by kill -9 at a step if it is told to.
+"""A store that counts what is asked of it, and dies by kill -9 at a step on request.
 
 `python -m tests.publish.counting_store ROOT TOPIC STEP` publishes a topic and is killed at that step.
 """
@@ -28,7 +28,7 @@ def publisher_of(store: Store) -> Publisher:
 
 
 class CountingStore:
-    """A store that counts what is asked of it, and dies by kill -9 at a step if it is told to."""
+    """A store that counts what is asked of it, and dies by kill -9 at a step on request."""
 
     def __init__(self, store: Store, die_at: int = 0) -> None:
         self._store = store

@@ -202,7 +202,7 @@ def test_rewrites_change_no_data_and_expiries_do(world: World):
 
 
 def test_a_rewrite_of_published_and_new_segments_shows_each_row_once(world: World):
-    """First the new rows as they are, then the joined file: whoever follows the table misses nothing, and sees nothing
+    """First the new rows as they are, then the joined file: a follower of the table misses nothing, and sees nothing
     twice."""
     fill(world, rows=2, partitions=1)
     world.publisher().publish("orders")

@@ -31,7 +31,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("tags",
 
 @contextmanager
 def no_block_can_be_opened() -> Iterator[None]:
-    """Whoever derives a segment's key, decrypts, encrypts or stamps in this process fails the test."""
+    """A call that derives a segment's key, decrypts, encrypts or stamps in this process fails the test."""
 
     def refuse(*args: object, **how: object) -> None:
         raise AssertionError("a compactor used the key of a segment")
@@ -133,7 +133,7 @@ def test_bundles_are_compacted_again(root, encrypted, keyring):
 
 
 def test_all_keys_of_a_bundle_are_needed_and_the_missing_one_is_named(root, encrypted, keyring, tmp_path):
-    """Who has the newest key only is told which one is missing."""
+    """A reader with the newest key only learns which one is missing."""
     compact(root, keyring)
     Keyring({"k2": Keyring.from_reference(keyring).key("k2")}).save(tmp_path / "newest")
     with pytest.raises(Invalid, match="no key 'k1'"):

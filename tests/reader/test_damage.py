@@ -115,7 +115,7 @@ def test_a_changed_byte_of_data_is_corrupt_wherever_it_is(log, verify):
 
 
 def test_without_proof_of_blocks_a_changed_byte_is_a_wrong_value_or_an_error_and_never_another_number_of_rows(log):
-    """`verify=off` promises no more: whoever reads so trusts the disk."""
+    """`verify=off` promises no more: such a reader trusts the disk."""
     path = files(log, "orders")[1]
     whole = path.read_bytes()
     expected = [b"%d" % i for i in range(30)]
@@ -134,7 +134,7 @@ def test_without_proof_of_blocks_a_changed_byte_is_a_wrong_value_or_an_error_and
 
 
 def test_columns_that_are_not_read_are_not_proved_but_with_full_they_are(open_log):
-    """`hash` proves what it reads; damage in large payloads is not seen by whoever reads keys only."""
+    """`hash` proves what it reads; damage in large payloads is not seen by a reader of keys only."""
     log = open_log(segments=TEN)
     log.topic("orders").append_batch([random.Random(i).randbytes(300_000) for i in range(10)])
     log.seal()

@@ -368,7 +368,7 @@ def test_a_logs_own_directory_is_signed_too(open_log: Callable[..., Log], keyrin
 def test_an_owner_signs_what_stands_in_its_own_directory_anew(
     open_log: Callable[..., Log], keyring: Keyring, key_file: str
 ) -> None:
-    """Whoever makes its `log.json` look old achieves that everything is published again, signed."""
+    """A writer that makes its `log.json` look old achieves that everything is published again, signed."""
     log = open_log(keyring=keyring, segments=TEN)
     fill(log, "orders", 2)
     log.close()

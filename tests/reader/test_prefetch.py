@@ -29,7 +29,7 @@ COUNT = 50
 
 
 class CountingStore(MemoryStore):
-    """Objects of 100 bytes; says what was asked, how much at once, and waits or fails where it is told to."""
+    """Objects of 100 bytes; says what was asked, how much at once, and waits or fails where it is asked to."""
 
     def __init__(self) -> None:
         super().__init__("counting", SystemClock())
@@ -219,7 +219,7 @@ def test_nothing_is_asked_after_closing(store):
     assert sum(store.asked.values()) == 2  # what was under way; the other eight are not asked for
     prefetch.close()
     prefetch.announce([part(40)])
-    assert bytes(prefetch.read(part(30))) == content(30)  # whoever reads on is answered, one after the other
+    assert bytes(prefetch.read(part(30))) == content(30)  # those that read on are answered, one after the other
     assert sum(store.asked.values()) == 3
 
 

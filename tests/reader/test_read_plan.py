@@ -111,7 +111,7 @@ def test_every_core_gets_something_to_do():
 
 @pytest.mark.parametrize(("split_bytes", "min_tasks"), [(1, 0), (128 * MIB, 10**9)])
 def test_shares_never_get_so_small_that_a_planner_drowns_in_them(split_bytes, min_tasks):
-    """Whoever writes splitBytes=1, or asks for a billion partitions, gets many tasks, and memory stays."""
+    """A reader with splitBytes=1, or one that asks for a billion partitions, gets many tasks, and memory stays."""
     segments = [segment(1000 * i, 1000, number=i, size=100 * MIB) for i in range(5)]
     tasks = tasks_of(pieces_of(segments, 0, 5000, NO_BOUNDS), split_bytes, min_tasks)
     assert 400 <= len(tasks) <= 600

@@ -187,7 +187,7 @@ def test_a_lease_is_refused_where_nobody_would_honour_it(tmp_path: Path) -> None
 
 
 def test_a_stream_goes_on_through_what_is_retired_but_still_there(tmp_path: Path) -> None:
-    """Files stay for a while after retention named them, and longer by a lease; then it is told."""
+    """Files stay for a while after retention named them, and longer by a lease; then that is reported."""
     filled(tmp_path / "log").close()
     root = tmp_path / "log" / "segments"
     retire(root, 2, 20)

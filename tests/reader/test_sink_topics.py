@@ -56,7 +56,7 @@ class Failing(DirectoryStore):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("failing", range(6))
 def test_a_batch_is_there_as_a_whole_wherever_its_application_stopped(place, failing):
-    """Manifest objects never have a hole, so readers take the rest from the batch; and whoever comes next writes it."""
+    """Manifest objects never have a hole, so readers take the rest from the batch; and the next writer writes it."""
     sink = SinkTopic(store_of(place))
     sink.write({0: [[b"0"]]})
     batch = sink.write({0: [[b"1"], [b"2"], [b"3"]], 1: [[b"4"]], 2: [[b"5"], [b"6"]]}, applied=False)
@@ -172,7 +172,7 @@ def test_a_batch_of_another_topic_or_log_is_not_taken(place, keyed, keyring, tmp
 
 
 def test_a_plain_segment_in_a_signed_batch_is_not_taken(place, keyed, keyring):
-    """Whoever has the key and forgets to encrypt is found, too."""
+    """A writer that has the key and forgets to encrypt is found, too."""
     keyed.commit(keyed.document({0: [[b"plain"]]}, plain=True))
     with pytest.raises(Corrupt, match="not encrypted"):
         payloads(place, keyring=keyring[1])
@@ -188,7 +188,7 @@ def test_a_manifest_object_that_no_batch_says_adds_no_rows(place, keyed, keyring
 
 
 def test_without_the_newest_batch_a_topic_ends_before_it_in_all_partitions(place, keyed, keyring):
-    """As a log without its newest manifest objects: a removal cannot be told from what never was, but is whole."""
+    """As a log without its newest manifest objects: a removal looks like what never was, but is whole."""
     store_of(place).delete([layout.sink_key("spark", 1)])
     for options in ALL:
         assert payloads(place, keyring=keyring[1], **options) == [b"a"]

@@ -630,7 +630,7 @@ def test_with_another_key_encrypted_entries_are_refused(open_shipped, root, keyr
 
 
 def test_plain_entries_do_not_pass_where_a_key_was_given(written, root, key_file):
-    """Whoever names a keyring expects encrypted records: plain ones may have been put there."""
+    """A reader that names a keyring expects encrypted records: plain ones may have been put there."""
     with pytest.raises(Invalid, match="a keyring was passed, and the log at this root has no keys"):
         read(root, keyring=key_file).to_arrow()
 

@@ -394,7 +394,7 @@ def test_a_flipped_bit_in_an_index_is_found(open_log, how):
 
 
 def test_the_index_of_another_segment_is_refused(open_log):
-    """With a key it decrypts in its own place only: whoever copies one, with hashes and all, is found."""
+    """With a key it decrypts in its own place only: a copy, with hashes and all, is found."""
     log, files = sealed_log(open_log, {"keyring": RING})
     (_, length), (other, same) = index_of(files[1]), index_of(files[2])
     assert length == same

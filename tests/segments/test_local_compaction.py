@@ -1,4 +1,4 @@
-"""Compaction of a log's own files: records, offsets and marks stay as they are, whoever reads and whatever goes on."""
+"""Compaction of a log's own files: records, offsets and marks stay as they are, whatever is read and goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lost or damaged database is made anew from the segments; what was only in the tail is told, exactly."""
+"""A lost or damaged database is made anew from the segments; what was only in the tail is reported, exactly."""
 
 from __future__ import annotations
 

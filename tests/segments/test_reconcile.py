@@ -65,7 +65,7 @@ def filled(log: Log) -> Log:
 
 def found(report: ReconcileReport) -> Found:
     got = [(f.kind, f.topic, f.partition, f.number, f.name) for f in report.findings]
-    assert len(set(got)) == len(got), "a problem is told once"
+    assert len(set(got)) == len(got), "a problem is reported once"
     return set(got)
 
 

@@ -1,6 +1,6 @@
 """Typed rows read back from segments: the same rows as plain pyarrow finds in the files, by whatever way they are read.
 
-Row groups are decoded whole for whoever reads to the end, and in steps for whoever may stop early. Neither may change
+Row groups are decoded whole for a reader to the end, and in steps for one that may stop early. Neither may change
 a row, and both must refuse damage.
 """
 

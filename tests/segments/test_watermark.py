@@ -164,7 +164,7 @@ def test_marks_never_contradict_each_other_while_everything_moves(open_log):
 
 
 def test_it_is_published_after_the_manifest_row_is_durable(open_log, monkeypatch):
-    """Whoever sees the new value finds its row over another connection, and its file under its final name."""
+    """A reader that sees the new value finds its row over another connection, and its file under its final name."""
     log = open_log(segments=sealing())
     topic = log.topic("t")
     topic.append(b"x")

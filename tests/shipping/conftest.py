@@ -62,7 +62,7 @@ class Root:
                 return {key: self.store.get(key) for key in self.keys()}
 
     def replace(self, key: str, data: bytes) -> None:
-        """Put other bytes under a key, as whoever can write to a bucket does."""
+        """Put other bytes under a key, as a writer to the bucket can."""
         self.store.delete([key])
         self.store.create(key, Body.of(data))
 

@@ -52,7 +52,7 @@ class Rule:
         self.error: Callable[[str], Exception] | None = None
 
     def end(self) -> None:
-        """It is wrong no more; whoever hangs still does."""
+        """It is wrong no more; a request that hangs still does."""
         self.times = 0
 
     def take(self, verb: str, keys: Sequence[str]) -> bool:
@@ -124,7 +124,7 @@ class Faults:
             self._outage.end()
 
     def heal(self) -> None:
-        """No more rules; whoever hangs goes on."""
+        """No more rules; a request that hangs goes on."""
         rules, self._rules = self._rules, []
         for rule in rules:
             if rule.gate is not None:

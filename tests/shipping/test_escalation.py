@@ -45,7 +45,7 @@ def test_a_log_opens_while_its_store_hangs(open_shipped, faults, monkeypatch):
 
 
 def test_keep_trying_raises_an_alarm_that_grows_and_is_cleared(open_shipped, faults, lines):
-    """Visible in stats with its cause and its attempts; the log is told once, and of the recovery."""
+    """Visible in stats with its cause and its attempts; it is logged once, and so is the recovery."""
     log = open_shipped(shipping={"max_retry_attempts": 1})
     topic = log.topic("orders")
     topic.append(b"x", durability="shipped")

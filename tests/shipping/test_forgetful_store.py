@@ -77,7 +77,7 @@ def claims(root: Root) -> list[EpochDocument]:
 def test_a_missing_commit_batch_is_sent_again_before_anything_is_acknowledged(
     open_shipped, root, tmp_path, lines, gone
 ):
-    """Whichever it is: after the next acknowledgement a restore has everything, and it was told."""
+    """Whichever it is: after the next acknowledgement a restore has everything, and it was reported."""
     log = open_shipped(shipping=ALL_AT_ONCE)
     ship_one_by_one(log, 0, 8)
     log.close()

@@ -1,4 +1,4 @@
-"""Manifest objects that the store lost at the end of a partition: whoever reads or restores the root is told."""
+"""Manifest objects that the store lost at the end of a partition: readers and restores of the root learn of it."""
 
 from __future__ import annotations
 

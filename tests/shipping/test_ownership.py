@@ -139,7 +139,7 @@ def test_a_root_that_was_refused_is_not_remembered(open_shipped, other):
 
 
 def test_another_logs_root_is_refused_when_the_store_is_back(open_shipped, root):
-    """It was away at open: the log opened, nothing is written there, and whoever waits is told. Appends go on."""
+    """It was away at open: the log opened, nothing is written there, and those who wait learn of it. Appends go on."""
     first = open_shipped("first")
     first.topic("orders").append(b"x", durability="shipped")
     first.close()
@@ -191,7 +191,7 @@ def test_a_claim_that_the_same_owner_was_faster_with_is_made_above_it(open_shipp
 
 
 def test_a_claim_that_another_owner_was_faster_with_ends_shipping(open_shipped, faults, root):
-    """Only a restore takes a log over; whoever finds another one's claim is too late."""
+    """Only a restore takes a log over; an owner that finds another one's claim is too late."""
     log = open_shipped()
     gate = faults.hold("epochs/", times=1)
     ticket = log.topic("orders").submit(b"x")
@@ -309,7 +309,7 @@ def test_without_commit_batches_a_rolled_back_directory_overwrites_nothing(open_
 
 
 def test_of_two_copies_the_one_that_claims_later_goes_on_and_the_other_is_fenced(open_shipped, root):
-    """Its appends are refused, what it did not ship is listed and stays readable, whoever waits is told."""
+    """Its appends are refused, what it did not ship is listed and stays readable, those who wait learn of it."""
     first = open_shipped("first")
     first.topic("orders").append(b"both", durability="shipped")
     first.flush()
@@ -416,7 +416,7 @@ def test_of_two_copies_that_both_went_on_only_the_first_to_ship_does(open_shippe
 
 
 def test_a_store_that_overwrites_is_refused(open_shipped, root, monkeypatch):
-    """Whoever ignores create-only cannot tell two owners apart: nothing is shipped there."""
+    """A store that ignores create-only cannot tell two owners apart: nothing is shipped there."""
     store = type(root.store)
     monkeypatch.setattr(store, "create", lambda self, key, body: None)
     log = open_shipped()

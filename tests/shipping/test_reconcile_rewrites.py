@@ -142,7 +142,7 @@ def test_a_damaged_rewrite_is_found_and_taken_back(log, compactor, root):
 
 
 def test_a_rewrite_that_does_not_fit_is_found(log, compactor, root, keys):
-    """Whoever can write to the store may say anything; with keys it is not even read."""
+    """A writer to the store may say anything; with keys it is not even read."""
     document = compactor.rewrite((0, 3))
     key = layout.rewrite_key("orders", 0, 0)
     data = root.store.get(key)

@@ -67,7 +67,7 @@ def shipped(log: Log) -> Log:
 
 def found(report: ReconcileReport) -> Found:
     got = [(f.kind, f.topic, f.partition, f.number, f.name) for f in report.findings]
-    assert len(set(got)) == len(got), "a problem is told once"
+    assert len(set(got)) == len(got), "a problem is reported once"
     assert all(finding.where == "store" and finding.detail for finding in report.findings)
     return set(got)
 
@@ -736,7 +736,7 @@ def test_a_segment_that_retention_removed_here_is_not_touched(log, root):
 
 
 def test_a_log_that_was_taken_over_repairs_nothing(log, root, tmp_path):
-    """Whoever holds a higher claim owns the store; the repair is refused before anything changes."""
+    """The holder of a higher claim owns the store; the repair is refused before anything changes."""
     a_short_segment(log, root)
     a_missing_manifest_object(log, root)
     claim = EpochDocument(log=log.id, epoch=2, purpose="restore", nonce="", claimed_us=0, host="", pid=0)

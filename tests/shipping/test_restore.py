@@ -378,7 +378,7 @@ def claims(root: Root) -> list[EpochDocument]:
 
 
 def test_two_restores_at_once_end_with_one_owner(open_shipped, bring, root, tmp_path):
-    """One ends as the owner and ships on; the other is told, by the restore or at the latest when it is opened."""
+    """One ends as the owner and ships on; the other learns of it, by the restore or at the latest when it is opened."""
     log = open_shipped()
     append_all(log)
     expected = contents(log)
@@ -440,7 +440,7 @@ def test_a_restore_that_was_overtaken_half_way_takes_nothing_from_the_winner(ope
         ticket.shipped(20)
     owners.heal()
     root.faults = type(root.faults)()
-    assert bring("fast").records == 2  # what the old owner still sent is there, and counts for whoever looks now
+    assert bring("fast").records == 2  # what the old owner still sent is there, and counts from now on
     fast = open_shipped("fast")
     fast.topic("orders").append(b"next", durability="shipped")
     sleeping.open()
@@ -454,7 +454,7 @@ def test_a_restore_that_was_overtaken_half_way_takes_nothing_from_the_winner(ope
 
 
 def test_a_restore_that_was_overtaken_at_the_very_end_is_no_log(open_shipped, bring, tmp_path):
-    """Another one came and went while it made its database: it is told, and run again it takes the log over."""
+    """Another one came and went while it made its database: it learns of it, and run again it takes the log over."""
     log = open_shipped()
     append_all(log)
     log.close()
@@ -954,7 +954,7 @@ class RestoreMachine(RuleBasedStateMachine):
 
     @rule()
     def ship(self):
-        """Everything is on the store now: the last one to be told is the last one there is."""
+        """Everything is on the store now: the last one to be reported is the last one there is."""
         self.typed.append([{"c0": len(self.rows)}], durability="shipped")
         self.rows.append(len(self.rows))
 

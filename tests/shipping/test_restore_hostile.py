@@ -388,7 +388,7 @@ def test_two_batches_that_disagree_are_reported(open_shipped, root, bring):  # n
 
 
 def test_a_topic_document_may_be_an_older_one_if_nothing_needs_the_newer(open_shipped, root, bring):  # noqa: F811
-    """A version that only changed the policy; what is typed under a newer schema would be told."""
+    """A version that only changed the policy; what is typed under a newer schema would be reported."""
     log = open_shipped()
     log.topic("rows", schema=pa.schema({"n": pa.int64()})).append([{"n": 1}], durability="shipped")
     wider = log.topic("rows", schema=pa.schema({"n": pa.int64(), "m": pa.int64()}))

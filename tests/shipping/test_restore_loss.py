@@ -105,7 +105,7 @@ def test_what_lies_behind_the_loss_is_never_removed(open_shipped, bring, root, f
 
 
 def test_the_next_restore_is_not_stopped_by_a_loss_that_was_accepted(open_shipped, bring, root, forgetful, sweep):
-    """What older owners were told of is over; what the new one was told of is not."""
+    """What older owners had heard of is over; what the new one had heard of is not."""
     bring(accept_loss=True)
     log = open_shipped("back")
     ship(log, 4, 100)
@@ -123,7 +123,7 @@ def test_the_next_restore_is_not_stopped_by_a_loss_that_was_accepted(open_shippe
 
 
 def test_what_was_on_its_way_is_no_damage(open_shipped, bring, root, faults):
-    """Batches behind one that never arrived: nobody was told of them, and a takeover leaves them out."""
+    """Batches behind one that never arrived: nobody heard of them, and a takeover leaves them out."""
     log = open_shipped(shipping={"batch_size_threshold": 1})
     ship(log, 3)
     faults.fail("00000000000000000004-", times=None)
@@ -185,7 +185,7 @@ def test_a_damaged_batch_can_be_given_up(open_shipped, bring, root, lines):
 
 
 def test_a_loss_at_the_end_is_known_from_a_later_epoch_too(open_shipped, bring, root):
-    """Opened again, the same owner's batches say what it was told in its life before."""
+    """Opened again, the same owner's batches say what it heard in its life before."""
     log = open_shipped()
     ship(log, 6)
     log.close()

@@ -126,7 +126,7 @@ def test_an_entry_that_could_not_be_read_later_is_found_before_the_claim(open_sh
 
 
 def test_the_report_lists_policies_and_expiries(open_shipped, bring, root):
-    """A forged topic document cannot make the restored log delete without anybody being told."""
+    """A forged topic document cannot make the restored log delete without anybody hearing of it."""
     log = open_shipped(segments=TEN)
     fill(log, "orders", 3)
     log.ship(20)

@@ -215,7 +215,7 @@ def test_many_small_objects_become_one(open_shipped, bring, root, sweep):
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_hashes_on_a_store_do_not_tell_keys_of_an_encrypted_log(open_shipped, root, keyring, sweep, sealed):
-    """Whoever guesses a key can hash it; what lies on the store is something else."""
+    """An attacker who guesses a key can hash it; what lies on the store is something else."""
     log = open_shipped(segments=TEN, keyring=keyring)
     log.topic("orders").append(b"x", idempotency_key="order-4711", durability="shipped")
     guess = blake3(b"holdfast 1 idempotency\0orders\0order-4711").digest(length=16)

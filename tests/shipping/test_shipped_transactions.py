@@ -198,7 +198,7 @@ def test_what_was_trimmed_before_it_was_shipped_comes_back_with_its_commits(
 
 
 def test_a_restore_settles_what_a_batch_names(open_shipped, root, make_root, tmp_path, faults: Faults, monkeypatch):
-    """The machine is lost when segments are named and not settled. Whoever takes the log over settles them, also when
+    """The machine is lost when segments are named and not settled. The next owner settles them, also when
     it is interrupted; and the log goes on from there.
     """
     log = open_shipped(shipping=ONE_BY_ONE)

@@ -3,7 +3,7 @@
 `ModelStore` is the truth: what is there at this moment, and the history of all requests. `ModelRemote` (async) and
 `ModelFace` (sync) are one client's way to it; between them and the truth stands a `FaultPolicy`, which decides each
 request's fate from a seed: it may be late, lost before or after it took effect, take effect hours after the client was
-told of a time-out (a zombie), or be turned away. A client that goes away does not take its requests with it.
+answered by a time-out (a zombie), or be turned away. A client that goes away does not take its requests with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 Span = tuple[float, float]
 
 TIMEOUT_S = 30.0
-"""After which a client is told of a time-out."""
+"""After which a client gets a time-out."""
 
 
 class Request:
@@ -71,7 +71,7 @@ class ModelStore:
         self.objects[key] = data
         try:
             self.on_create(key)
-        except Exception as error:  # whoever waits for an answer still gets it
+        except Exception as error:  # the waiter for an answer still gets it
             self._loop.call_exception_handler({"message": "an object was judged", "exception": error})
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -109,7 +109,7 @@ class Rates(NamedTuple):
     lost_before: float = 0.0
     lost_after: float = 0.0
     late: float = 0.0
-    """Takes effect after the client was told of a time-out."""
+    """Takes effect after the client got a time-out."""
     slow_down: float = 0.0
     conflict: float = 0.0
     server_error: float = 0.0

@@ -82,7 +82,7 @@ class _TakeOver:
                 found = await self._read()
                 break
             except NotFound:
-                pass  # the old owner's last sweep removed it: it is settled; whoever restores runs it again
+                pass  # the old owner's last sweep removed it: it is settled; a restore is run again
         inherited = found.inherited
         walked = tail_walk.walk(LOG_ID, found.batches, found.settled, inherited.floor, inherited.frontier)
         await self._adopt(claim, inherited, walked.last_seq)

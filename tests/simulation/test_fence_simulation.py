@@ -1,4 +1,4 @@
-"""One store and several owners, over thousands of schedules: whoever was overtaken acknowledges nothing that is lost.
+"""One store and several owners, over thousands of schedules: an overtaken owner acknowledges nothing that is lost.
 
 A log ships; at some moment another process restores it and goes on, while the first one knows nothing of it: its
 requests are under way, late by hours, or its whole machine is stopped for a while. Both remove what they have settled.
@@ -111,7 +111,7 @@ async def rivals(world: World) -> None:
 
 
 async def goes_on(world: World, newest: Session) -> None:
-    """Whoever owns the store in the end ships everything, and nothing else counts."""
+    """The last owner of the store ships everything, and nothing else counts."""
     log = newest.log
     await asyncio.wait(world.writers)
     await newest.until(lambda: log.is_shipped, CATCH_UP_S, "everything of the newest owner is shipped")

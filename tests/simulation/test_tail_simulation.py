@@ -1,7 +1,7 @@
 """One log and its store, over thousands of schedules: traffic, seals, trims, crashes, drains, and a store that fails.
 
 The judge in `world` looks at every mark. Here are the schedules, and what must hold at their end: when faults stop,
-everything gets shipped within bounded time, and a log that nobody has taken over is never told that it was.
+everything gets shipped within bounded time, and a log that nobody has taken over never hears that it was.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def in_order_of_completion(line: BatchOrder) -> list[int]:
 
 
 async def taken_is_fenced(uploader: Uploader, key: str, body: Body) -> None:
-    """Whoever finds his key taken was overtaken."""
+    """An owner that finds its key taken was overtaken."""
     try:
         await uploader._requests.until_answered(key, lambda: uploader._remote.create(key, body))
     except AlreadyExists:

@@ -74,7 +74,7 @@ def test_a_commit_behind_the_limit_does_not_count_although_segments_hold_it() ->
 
 
 def test_a_batch_that_was_adopted_in_part_says_nothing_about_the_rest() -> None:
-    """Commits 4 and 5 were written anew by whoever took over."""
+    """Commits 4 and 5 were written anew by the next owner."""
     old, new = a_log(5), a_log(3)
     for number in (4, 5):
         new._group += 1

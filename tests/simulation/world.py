@@ -175,7 +175,7 @@ class World:
             self.audit()
 
     def _created(self, key: str) -> None:
-        """Whoever restores at this moment gets every commit as a whole, or nothing of it."""
+        """A restore at this moment gets every commit as a whole, or nothing of it."""
         log = self.newest
         if log is None or not (layout.parse_batch_key(key) or "/_manifest/" in key):
             return
@@ -274,7 +274,7 @@ class WatchedMarks(ShippedMarks):
 @contextmanager
 def instruments() -> Iterator[None]:
     """The shipper's stages and marks are watched, the janitor sweeps as often as a small world needs it, and nobody
-    is told of alarms, of which there are thousands.
+    hears of alarms, of which there are thousands.
     """
     with (
         patch.object(logging.getLogger("holdfast.shipping"), "disabled", True),

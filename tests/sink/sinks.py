@@ -119,7 +119,7 @@ class Place:
         self.use(self.store)
 
     def use(self, store: Store) -> None:
-        """Whoever opens the root from now on gets this store."""
+        """An opener of the root from now on gets this store."""
         shared_stores._opened[self.url, StoreSettings()] = store
 
     def objects(self, part: str = "") -> list[str]:

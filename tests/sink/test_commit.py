@@ -159,7 +159,7 @@ def test_an_unknown_outcome_removes_nothing(place: Place) -> None:
 
 
 def test_a_store_that_never_answers_the_commit(place: Place) -> None:
-    """Nothing is part of the topic, the files stay for whoever knows more, and writing again works."""
+    """Nothing is part of the topic, the files stay for an operator who knows more, and writing again works."""
     faults = Faults()
     faults.fail("/_sink/")
     place.use(FlakyStore(place.store, faults))

@@ -85,7 +85,7 @@ def reader(place: Place) -> SettledRoot:
 @pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_cannot_be_is_corrupt(root: Place, name: str) -> None:
-    """For readers, and for whoever wants to write the next batch."""
+    """For readers, and for the writer of the next batch."""
     there = documents.decode(root.store.get(KEY), KEY, SinkBatchDocument)
     root.replace(KEY, documents.encode(CHANGES[name](there)))
     with pytest.raises(Corrupt) as raised:

@@ -137,7 +137,7 @@ def test_what_looks_raw(given: list[pa.Field], is_raw: bool) -> None:
 
 
 def test_raw_segments_have_an_index_of_their_keys(place: Place, tmp_path: Path) -> None:
-    """As sealed ones have: whoever reads them by key need not read all of them."""
+    """As sealed ones have: readers by key need not read all of them."""
     put(place, pa.table({"key": ["k", None, "l"], "value": [b"1", b"2", b"3"]}), "raw")
     (key,) = place.objects("/segments/")
     (tmp_path / "file").write_bytes(place.store.get(key))

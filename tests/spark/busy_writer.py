@@ -1,4 +1,4 @@
-"""The writer of test_busy.py: appends at full speed, seals, ships and retires, until it is told to end (SIGTERM).
+"""The writer of test_busy.py: appends at full speed, seals, ships and retires, until it has to end (SIGTERM).
 
     python -m tests.spark.busy_writer LOG STORE-DIRECTORY SECONDS
 

@@ -2,7 +2,7 @@
 
     python -m tests.spark.model_writer SETTINGS-JSON
 
-Each acknowledged record is told on standard output, as `topic partition offset`, before the next one is appended.
+Each acknowledged record is printed, as `topic partition offset`, before the next one is appended.
 """
 
 from __future__ import annotations

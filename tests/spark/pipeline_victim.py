@@ -2,7 +2,7 @@
 
     python -m tests.spark.pipeline_victim FOLDER [--die STEP NUMBER] [--kill-workers]
 
-One JVM of its own, and `TABLES`, of the shop in a folder. What came of each table is told on standard output, as JSON.
+One JVM of its own, and `TABLES`, of the shop in a folder. What came of each table is printed, as JSON.
 With `--die` the whole session is killed at the NUMBER-th commit of a table, `before` its object is created or `after`;
 or when Spark has `written` the files of the NUMBER-th table. With `--kill-workers` the first attempt of each task that
 makes rows of `paid` kills its Python worker and those beside it.

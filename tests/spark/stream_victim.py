@@ -95,7 +95,7 @@ def until_initialized(query: StreamingQuery) -> None:
     For every reader that it starts, Spark 4.3 puts the same four names into one map that all queries of a source share,
     without a lock (PythonStreamingSourceRunner.init, envVars). Two that do so at once may leave it with a wrong count,
     and then no task of either can be serialized: "Illegal size 5 of collection, expected 6". Only the first reader adds
-    to it, so whoever starts several queries waits for the first one.
+    to it, so a driver that starts several queries waits for the first one.
     """
     while query.isActive and query.status["message"].startswith("Initializing"):
         time.sleep(0.01)

@@ -102,7 +102,7 @@ def test_corrected_code_corrects_rows_also_in_chains(spark: SparkSession, tmp_pa
 def test_runs_whose_commits_are_gone_are_computed_as_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old commits are removed in time. Readers that would get rows twice are told."""
+    """Old commits are removed in time. Readers that would get rows twice get an error."""
     shop = Shop(tmp_path)
     for step in range(3):
         shop.sell([order(50 + number) for number in range(step * 6, step * 6 + 6)])

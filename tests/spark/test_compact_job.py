@@ -128,7 +128,7 @@ def expire(root: Path, upto: int) -> None:
 
 
 def test_a_stream_paused_over_compaction_and_retention(log: Log, root: Path):
-    """It goes on as long as the files are there, and is told when they are not; what is left is read without a hole."""
+    """It goes on as long as the files are there, and learns when they are not; what is left is read without a hole."""
     starts, ends = offsets(log, 5, 0), offsets(log, 60, 60)
     removed(root)
     expire(root, 2)
@@ -160,7 +160,7 @@ def spans(stream: StreamReader, starts: Offsets, ends: Offsets) -> dict[int, tup
 
 
 def test_a_lease_names_segments_not_files(log: Log, root: Path):
-    """What a stream needs is told by the numbers that were sealed, whatever file holds them."""
+    """What a stream needs is known by the numbers that were sealed, whatever file holds them."""
     stream = reader(root, reader="nightly")
     removed(root)
     stream.commit(offsets(log, 25, 60))

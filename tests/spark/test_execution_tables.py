@@ -102,7 +102,7 @@ class Story:
         self.end(live, "canceled")
 
     def end(self, live: LiveExecution, status: Any) -> None:
-        ticket = live.finish(status, b"", "as it was told")
+        ticket = live.finish(status, b"", "as it was asked")
         assert ticket is not None
         ticket.wait(10)
         self.live.release(live)
@@ -125,7 +125,7 @@ def clock() -> ManualClock:
 def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
     spark: SparkSession, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """Of an encrypted log. Sizes and types are told; no payload, and no text of an error, is in any table."""
+    """Of an encrypted log. Sizes and types are shown; no payload, and no text of an error, is in any table."""
     keyring = Keyring.generate()
     keyring.save(tmp_path / "keyring")
     with holdfast.open(tmp_path / "log", clock=clock, keyring=keyring) as log:
@@ -160,7 +160,7 @@ def test_a_timeline_of_steps_with_retries_durations_and_what_is_waited_for(
     ]
     by_id = {UUID(row["execution_id"]): row for row in runs.toArrow().to_pylist()}
     paid = by_id[PAID]
-    assert (paid["status"], paid["execution_kind"], paid["note"]) == ("completed", "pay", "as it was told")
+    assert (paid["status"], paid["execution_kind"], paid["note"]) == ("completed", "pay", "as it was asked")
     assert (paid["steps"], paid["retries"], paid["ambiguities"], paid["opened"]) == (3, 1, 1, 1)
     assert (paid["duration_ms"], paid["last_path"], paid["waits_for"]) == (2875, "mail/render#2", None)
     assert by_id[WAITING]["waits_for"] == "promise approval"

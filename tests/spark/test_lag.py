@@ -1,4 +1,4 @@
-"""How far streams are behind: counted from manifests, told to Prometheus and to the log, and never in a query's way."""
+"""How far streams are behind: counted from manifests, shown to Prometheus and in the log, never in a query's way."""
 
 from __future__ import annotations
 

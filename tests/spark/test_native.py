@@ -258,7 +258,7 @@ def test_an_answer_stays_the_same_while_more_is_written(spark: SparkSession, tmp
 def test_reads_of_the_same_files_with_other_spans_are_kept_apart(
     spark: SparkSession, root: Path, columns: list[str] | None
 ) -> None:
-    """Cached, and read once for two in one query: Spark compares files, and not what folders are told."""
+    """Cached, and read once for two in one query: Spark compares files, and not what folders are asked."""
     one = read(spark, root, "bills", columns=columns, startingOffsets='{"bills":{"0":5,"1":5}}')
     other = read(spark, root, "bills", columns=columns, startingOffsets='{"bills":{"0":5,"1":7}}')
     assert [one.count(), other.count()] == [110, 108]

@@ -532,7 +532,7 @@ def test_many_threads_plan_and_ask_at_once(spark: SparkSession, root: Path) -> N
             accelerate(spark)
             own = load(spark, root, "bills")
             found.append((shared.where(f"offset >= {number}").count(), own.count(), path_of(own).path))
-        except Exception as error:  # told below
+        except Exception as error:  # compared below
             failed.append(error)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]

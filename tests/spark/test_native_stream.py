@@ -111,7 +111,7 @@ def test_a_segment_three_times_as_large_as_the_limit_never_sticks(
 
 
 def test_batches_are_those_of_the_formats_stream(spark: SparkSession, root: Path, tmp_path: Path) -> None:
-    """The same limits give the same batches, whoever reads their rows."""
+    """The same limits give the same batches, no matter what reads their rows."""
     native, by_format = Landing(tmp_path / "native"), Landing(tmp_path / "format")
     native.drain(read_stream(spark, root, "orders", maxOffsetsPerTrigger=50))
     by_format.drain(read_stream(spark, root, "orders", maxOffsetsPerTrigger=50, verify="hash"))
@@ -234,7 +234,7 @@ def test_wrong_options_are_refused(spark: SparkSession, root: Path, options: dic
 
 
 def test_columns_that_come_later_stop_a_query_that_goes_on_with_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Started again, it has them; and whoever chose columns never stops."""
+    """Started again, it has them; and one with chosen columns never stops."""
     schema = pa.schema({"n": pa.int64()})
     found: list[tuple[Any, ...]] = []
 

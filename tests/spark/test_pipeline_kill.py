@@ -40,7 +40,7 @@ def check(shop: Shop, orders: int | None = None) -> None:
 
 
 def check_whole(shop: Shop, orders: int, step: Step) -> None:
-    """Whoever looks at a table after a kill sees it before or after a run; which of them, the step tells."""
+    """A reader of a table after a kill sees it before or after a run; which of them, the step tells."""
     committed = step[1] if step[0] == "after" else step[1] - 1
     before, after = expected(shop.orders[:orders]), expected(shop.orders)
     for number, table in enumerate(TABLES):
@@ -117,7 +117,7 @@ def test_drivers_at_the_same_time_write_each_row_once(tmp_path: Path, seed: int)
 
 
 def run_victim(folder: Path, *arguments: str) -> dict[str, str]:
-    """One driver, until its end; what it told."""
+    """One driver, until its end; what it printed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     with TemporaryDirectory(prefix="hf-") as scratch, (folder / f"said-{os.urandom(4).hex()}").open("w+") as said:
         process = subprocess.Popen(

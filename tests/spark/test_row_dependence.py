@@ -302,7 +302,7 @@ def test_rows_of_an_rdd_are_refused_where_they_are_more_than_constants(spark: Sp
 
 
 def test_texts_that_a_collation_takes_for_equal_are_different_texts(frames: Frames) -> None:
-    """Files know no collation: windows of new rows and of stored ones must be told apart alike."""
+    """Files know no collation: windows of new rows and of stored ones must be kept apart alike."""
 
     def made(new: DataFrame, _: DataFrame) -> DataFrame:
         some = new.select(F.explode(F.array(F.lit("a"), F.lit("A"))).alias("s"))

@@ -373,19 +373,19 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession) -> None:
 
 def test_a_table_takes_its_options_when_it_is_created_and_never_again(spark: SparkSession, root: Path) -> None:
     """What would be passed over is refused."""
-    spark.sql(f"CREATE TABLE told USING holdfast OPTIONS (root '{root}', topic 'orders')")
+    spark.sql(f"CREATE TABLE marked USING holdfast OPTIONS (root '{root}', topic 'orders')")
     spark.sql(f"CREATE TABLE listed (offset LONG) USING holdfast OPTIONS (root '{root}', topic 'orders')")
     try:
         for asked in (
-            lambda: spark.sql("SELECT * FROM told WITH ('startingOffsets' = 'latest')"),
-            lambda: spark.read.option("startingOffsets", "latest").table("told"),
+            lambda: spark.sql("SELECT * FROM marked WITH ('startingOffsets' = 'latest')"),
+            lambda: spark.read.option("startingOffsets", "latest").table("marked"),
         ):
             with pytest.raises(AnalysisException, match="a table takes no options in a query"):
                 asked().collect()
         with pytest.raises(AnalysisException, match="leave the list of columns out of CREATE TABLE"):
             spark.table("listed").collect()
     finally:
-        spark.sql("DROP TABLE told")
+        spark.sql("DROP TABLE marked")
         spark.sql("DROP TABLE listed")
 
 

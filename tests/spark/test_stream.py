@@ -440,7 +440,7 @@ def test_a_query_that_retention_has_overtaken_fails(run, log, sink):
 
 
 def test_a_query_learns_when_the_newest_manifest_object_is_lost(log, run, sink):
-    """It would wait forever; whoever lets it go on gets what is there."""
+    """It would wait forever; a query that may go on gets what is there."""
     fill(log, "orders", 3)
     log.close()
     reader = reader_of(log.path)
@@ -529,7 +529,7 @@ def files_on_store(tmp_path: Path) -> list[int]:
 
 @pytest.mark.parametrize(("lease", "left"), [({"reader": "billing"}, [0, 1, 2, 3]), ({}, [3])])
 def test_segments_wait_for_a_lease_and_for_nobody_else(open_shipped, tmp_path, lease, left):
-    """Retired as they are, they are read by the query that needs them; one without a lease is told that it is late."""
+    """Retired as they are, they are read by the query that needs them; one without a lease learns that it is late."""
     log = open_shipped()
     fill(log, "orders", 1)
     log.ship(20)

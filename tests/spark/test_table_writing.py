@@ -360,7 +360,7 @@ def test_another_rule_is_refused_for_rows_that_are_there(spark: SparkSession, tm
 
 
 def test_tasks_that_run_twice_leave_garbage_and_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Only what the driver was told is committed; the files of other attempts have other names, and go by cleaning."""
+    """Only what the driver heard of is committed; the files of other attempts have other names, and go by cleaning."""
     table = WrittenTable(tmp_path, LATEST)
     table.write(spark.createDataFrame([("a", 1, 1, "old", False), ("b", 2, 1, "other", False)], COLUMNS))
     before, columns = table.log.snapshot(), table.columns

@@ -21,7 +21,7 @@ SQL = "substring(string(get(filter(headers, h -> h.key = 'traceparent'), 0).valu
 
 
 def test_spark_finds_records_by_their_trace(spark: SparkSession, tmp_path: Path) -> None:
-    """As OpenTelemetry's SDK told it to the program; null where a record has none, or one that is not W3C's."""
+    """As OpenTelemetry's SDK gave it to the program; null where a record has none, or one that is not W3C's."""
     place = tmp_path / "log"
     command = [sys.executable, "-m", "tests.telemetry.otel_program", str(place), "appends"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

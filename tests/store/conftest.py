@@ -1,6 +1,6 @@
 """Stores to test against: a directory, memory, and one S3 server for the whole run.
 
-Tests share the server's bucket and are kept apart by `prefix`. Whoever kills and restarts servers starts one of his own
+Tests share the server's bucket and are kept apart by `prefix`. A test that kills and restarts servers starts its own
 (`tests.store.servers.start_weed`). `fault_proxy` puts a proxy in front of the shared one.
 """
 

@@ -56,7 +56,7 @@ Kind = Literal[
 
 
 class Request(NamedTuple):
-    """What a policy is told."""
+    """What a policy gets."""
 
     number: int
     """From 1, over all connections."""
@@ -327,7 +327,7 @@ class FaultProxy:
             await asyncio.gather(*serving, return_exceptions=True)
         for transport in list(self._transports):
             with suppress(AttributeError):  # Python 3.11.2 stumbles over one with TLS that has gone already
-                transport.abort()  # also those that were told to close, and wait for somebody to read what is left
+                transport.abort()  # also those that have to close, and wait for a reader of what is left
         await _a_few_steps()
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
@@ -504,7 +504,7 @@ async def _pace(size: int, rate: float) -> None:
 
 
 def _end(writer: asyncio.StreamWriter, *, reset: bool) -> bool:
-    """End a connection; False, for whoever asks whether it goes on."""
+    """End a connection; False, for a caller that asks whether it goes on."""
     if reset:
         plain: socket.socket | None = writer.get_extra_info("socket")
         if plain is not None and plain.fileno() >= 0:

@@ -9,7 +9,7 @@
 It listens on loopback only, sends no telemetry, and knows the credentials below and one bucket, `logs`. No other
 bucket comes into being by itself. Everything that it writes lies in the directory that it was given, or in a short one
 for its sockets that goes when it stops. A process of one line watches over it: however the test run dies, the server
-dies with it. It also puts sockets into /tmp, whatever it is told; they are known by their ports and removed.
+dies with it. It also puts sockets into /tmp, whatever its settings say; they are known by their ports and removed.
 
 What it is no proof of: it does not fsync, so of power cuts it says nothing; and it lists by directory, so that `a/1`
 comes before `a-1`, where S3 has it behind.
@@ -104,7 +104,7 @@ class S3Server:
     def start(self) -> None:
         """Start it and wait until it takes a PUT; another block of ports is tried if somebody was faster.
 
-        A server that comes back has its block already, and waits for whoever has taken a port of it meanwhile.
+        A server that comes back has its block already, and waits for the process that has taken a port of it meanwhile.
         """
         for left in reversed(range(_TRIES)):
             base = self._base or _free_ports()
@@ -227,7 +227,7 @@ class ServerDied(Exception):
 
 
 def start_weed(directory: Path) -> S3Server:
-    """A running server whose data lie in this directory; whoever starts it stops it."""
+    """A running server whose data lie in this directory; its starter stops it."""
     server = S3Server(directory)
     server.start()
     return server

@@ -181,7 +181,7 @@ def test_a_stale_connection_is_not_handed_out(reset):
 
 
 def test_a_connection_that_may_not_be_used_again_is_replaced():
-    """Whoever used it says so."""
+    """Its user says so."""
 
     async def run():
         async with Peer() as peer, pool_at(peer.port, target=1) as pool:
@@ -463,7 +463,7 @@ def test_a_connection_handed_over_while_the_pool_moves_is_not_used():
 
 
 def test_close_leaves_nothing():
-    """No socket, no task, no timer; whoever waits is told."""
+    """No socket, no task, no timer; those who wait learn of it."""
 
     async def run():
         async with Peer() as peer:

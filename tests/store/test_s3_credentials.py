@@ -59,7 +59,7 @@ def test_a_missing_profile_is_refused():
 
 
 def test_a_missing_profile_names_no_region():
-    """Whoever asks for the credentials is told; whoever asks for the region is not."""
+    """A request for the credentials says so; one for the region does not."""
     assert CredentialSource("profile:nobody").region() == ""
 
 
@@ -83,7 +83,7 @@ def test_no_credentials_anywhere_is_refused():
 
 @pytest.fixture
 def process(tmp_path):
-    """A credential process that counts how often it was asked, and can be told to fail."""
+    """A credential process that counts how often it was asked, and fails on request."""
     counter, script = tmp_path / "count", tmp_path / "process.py"
 
     def configure(lifetime=timedelta(hours=1)):
@@ -280,10 +280,10 @@ try:
     {code}
 except Invalid as error:
     assert "holdfast-log[s3]" in error.hint
-    print("told")
+    print("raised")
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout == "told\n"
+    assert result.stdout == "raised\n"
 
 
 def test_the_usual_credentials_do_not_load_botocore_before_they_are_asked_for():

@@ -55,7 +55,7 @@ def error(status, code, extra="", **headers):
 
 
 class Server:
-    """Answers by script: bytes to send, with HANG, CLOSE or RESET behind them; without a body when told not to read."""
+    """Answers by script: bytes to send, with HANG, CLOSE or RESET behind them; without a body if it is not to read."""
 
     def __init__(self, script, *, tls=None, reads_body=True, host="127.0.0.1", port=0):
         self._script, self._tls, self._reads_body = script, tls, reads_body
@@ -194,7 +194,7 @@ def test_what_goes_wrong_has_a_name(script, cause, method, body):
 
 
 def test_a_connection_that_died_before_it_was_used_again_is_not_replaced_behind_ones_back():
-    """Of a PUT the outcome is unknown then: it is told, and not sent over another connection."""
+    """Of a PUT the outcome is unknown then: it is reported, and not sent over another connection."""
 
     async def run():
         scripts = iter([[reply(200)], [RESET]])
@@ -404,7 +404,7 @@ def test_a_conflict_is_no_loss(keys):
 
 
 def test_a_busy_store_says_how_long_to_wait(keys):
-    """Retry-After reaches whoever waits."""
+    """Retry-After reaches the waiter."""
     failure = outcome([error(503, "SlowDown", retry_after="3")], keys, lambda r: r.create("k", BODY))
     assert (failure.cause, failure.retry_after) == ("slow_down", 3.0)
 
@@ -545,7 +545,7 @@ def aws(monkeypatch):
 
 @pytest.mark.parametrize("status", [301, 307, 308])
 def test_a_redirect_is_followed_by_the_next_attempt(keys, aws, caplog, status):
-    """The whole pool moves, and it is told; of many requests that were redirected at once, the first one teaches."""
+    """The whole pool moves, and it is logged; of many requests that were redirected at once, the first one teaches."""
 
     async def run():
         script = lambda asked: [reply(status, location=f"http://{EU}:{here.port}{asked.path}")]  # noqa: E731
@@ -674,7 +674,7 @@ def test_the_heartbeat_is_a_signed_head_of_the_logs_own_object(keys):
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A certificate for 127.0.0.1 that only those trust who are told to."""
+    """A certificate for 127.0.0.1 that only those trust who are asked to."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "store")])
     now = datetime.datetime.now(datetime.UTC)

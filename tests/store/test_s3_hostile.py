@@ -38,7 +38,7 @@ BODY = Body.of(b"content" * 1000)
 
 
 class Stranger:
-    """Listens beside the store, and remembers whoever called."""
+    """Listens beside the store, and remembers who called."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -177,7 +177,7 @@ def test_a_gibibyte_without_the_store(
 def test_closing_while_the_store_is_away_does_not_wait_for_it_and_the_next_open_goes_on(
     s3_server: S3Server, fault_proxy: Callable[..., FaultProxy], prefix: str, tmp_path: Path
 ) -> None:
-    """What was not shipped is told, stays in the log, and is shipped when the store is back."""
+    """What was not shipped is reported, stays in the log, and is shipped when the store is back."""
     proxy = fault_proxy()
     url, own = shipped_logs.url(prefix), settings(proxy.endpoint, drain_timeout_ms=AN_HOUR_MS)
     log = holdfast.open(tmp_path / "log", store=url, settings=own)

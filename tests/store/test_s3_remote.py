@@ -234,7 +234,7 @@ def test_connections_are_used_again(connect):
 
 @pytest.mark.parametrize("fault", [faults.reset_after(), faults.close_after()])
 def test_a_lost_reply_is_an_unknown_outcome(connect, fault_proxy, fault):
-    """It is told as a reset and sent once; the object is there, and the next attempt says so."""
+    """It is reported as a reset and sent once; the object is there, and the next attempt says so."""
     proxy = fault_proxy(faults.once_per_key(fault))
 
     async def run():

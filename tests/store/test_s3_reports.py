@@ -18,7 +18,7 @@ pytestmark = pytest.mark.store
 
 
 def test_runs_that_report_at_once_lose_nothing(s3_server: S3Server, prefix: str) -> None:
-    """All reports and all lineage are there, and the page of whoever comes next shows all."""
+    """All reports and all lineage are there, and the page of the next run shows all."""
     settings, url = shipped_logs.settings(s3_server.endpoint).store, shipped_logs.url(prefix)
     with ThreadPoolExecutor(4) as threads:
         pages = list(threads.map(lambda number: ReportFiles(url, settings).keep(run_report(number=number)), range(12)))

@@ -160,7 +160,7 @@ class Schedule:
 
 
 def require_order(events: Subscription) -> None:
-    """Batches are told in order, one behind the other, accepted before shipped."""
+    """Batches are reported in order, one behind the other, accepted before shipped."""
     received: list[Event] = []
     while (event := _next(events)) is not None:
         received.append(event)

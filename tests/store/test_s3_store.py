@@ -358,7 +358,7 @@ def test_a_reader_is_forbidden_to_write(open_s3: OpenS3, s3_store: S3Store) -> N
 def test_the_region_that_the_store_names_is_signed_for(
     open_s3: OpenS3, fault_proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By every verb, from the first one on; and it is told."""
+    """By every verb, from the first one on; and it is logged."""
     body = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"
     wrong = f"HTTP/1.1 400 No\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
 

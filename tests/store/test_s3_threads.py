@@ -161,7 +161,7 @@ def test_a_large_object_may_be_slow_but_not_stand_still(open_s3: OpenS3, fault_p
 
 _PROGRAM = """
 import sys
-sys.modules["obstore"] = None  # whoever imports it now fails
+sys.modules["obstore"] = None  # an import of it fails now
 import holdfast
 url, endpoint, directory = sys.argv[1:]
 settings = holdfast.Settings.from_mapping({

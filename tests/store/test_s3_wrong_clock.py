@@ -1,4 +1,4 @@
-"""A machine whose clock is wrong: every verb works, from the first one on, and it is told once by how much."""
+"""A machine whose clock is wrong: every verb works, from the first one on, and it is logged once by how much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wrong store is told to whoever started the process: on stderr, in a line or two, without a secret.
+"""The starter of a process hears of a wrong store: on stderr, in a line or two, without a secret.
 
 Each is a script of a newcomer: open with a store, append, close; no logging is configured.
 """

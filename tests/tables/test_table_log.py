@@ -134,7 +134,7 @@ def test_a_lost_reply_is_recognised(memory: World, fault: str):
             after = TableLog(store, NAME, memory.clock).commit(made.before, made.change)
         except StoreUnavailable:
             after = copy.log().snapshot()  # while it looked behind itself; the next snapshot tells
-            outcomes.append("told")
+            outcomes.append("refused")
         else:
             outcomes.append("repeated" if store.steps >= at else "done")
         assert after is not None, at

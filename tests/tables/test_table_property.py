@@ -96,7 +96,7 @@ def step(world: World, model: Model, kind: str, count: int, fault: str, at: int)
         if kind == "garbage":
             return
         committed = faulty.log().commit(made.before, made.change) is not None
-        assert committed == (kind != "race"), "an unknown outcome is not told as one"
+        assert committed == (kind != "race"), "an unknown outcome is not reported as one"
     except (Died, HoldfastError):
         newest = world.log().snapshot()
         committed = newest.version >= len(model.versions)
