@@ -20,6 +20,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SERVER = re.compile(r"https?://", re.IGNORECASE)
 _HERE = re.compile(r"\.{1,2}(/|\Z)|~")
 _SECONDS_MAX = min(TIMEOUT_MAX, 1e9)
+_PATIENCE_S = 60.0
 
 
 def path_of(value: object, what: str = "a log") -> Path:
@@ -61,6 +62,11 @@ def seconds(value: object, name: str = "timeout") -> float:
     if not isinstance(value, int | float) or isnan(value):
         raise Invalid(f"{name} is a number of seconds, not {_kind(value)}", hint=f"for instance {name}=2.5")
     return float(min(max(value, 0), _SECONDS_MAX))
+
+
+def patience(timeout: float | None) -> float:
+    """How many seconds a verb of a log waits; a minute, unless the caller says so."""
+    return _PATIENCE_S if timeout is None else seconds(timeout)
 
 
 def whole(value: object, name: str) -> int:

@@ -1,7 +1,7 @@
 """Make the golden files anew: `python -m tests.golden.make`, from the repository's root.
 
 Run it only when a format got a new version, and from the first release on keep the files of the old one under another
-name: what was written once must be read for ever. Everything is fixed: clock, randomness, keys and pid; so two runs
+name: what was written once must be read forever. Everything is fixed: clock, randomness, keys and pid; so two runs
 store the same rows. (Two versions of SQLite may still lay the same rows out in other bytes, and two of Arrow the same
 columns.)
 
@@ -531,7 +531,7 @@ ITEMS = {
 
 
 def make_vectors() -> Expected:
-    """Pure values: what each codec must give for each input, today and for ever."""
+    """Pure values: what each codec must give for each input, today and forever."""
     cipher = store_cipher()
     return {
         "frames": {

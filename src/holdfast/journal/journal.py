@@ -67,6 +67,7 @@ class Journal:
         settings, clock = self.settings, self.clock = context.settings, context.clock
         self.path, self.problems = backend.path, tuple(recovered.problems)
         self._backend, self.require_place = backend, backend.require_place
+        self.suspend, self.resume = backend.suspend, backend.resume
         self.durable_groups = backend.filed.durable_number
         """How many groups are durable, by the owner, for processes that share the log; None where there is no way."""
         known_us = recovered.row.created_us if owned else clock.now_us()  # only an owner removes anything
@@ -100,6 +101,7 @@ class Journal:
         self._queue = queue
         self.submit, self.offer, self.put_runs, self.put_row = queue.submit, queue.offer, queue.put_runs, queue.put_row
         self.wait_for_room, self.when_room = queue.wait_for_room, RoomLines(queue).when_room
+        self.hold, self.room = queue.hold, queue.room
         self.sessions = SessionAccess(self._backend, self._state, queue, self.trusted_time, owned=self.owned)
         self.spaces = SpaceAccess(self._backend, self._state, queue, self.settings, learns=self.owned)
 
@@ -363,11 +365,6 @@ class Journal:
         vault = self._state.vault
         return recovery.recover(self._backend, vault.log_id, *vault.sources(), self.clock)
 
-    @property
-    def room(self) -> Signal:
-        """Notified when there may be room for more records."""
-        return self._queue.room
-
     def appended(self, partition: Partition) -> int:
         """The `appended` mark: durable, or waiting in the queue."""
         durable = partition.durable
@@ -489,21 +486,9 @@ class Journal:
         if failure is not None:
             raise failure.again()
 
-    def hold(self, by: str, reason: HoldfastError | None) -> None:
-        """Refuse records for this reason, or (None) withdraw it; control units pass."""
-        self._queue.hold(by, reason)
-
     def drain(self, timeout: float) -> bool:
         """Wait until everything accepted is durable or refused; False when that takes longer."""
         return self._queue.barrier().wait(timeout)
-
-    def suspend(self, timeout: float) -> None:
-        """Before the process forks: let go of the database, which no child may inherit. Reads wait for `resume`."""
-        self._backend.suspend(timeout)
-
-    def resume(self) -> None:
-        """The process has forked: read on."""
-        self._backend.resume()
 
     def forget(self) -> None:
         """In a forked child: refuse everything and never touch the parent's files."""

@@ -9,12 +9,14 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.caller import InThread
+    from holdfast.log.ports import LifetimePort
 
 
 class AsyncVerbs:
     """What a log, here or at a server, has for coroutines."""
 
     _in_thread: InThread
+    _lifetime: LifetimePort
 
     def seal(self, topic: str | None = None, *, timeout: float | None = None) -> None:
         """Seal everything that is durable now."""
@@ -33,6 +35,11 @@ class AsyncVerbs:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
+        try:
+            self._lifetime.enter()
+        except HoldfastError:
+            self.close()
+            raise
         return self
 
     async def seal_async(self, topic: str | None = None, *, timeout: float | None = None) -> None:

@@ -7,10 +7,10 @@ by `remote/connecting`. What differs between them is in the parts (`ports`), and
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from holdfast.arguments import flag, seconds, whole
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.arguments import flag, patience, seconds, whole
+from holdfast.errors import Invalid
 from holdfast.log.async_verbs import AsyncVerbs
 from holdfast.model.topic_name import check_name
 from holdfast.model.value_codec import codec_of
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 CodecName: TypeAlias = Literal["json", "text", "msgpack"]
 _CHANNELS_TOPIC = "_channels"
-_PATIENCE_S = 60.0
 
 
 class Log(AsyncVerbs):
@@ -492,21 +491,8 @@ class Log(AsyncVerbs):
         """
         self._lifetime.close(None if timeout is None else seconds(timeout))
 
-    def __enter__(self) -> Self:
-        try:
-            self._lifetime.enter()
-        except HoldfastError:
-            self.close()
-            raise
-        return self
-
     def __repr__(self) -> str:
         return f"Log({self._identity.place!r}, {'open' if self._lifetime.is_open else 'closed'})"
-
-
-def patience(timeout: float | None) -> float:
-    """How many seconds a verb waits; a minute, unless the caller says so."""
-    return _PATIENCE_S if timeout is None else seconds(timeout)
 
 
 def _names(topic: str | None) -> tuple[str, ...] | None:

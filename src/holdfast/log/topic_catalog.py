@@ -1,6 +1,6 @@
 """The topics of an open log: found by name, created on first use, and checked against how they are asked for.
 
-A topic is raw or typed for ever. Its partitions, its codec and its key column are fixed when it is created; only the
+A topic is raw or typed forever. Its partitions, its codec and its key column are fixed when it is created; only the
 schema of a typed one may grow.
 """
 

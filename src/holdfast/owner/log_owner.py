@@ -9,10 +9,11 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.arguments import patience
 from holdfast.errors import Invalid
 from holdfast.journal.commit.owner_calls import Nothing
 from holdfast.log.local_parts import parts_of
-from holdfast.log.log import Log, patience
+from holdfast.log.log import Log
 from holdfast.owner.consumer_calls import ConsumerCalls
 from holdfast.owner.event_relay import EventCalls
 from holdfast.owner.mark_events import MarkEvents

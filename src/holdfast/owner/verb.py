@@ -130,9 +130,11 @@ class Verb(msgspec.Struct, Generic[Request, Result], frozen=True):
     among_members: bool = False
     """Whether only processes that share the log may ask, and not every process of the same user with its keys."""
 
-    def ask(self, owner: Asks, request: Request, *timeout: float) -> Result:
-        """What the owner answers, from another process; as long as it takes, or within `timeout` seconds."""
-        return owner.ask(self.name, request, self.result, *timeout)
+    def ask(self, owner: Asks, request: Request, timeout: float | None = None) -> Result:
+        """What the owner answers, from another process; it has `timeout` seconds, or (None) as long as it takes."""
+        if timeout is None:
+            return owner.ask(self.name, request, self.result)
+        return owner.ask(self.name, request, self.result, timeout)
 
     def decoded(self, body: bytes) -> Request:
         """A request; Invalid where these bytes are none."""

@@ -222,7 +222,7 @@ class AnyTopic(Generic[Item]):
         return None if time is None else time_of(moment_of(time, self._now()) if isinstance(time, str) else time)
 
     def follow(self, start: int | str | None = None, *, partition: int | Iterable[int] | None = None) -> Follower[Item]:
-        """Records as they become durable, for ever: `for record in topic.follow()` or `async for`.
+        """Records as they become durable, forever: `for record in topic.follow()` or `async for`.
 
         Begins at offset `start` of every partition, or at the `position` of a reading (default: with the next
         record). Order holds within each partition. Ends when the log is closed.

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -162,9 +161,7 @@ class SegmentReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- reading ------------------------------------------------------------------------------------------
