@@ -68,6 +68,8 @@ def test_a_client_asks_for_what_a_member_asks_for(remote: Log, name: str) -> Non
     assert remote.retain(dry_run=True).removed == ()
     assert remote.reconcile().findings == ()
     assert remote.last_reconcile is not None
+    with pytest.raises(Invalid, match="no store"):
+        remote.rebuild_store()
 
 
 def test_errors_of_calls_are_those_of_the_log(remote: Log, link_of: Callable[[Log], ServerLink]) -> None:
