@@ -72,7 +72,7 @@ class ShipperCalls:
                 task.cancel()
 
     async def obey(self) -> None:
-        """For ever; raises RebuildOrdered when an order comes."""
+        """Forever; raises RebuildOrdered when an order comes."""
         await self.ordered.wait()
         raise RebuildOrdered
 

@@ -83,7 +83,7 @@ class AsgiExchange:
         return self.size
 
     def wake(self) -> None:
-        """Something has changed for whoever waits in `receive`."""
+        """Something has changed for those who wait in `receive`."""
         if self._wakeup is not None:
             self._wakeup.set()
 
