@@ -52,11 +52,15 @@ def newest_frontier(
         if not keys:
             return known
         try:
-            data = store.get(keys[-1])
+            return proved_frontier(store, log, keys[-1])
         except NotFound:
             continue  # a newer one has taken its place
-        return _proved(data, keys[-1], log)
     raise Unavailable(f"the store changes faster than it can be read store={store.url}", hint="read it again")
+
+
+def proved_frontier(store: Store, log: str, key: str) -> FrontierDocument:
+    """What stands under this key, proved."""
+    return _proved(store.get(key), key, log)
 
 
 def frontier_keys(store: Store, after: str | None = None) -> list[str]:

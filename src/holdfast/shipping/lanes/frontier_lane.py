@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, NotFound
 from holdfast.journal.journal import Journal
 from holdfast.journal.state.partition import Partition
 from holdfast.journal.state.shipping_state import ShippingState
@@ -152,10 +152,15 @@ class FrontierLane:
         )
 
     def _read(self) -> tuple[list[str], FrontierDocument | None]:
-        """What stands there; one that is damaged, or that this log did not sign, is replaced."""
-        keys = frontiers.frontier_keys(self._store)
+        """What stands there; one that is damaged, or that this log did not sign, is replaced.
+
+        It is listed once: a store that refuses every second request would otherwise never be through with it.
+        """
+        keys, log = frontiers.frontier_keys(self._store), self._journal.log_id.hex()
         try:
-            return keys, frontiers.newest_frontier(self._store, self._journal.log_id.hex())
+            return keys, frontiers.proved_frontier(self._store, log, keys[-1]) if keys else None
+        except NotFound:  # a successor has removed it: what it wrote is newer
+            return keys, frontiers.newest_frontier(self._store, log)
         except Corrupt as damage:
             logger.error("a frontier is damaged: %s", damage.message, extra={"action": "store_damaged"})
             return keys, None
