@@ -6,13 +6,16 @@
     orders = spark.read.format("holdfast").option("topic", "orders").load("s3://bucket/prefix")
 
 Spark needs no registration. The first time it meets a format that it does not know, it imports every `pyspark_*` module
-that is installed. So importing this one is cheap and never raises; pyspark and pyarrow are loaded on first use.
+that is installed. So importing this one is cheap and never raises; pyspark and pyarrow are loaded on first use. Where
+the format cannot be used (another Spark, a package that is missing), what Spark finds says so.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from holdfast.errors import Invalid
 
 if TYPE_CHECKING:
     from pyspark_holdfast.lag import LagListener
@@ -65,14 +68,30 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'pyspark_holdfast' has no attribute {name!r}")
     module, _, attribute = home.partition(":")
     try:
-        value = getattr(import_module(f"pyspark_holdfast.{module}"), attribute or name)
+        supported = import_module("pyspark_holdfast.versions.supported")
     except ImportError as error:
         # AttributeError, so that Spark's search passes us over and other packages keep working.
         raise AttributeError(
             f"pyspark_holdfast.{name} needs more: pip install 'holdfast-log[spark]' ({error})"
         ) from error
+    home = f"pyspark_holdfast.{module}"
+    try:
+        supported.check_loadable(home)
+    except Invalid as error:
+        if name != "DefaultSource":
+            raise
+        return _refusing_source(error)
+    value = getattr(import_module(home), attribute or name)
     globals()[name] = value
     return value
+
+
+def _refusing_source(reason: Invalid) -> object:
+    """What Spark finds where the format cannot be used. It must find something, or it says that there is no format."""
+    try:
+        return import_module("pyspark_holdfast.versions.refusing_source").RefusingSource
+    except ImportError:
+        raise AttributeError(str(reason)) from reason  # Spark 3, which does not look
 
 
 def __dir__() -> list[str]:

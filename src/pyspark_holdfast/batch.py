@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.crypto.keyring import Keyring
@@ -28,6 +27,7 @@ from holdfast.root.objects.documents import TopicDocument
 from holdfast.root.root_contents import versions
 from pyspark_holdfast.emitted_rows import manifest_rows, manifest_tasks, segment_rows
 from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
+from pyspark_holdfast.versions.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
     from holdfast.reader.tail_rows import TailTask
@@ -82,7 +82,7 @@ class RowReading:
 
     def _needs_files(self, *, is_raw: bool) -> bool:
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
-        shaping = RowShaper(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+        shaping = RowShaper(sources, arrow_schema(self._schema), is_raw=is_raw)
         return shaping.needs_file or self._bounds != TimeBounds() or self._options.verify == "full"
 
     def _check_columns(
@@ -122,7 +122,7 @@ class RowReading:
             return None  # blocks are decrypted whole
         is_raw = not any(found[0].head.schema)
         sources = sources_of(self._schema.fieldNames(), is_raw=is_raw)
-        return width_of(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=is_raw)
+        return width_of(sources, arrow_schema(self._schema), is_raw=is_raw)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -136,7 +136,7 @@ class RowReading:
         if self._options.include_tail and (tail := _tail_task(data)) is not None:
             yield from self._tail_rows(tail)
             return
-        target = to_arrow_schema(self._schema, timezone="UTC")
+        target = arrow_schema(self._schema)
         if self._options.emit == "manifest":
             yield from manifest_rows(data, target)
             return
@@ -155,7 +155,7 @@ class RowReading:
         from holdfast.reader.tail_rows import TailReader
 
         sources = sources_of(self._schema.fieldNames(), is_raw=task.is_raw)
-        shaping = RowShaper(sources, to_arrow_schema(self._schema, timezone="UTC"), is_raw=task.is_raw)
+        shaping = RowShaper(sources, arrow_schema(self._schema), is_raw=task.is_raw)
         root = SettledRoot.open(self._place, self._options)
         return TailReader(root, self._options, shaping, self._bounds).read(task)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from holdfast.reader.open_root import SettledRoot
@@ -22,6 +21,7 @@ from holdfast.reader.resolve import OffsetSpan
 from holdfast.root.objects.documents import SegmentDocument
 from holdfast.root.store_manifest import in_parallel
 from holdfast.store import layout
+from pyspark_holdfast.versions.arrow_schema import arrow_schema
 
 MANIFEST_ROWS = StructType(
     [
@@ -86,7 +86,7 @@ def manifest_tasks(root: SettledRoot, spans: Sequence[OffsetSpan]) -> list[bytes
     """What the manifests say about these spans, as tasks."""
     wanted = [span for span in spans if span.start < span.end]
     found = [row for rows in in_parallel(lambda span: _rows(root, span), wanted) for row in rows]
-    target = to_arrow_schema(MANIFEST_ROWS, timezone="UTC")
+    target = arrow_schema(MANIFEST_ROWS)
     parts = [found[at : at + _TASK_ROWS] for at in range(0, len(found), _TASK_ROWS)]
     return [_encoded(pa.RecordBatch.from_pylist(part, target)) for part in parts]
 

@@ -36,7 +36,7 @@ from pyspark_holdfast.error_reports import naming_store
 from pyspark_holdfast.native import NATIVE, PathTaken
 from pyspark_holdfast.parquet_scan import Unscannable, check_reach, folders_of
 from pyspark_holdfast.start_race import forestall
-from pyspark_holdfast.stream import check_endless
+from pyspark_holdfast.stream import check_stream
 from pyspark_holdfast.types import spark_schema
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_stream(
     forestall(spark)
     given = native.given_options(root, topic, columns, options)
     place, chosen = parse_options(given)
-    check_endless(chosen)
+    check_stream(chosen)
     with naming_store(place, chosen.store.endpoint):
         opened = SettledRoot.open(place, chosen)
         topics = opened.topics(chosen)

@@ -78,6 +78,9 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     What you set on the builder or in the environment stays. Streams of the session may start at the same time, and the
     format is accelerated (`accelerate`).
     """
+    from pyspark_holdfast.versions.supported import check_supported
+
+    check_supported()
     present = dict(getattr(builder, "_options", {}))
     _prepare_environment(str(present.get("spark.master", "")))
     for name, value in SETTINGS.items():

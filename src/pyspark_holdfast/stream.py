@@ -19,14 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from holdfast.clock import SystemClock
@@ -42,17 +34,15 @@ from holdfast.root.numbered_objects import segments_below
 from holdfast.root.objects.documents import SegmentDocument, TopicDocument
 from pyspark_holdfast.batch import RowReading
 from pyspark_holdfast.error_reports import in_short
-
-JsonOffsets = dict[str, dict[str, dict[str, int]]]
-"""Offsets as Spark stores them: by the log's id, topic and partition."""
+from pyspark_holdfast.versions.stream_triggers import JsonOffsets, Triggers, check_limits
 
 
-class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(RowReading, Triggers, DataSourceStreamReader):
     """Plans micro-batches on the driver. Executors read them."""
 
     def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
         super().__init__(place, options, schema, is_inferred=is_inferred)
-        check_endless(options)
+        check_stream(options)
         self._root: SettledRoot | None = None
         self._lease: Lease | None = None
         self._stop: dict[Where, int] | None = None
@@ -80,25 +70,14 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
                     starts[where] = self._earliest(topic, where)
                 else:
                     starts[where] = offset
-        return self._as_json(starts)
+        return self.saw(self._as_json(starts))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The most that one trigger takes. We keep several limits at once ourselves."""
-        options = self._options
-        if options.max_offsets:
-            return ReadMaxRows(options.max_offsets)
-        if options.max_bytes:
-            return ReadMaxBytes(options.max_bytes)
-        return ReadMaxFiles(options.max_segments) if options.max_segments else ReadAllAvailable()
-
-    @in_short
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def end_here(self) -> None:
         """The query ends with what is settled now."""
         self._stop = self._marks()
 
-    @in_short
-    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        """Where the next batch ends."""
+    def next_end(self, start: JsonOffsets, *, is_limited: bool) -> JsonOffsets:
+        """Where a batch ends that begins there."""
         self._opened().require_same_log()
         begun = self._offsets(start)
         self._renew(begun)
@@ -108,16 +87,15 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         # Never go back and never drop a partition, even if the store shows less than before.
         ends = {where: max(ends.get(where, 0), offset) for where, offset in starts.items()}
         limits = AdmissionLimits(self._options.max_offsets, self._options.max_bytes, self._options.max_segments)
-        if isinstance(limit, ReadAllAvailable) or not any(limits):
+        if not is_limited or not any(limits):
             return self._as_json(ends)
         starts = {where: self._left(where, offset, ends[where]) for where, offset in starts.items()}
         return self._as_json(
             admit(starts, {where: self._between(where, starts[where], ends[where]) for where in ends}, limits)
         )
 
-    @in_short
-    def reportLatestOffset(self) -> JsonOffsets:  # noqa: N802
-        """What is settled, for progress reports: the lag of a query is what lies between."""
+    def settled_end(self) -> JsonOffsets:
+        """What is settled."""
         return self._as_json(self._marks())
 
     @in_short
@@ -130,7 +108,7 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
     @in_short
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         """The tasks of one batch."""
-        root, ends = self._opened(), self._offsets(end)
+        root, ends = self._opened(), self._offsets(self.saw(end))
         starts = self._begun(self._offsets(start), ends)
         topics = {topic.topic: topic for topic in self._topics(ends)}
         spans = [self._span(topics[where[0]], where, starts[where], ends[where]) for where in sorted(ends)]
@@ -260,8 +238,12 @@ class StreamReader(RowReading, DataSourceStreamReader, SupportsTriggerAvailableN
         return segment_number(self._opened().segments(where), offset)
 
 
-def check_endless(options: ReadOptions) -> None:
-    """Refuse options that say where to end, as Kafka's source does: a stream has no end. Nor has it a tail."""
+def check_stream(options: ReadOptions) -> None:
+    """Refuse options that say where to end, as Kafka's source does: a stream has no end. Nor has it a tail.
+
+    Limits that this Spark would not keep are refused, too.
+    """
+    check_limits(options)
     if options.include_tail:
         raise Invalid(
             "includeTail has no meaning in a stream: records arrive as they are settled",

@@ -357,7 +357,9 @@ def _session(given: Session) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from pyspark_holdfast.spark_session import session
+    from pyspark_holdfast.versions.supported import check_supported
 
+    check_supported()
     if given is None:
         return SparkSession.getActiveSession() or session()
     made = given() if callable(given) else given

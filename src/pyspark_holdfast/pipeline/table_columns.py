@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DateType, TimestampNTZType, TimestampType
 
 from holdfast.errors import Invalid
@@ -23,6 +22,7 @@ from holdfast.tables.merging import DELETED, Combine, Function, Latest
 from holdfast.tables.table_schema import normal
 from pyspark_holdfast.pipeline.table_definition import Aggregate, Keyed, Kind, Windowed
 from pyspark_holdfast.types import spark_type
+from pyspark_holdfast.versions.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -55,7 +55,7 @@ def stored_columns(frame: DataFrame, kind: Kind) -> pa.Schema:
 
 def arrow_columns(frame: DataFrame) -> pa.Schema:
     """The columns of a frame as files hold them."""
-    columns = normal(to_arrow_schema(frame.schema, timezone="UTC"))
+    columns = normal(arrow_schema(frame.schema))
     for name in (BUCKET, ROWS, DELETED, _WINDOW):
         if name in columns.names:
             raise Invalid(f"a column has a name that is needed for ourselves column={name}", hint="rename it")
@@ -66,7 +66,7 @@ def without_collations(frame: DataFrame) -> DataFrame:
     """The same rows with plain texts. Files know no collation: stored texts differ by their bytes."""
     if "collate" not in frame.schema.simpleString():
         return frame
-    columns = to_arrow_schema(frame.schema, timezone="UTC")
+    columns = arrow_schema(frame.schema)
     kinds = {column.name: spark_type(column.type, column.name) for column in columns}
     return frame.select(*(f.col(quoted(name)).cast(kinds[name]).alias(name) for name in frame.columns))
 

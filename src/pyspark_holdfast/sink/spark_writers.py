@@ -17,8 +17,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructField, StructType
 
 from holdfast.clock import SystemClock
@@ -29,6 +28,8 @@ from holdfast.sink.write_steps import WritePlan, commit, give_up, prepare, write
 from pyspark_holdfast.error_reports import hush_closed_pipes, in_short
 from pyspark_holdfast.sink.write_options import WriteOptions
 from pyspark_holdfast.types import spark_type
+from pyspark_holdfast.versions.arrow_schema import arrow_type
+from pyspark_holdfast.versions.stream_arrow_writer import StreamArrowWriter
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task of a stream."""
@@ -99,7 +100,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     """One `df.write`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(prepare(options.target, arrow_schema(schema), _clock))
+        super().__init__(prepare(options.target, topic_schema(schema), _clock))
         self._mark = options.mark
 
     @in_short
@@ -118,11 +119,11 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         self._give_up(messages)
 
 
-class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+class StreamWriter(_Writing, StreamArrowWriter):
     """One batch of a `writeStream`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        super().__init__(prepare(options.target, arrow_schema(schema), _clock))
+        super().__init__(prepare(options.target, topic_schema(schema), _clock))
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
@@ -155,14 +156,14 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._give_up(messages)
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def topic_schema(schema: StructType) -> pa.Schema:
     """A DataFrame's columns in Arrow's types; a column that would come back as another type is refused by name."""
     return pa.schema([pa.field(field.name, _arrow_type(field)) for field in schema])
 
 
 def _arrow_type(field: StructField) -> pa.DataType:
     try:
-        kind = to_arrow_type(field.dataType, timezone="UTC")
+        kind = arrow_type(field.dataType)
         back = spark_type(kind, field.name)
     except (PySparkException, Invalid):
         back = None
