@@ -54,8 +54,7 @@ class StreamReader(RowReading, Triggers, DataSourceStreamReader):
 
     # -- offsets ------------------------------------------------------------------------------------------
 
-    @in_short
-    def initialOffset(self) -> JsonOffsets:  # noqa: N802
+    def first_start(self) -> JsonOffsets:
         """Where a new query begins."""
         asked, root = self._options.starting_offsets, self._opened()
         starts = {}
@@ -70,7 +69,7 @@ class StreamReader(RowReading, Triggers, DataSourceStreamReader):
                     starts[where] = self._earliest(topic, where)
                 else:
                     starts[where] = offset
-        return self.saw(self._as_json(starts))
+        return self._as_json(starts)
 
     def end_here(self) -> None:
         """The query ends with what is settled now."""

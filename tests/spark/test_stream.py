@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 import pyspark_holdfast
 from holdfast import Corrupt, Invalid, Keyring, Log, NotFound, Record, Settings
@@ -198,7 +197,7 @@ def test_equal_offsets_are_equal_text(log):
     log.topic("orders").append(b"0", partition=2)
     log.seal()
     starts = [{"orders": {"10": 0, "2": 0}}, {"orders": {"2": 0, "10": 0}}]
-    latest = [json.dumps(reader_of(log.path).latestOffset({log.id: start}, ReadAllAvailable())) for start in starts]
+    latest = [json.dumps(reader_of(log.path).next_end({log.id: start}, is_limited=False)) for start in starts]
     assert latest[0] == latest[1]
     assert list(json.loads(latest[0])[log.id]["orders"]) == [str(number) for number in range(12)]
 
@@ -368,7 +367,7 @@ def test_a_topic_whose_folder_is_there_before_it_is_not_there_yet(log):
     reader = reader_of(log.path, topicPattern="orders-.*")
     start = reader.initialOffset()
     (log.path / "segments" / layout.segments_folder("orders-b", 0)).mkdir(parents=True)
-    assert reader.latestOffset(start, ReadAllAvailable()) == {log.id: {"orders-a": {"0": 10}}}
+    assert reader.next_end(start, is_limited=False) == {log.id: {"orders-a": {"0": 10}}}
 
 
 # -- schemas ------------------------------------------------------------------------------------------------
@@ -447,7 +446,7 @@ def test_a_query_learns_when_the_newest_manifest_object_is_lost(log, run, sink):
     start = reader.initialOffset()
     max((log.path / "segments" / layout.manifest_folder("orders", 0)).iterdir()).unlink()
     with pytest.raises(Corrupt, match="settled are missing topic=orders partition=0 there=20 settled=30"):
-        reader.latestOffset(start, ReadAllAvailable())
+        reader.next_end(start, is_limited=False)
     run(log.path, sink, failOnDataLoss="false")
     assert sink.offsets == list(range(20))
 
@@ -488,7 +487,7 @@ def test_a_new_topic_that_was_cut_before_the_query_saw_it_is_a_loss(log):
     reader = reader_of(log.path, topicPattern="orders-.*")
     start = reader.initialOffset()
     fill(log, "orders-b", 2)
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.next_end(start, is_limited=False)
     assert reader.partitions(start, end)
     assert retire(log, "orders-b") == 1
     with pytest.raises(NotFound, match=r"topic=orders-b partition=0 offsets=0\.\.9"):
@@ -534,7 +533,7 @@ def test_segments_wait_for_a_lease_and_for_nobody_else(open_shipped, tmp_path, l
     fill(log, "orders", 1)
     log.ship(20)
     reader = reader_of(tmp_path / "store", **lease)
-    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    start = reader.next_end(reader.initialOffset(), is_limited=False)
     assert start == {log.id: {"orders": {"0": 10}}}
     reader.commit(start)
     fill(log, "orders", 2)
@@ -646,7 +645,7 @@ def test_a_task_that_is_read_twice_gives_the_same_rows(log):
     for partition in range(3):
         fill(log, "orders", 4, partition=partition)
     reader = reader_of(log.path, minPartitions="5")
-    tasks = reader.partitions({}, reader.latestOffset({}, ReadAllAvailable()))
+    tasks = reader.partitions({}, reader.next_end({}, is_limited=False))
     assert len(tasks) >= 5
     twins = [reader_of(log.path, minPartitions="5") for _ in range(2)]
     once, again = ([pa.Table.from_batches(twin.read(task)) for task in tasks] for twin in twins)
@@ -702,9 +701,9 @@ def idle_cost(store: Counting, reader: StreamReader, start: Mapping[str, Any]) -
     """What the second trigger with nothing new asks for."""
     for _ in range(2):
         store.asked.clear()
-        end = reader.latestOffset(dict(start), reader.getDefaultReadLimit())
+        end = reader.next_end(dict(start), is_limited=True)
         assert end == start
-        reader.reportLatestOffset()
+        reader.settled_end()
     return Counter(store.asked)
 
 
@@ -719,7 +718,7 @@ def test_a_trigger_with_nothing_new_costs_the_same_after_any_history(open_log, c
         fill(log, "orders", 2, partition=1)
         store = counting(log.path)
         reader = reader_of(log.path, maxSegmentsPerTrigger="1000")
-        end = reader.latestOffset({}, ReadMaxFiles(1000))
+        end = reader.next_end({}, is_limited=True)
         assert end == {log.id: {"orders": {"0": 10 * segments, "1": 20}}}
         reader.partitions({}, end)
         costs.append(idle_cost(store, reader_of(log.path) if is_restarted else reader, end))
@@ -736,11 +735,11 @@ def test_news_cost_what_is_new_and_not_the_history(open_log, counting):
         fill(log, "orders", segments)
         store = counting(log.path)
         reader = reader_of(log.path)
-        start = reader.latestOffset({}, ReadAllAvailable())
+        start = reader.next_end({}, is_limited=False)
         reader.partitions({}, start)
         fill(log, "orders", 1)
         store.asked.clear()
-        end = reader.latestOffset(start, ReadAllAvailable())
+        end = reader.next_end(start, is_limited=False)
         assert len(reader.partitions(start, end)) == 1
         costs.append(Counter(store.asked))
     assert costs[0] == costs[1]

@@ -171,7 +171,7 @@ public class NativeRule extends Rule {
             PythonFunction python = source.source().dataSourceCls();
             facts.put("kind", encoded(bytes(python.command())));
         }
-        facts.put("tasks", Boolean.valueOf(field(PythonDataSourceV2.class, "readInfo", source) != null));
+        facts.put("tasks", Boolean.valueOf(hasTasks(source)));
         facts.put("directory", System.getProperty("user.dir"));
         Map variables = new TreeMap();
         for (Iterator all = System.getenv().entrySet().iterator(); all.hasNext(); ) {
@@ -182,6 +182,17 @@ public class NativeRule extends Rule {
         }
         facts.put("variables", variables);
         return new ObjectMapper().writeValueAsString(facts);
+    }
+
+    /** Whether the source has planned tasks that it keeps; before 4.1 every query plans its own. */
+    private static boolean hasTasks(PythonDataSourceV2 source) {
+        Field[] all = PythonDataSourceV2.class.getDeclaredFields();
+        for (int at = 0; at < all.length; at++) {
+            if (all[at].getName().equals("readInfo")) {
+                return field(PythonDataSourceV2.class, "readInfo", source) != null;
+            }
+        }
+        return false;
     }
 
     private static byte[] bytes(Seq numbers) {

@@ -49,6 +49,7 @@ from pyspark_holdfast.pipeline.table_columns import (
 )
 from pyspark_holdfast.pipeline.table_definition import Keyed, Windowed
 from pyspark_holdfast.pipeline.table_place import TablePlace
+from pyspark_holdfast.versions.bucket_shuffle import by_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -204,9 +205,9 @@ def _by_bucket(rows: DataFrame, buckets: int | None = None) -> DataFrame:
     With `buckets`, each has a task of its own if there are not too many: large loads need no sort then.
     """
     if buckets is not None and buckets <= _TASKS_MAX:
-        return rows.repartitionById(buckets, BUCKET)
+        return by_number(rows, buckets, BUCKET, is_apart=True)
     tasks = _TASKS_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism
-    return rows.repartitionById(tasks, BUCKET).sortWithinPartitions(BUCKET)
+    return by_number(rows, tasks, BUCKET, is_apart=False)
 
 
 def _run(rows: DataFrame, task: RowsTask | MergeTask) -> list[TaskResult]:

@@ -1,8 +1,8 @@
 """What one trigger of a stream takes. Since 4.2 Spark says where the batch begins and how much may come at most.
 
-Before that it asks how far the source is, and takes everything up to there. Limits are refused then: a query with
-`availableNow` asks once, for its end, and nothing tells that call from others. Where a batch begins is known all the
-same: Spark asks where a new query begins, and plans what a restarted one has seen last.
+Before that it asks how far the source is, and takes everything up to there. Limits are refused then: `availableNow` is
+one batch there, and nothing tells it from other triggers, so with a limit it would end early. Where a batch begins is
+known all the same: a new query begins where we say, and of a restarted one Spark first plans what it has seen last.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class _StreamEnds:
     def _where(self) -> tuple[str, str]: ...
 
     @abstractmethod
+    def first_start(self) -> JsonOffsets:
+        """Where a new query begins."""
+
+    @abstractmethod
     def next_end(self, start: JsonOffsets, *, is_limited: bool) -> JsonOffsets:
         """Where a batch ends that begins there."""
 
@@ -65,8 +69,10 @@ class _StreamEnds:
 class AllTriggers(_StreamEnds):
     """A trigger takes all that is settled: before 4.2."""
 
+    _first: JsonOffsets | None = None
+    """Where this query begins, if it is new."""
     _seen: JsonOffsets | None = None
-    """How far the query is; None while Spark has not said it."""
+    """How far it is; None while Spark has not said it."""
 
     def saw(self, offsets: JsonOffsets) -> JsonOffsets:
         """Remember how far the query is."""
@@ -74,9 +80,16 @@ class AllTriggers(_StreamEnds):
         return offsets
 
     @in_short
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802
+        """Where a new query begins: once, because it is asked for only after the end of the first batch."""
+        if self._first is None:
+            self._first = self.first_start()
+        return self._first
+
+    @in_short
     def latestOffset(self) -> JsonOffsets:  # noqa: N802
         """Where the next batch ends."""
-        return self.next_end(self._seen or {}, is_limited=False)
+        return self.next_end(self._seen or self.initialOffset(), is_limited=False)
 
 
 if TYPE_CHECKING or HAS_LIMITS:
@@ -87,6 +100,11 @@ if TYPE_CHECKING or HAS_LIMITS:
         def saw(self, offsets: JsonOffsets) -> JsonOffsets:
             """Spark itself says where each batch begins."""
             return offsets
+
+        @in_short
+        def initialOffset(self) -> JsonOffsets:  # noqa: N802
+            """Where a new query begins."""
+            return self.first_start()
 
         def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
             """The most that one trigger takes. We keep several limits at once ourselves."""
