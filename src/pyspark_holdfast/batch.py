@@ -127,11 +127,11 @@ class RowReading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         hush_closed_pipes()
-        return each_in_short(self, self._rows(partition.value))
+        return each_in_short(self, self._rows(getattr(partition, "value", None)))
 
     def _rows(self, data: object) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in exactly the schema that Spark expects."""
-        if not isinstance(data, bytes):  # Spark makes a task of its own where there are none
+        if not isinstance(data, bytes):  # Spark makes a task of its own where there are none, with None in it or as it
             return
         if self._options.include_tail and (tail := _tail_task(data)) is not None:
             yield from self._tail_rows(tail)

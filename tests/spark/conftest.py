@@ -35,11 +35,18 @@ REFUSAL = re.compile(r"this needs Spark [\d.]+ or newer: .*")
 """What an older Spark cannot do is refused with this; on the newest nothing is."""
 
 
+def before(*version: int) -> bool:
+    """Whether this Spark is older: for what Spark itself did otherwise before."""
+    from pyspark_holdfast.versions.supported import spark_version
+
+    return tuple(int(number) for number in spark_version().split(".")[:2]) < version
+
+
 def is_older() -> bool:
     """Whether this is not the newest Spark: `script/test spark-matrix`."""
-    from pyspark_holdfast.versions.supported import NEWEST, spark_version
+    from pyspark_holdfast.versions.supported import NEWEST
 
-    return not spark_version().startswith(".".join(map(str, NEWEST)))
+    return before(*NEWEST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
