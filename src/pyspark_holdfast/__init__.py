@@ -15,8 +15,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Invalid
-
 if TYPE_CHECKING:
     from pyspark_holdfast.lag import LagListener
     from pyspark_holdfast.native import PathTaken, read
@@ -68,30 +66,34 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'pyspark_holdfast' has no attribute {name!r}")
     module, _, attribute = home.partition(":")
     try:
-        supported = import_module("pyspark_holdfast.versions.supported")
+        problem = _problem(f"pyspark_holdfast.{module}")
+        if problem is not None:
+            return _refused(name, problem)
+        value = getattr(import_module(f"pyspark_holdfast.{module}"), attribute or name)
     except ImportError as error:
         # AttributeError, so that Spark's search passes us over and other packages keep working.
         raise AttributeError(
             f"pyspark_holdfast.{name} needs more: pip install 'holdfast-log[spark]' ({error})"
         ) from error
-    home = f"pyspark_holdfast.{module}"
-    try:
-        supported.check_loadable(home)
-    except Invalid as error:
-        if name != "DefaultSource":
-            raise
-        return _refusing_source(error)
-    value = getattr(import_module(home), attribute or name)
     globals()[name] = value
     return value
 
 
-def _refusing_source(reason: Invalid) -> object:
-    """What Spark finds where the format cannot be used. It must find something, or it says that there is no format."""
+def _problem(module: str) -> Exception | None:
+    """Why this Spark cannot have a module of ours: it is another one, or a package is missing. None without a Spark."""
     try:
-        return import_module("pyspark_holdfast.versions.refusing_source").RefusingSource
+        supported = import_module("pyspark_holdfast.versions.supported")
     except ImportError:
-        raise AttributeError(str(reason)) from reason  # Spark 3, which does not look
+        return None
+    found: Exception | None = supported.problem(module)
+    return found
+
+
+def _refused(name: str, problem: Exception) -> object:
+    """Raise it; but Spark must find a format, or it says that there is none."""
+    if name != "DefaultSource":
+        raise problem
+    return import_module("pyspark_holdfast.versions.refusing_source").RefusingSource
 
 
 def __dir__() -> list[str]:

@@ -28,6 +28,7 @@ from holdfast.root.root_contents import versions
 from pyspark_holdfast.emitted_rows import manifest_rows, manifest_tasks, segment_rows
 from pyspark_holdfast.error_reports import each_in_short, hush_closed_pipes, in_short
 from pyspark_holdfast.versions.arrow_schema import arrow_schema
+from pyspark_holdfast.versions.columnless_rows import check_columns
 
 if TYPE_CHECKING:
     from holdfast.reader.tail_rows import TailTask
@@ -53,6 +54,7 @@ class RowReading:
     """
 
     def __init__(self, place: str, options: ReadOptions, schema: StructType, *, is_inferred: bool) -> None:
+        check_columns(schema)
         self._place = place
         self._schema = schema
         is_chosen = options.columns is not None or not is_inferred

@@ -137,8 +137,9 @@ def register(spark: SparkSession) -> None:
     """Register the format by hand, if another package keeps Spark from finding it."""
     from pyspark_holdfast.source import HoldfastSource
     from pyspark_holdfast.start_race import forestall
+    from pyspark_holdfast.versions.source_registry import register_source
 
-    spark.dataSource.register(HoldfastSource)
+    register_source(spark, HoldfastSource)
     forestall(spark)
 
 

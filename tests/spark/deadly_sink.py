@@ -19,7 +19,7 @@ STEPS = (
 )  # fmt: skip
 
 
-def deadly(steps: dict[str, Path], whole_session: tuple[str, ...] = ()) -> type:
+def deadly(steps: dict[str, Path], whole_session: tuple[str, ...] = (), form: str = "deadly") -> type:
     """A source that dies at each of these steps, once: a file says that it has.
 
     In the steps of `whole_session` the whole session is killed, driver and JVM and workers, else the process alone.
@@ -83,7 +83,7 @@ def deadly(steps: dict[str, Path], whole_session: tuple[str, ...] = ()) -> type:
     class DeadlySource(HoldfastSource):
         @classmethod
         def name(cls) -> str:
-            return "deadly"
+            return form
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             return DeadlyWriter(parse_write_options(self.options, is_stream=True), schema)

@@ -20,6 +20,7 @@ from holdfast.store import layout
 from pyspark_holdfast.jobs.compact import compact
 from pyspark_holdfast.source import HoldfastSource
 from pyspark_holdfast.stream import StreamReader
+from tests.spark.conftest import before
 from tests.spark.logs import Row, collected, fill, record, rows
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ def test_a_frame_from_before_reads_the_same(spark: SparkSession, log: Log, root:
     removed(root)
     again = spark.read.format("holdfast").options(topic="orders", asOf=marks).load(str(root))
     assert collected(again) == rows("orders", 2, 60)
-    with pytest.raises(PySparkException, match="has taken the place of a segment"):
-        frame.select("value").collect()
+    if not before(4, 1):  # which plans anew for each query
+        with pytest.raises(PySparkException, match="has taken the place of a segment"):
+            frame.select("value").collect()
 
 
 def reader(root: Path, **options: str) -> StreamReader:

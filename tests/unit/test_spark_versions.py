@@ -7,11 +7,13 @@ import sys
 import pyspark
 import pytest
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 import pyspark_holdfast
 from holdfast import Invalid
 from holdfast.reader.read_options import ReadOptions
-from pyspark_holdfast.versions import stream_triggers
+from pyspark_holdfast.versions import columnless_rows, stream_triggers
+from pyspark_holdfast.versions.columnless_rows import check_columns
 from pyspark_holdfast.versions.stream_triggers import AllTriggers, JsonOffsets, check_limits
 
 pytestmark = pytest.mark.unit
@@ -95,3 +97,11 @@ def test_before_4_2_a_batch_begins_where_the_last_one_ended() -> None:
     restarted.saw(end)
     restarted.latestOffset()
     assert restarted.begun == end
+
+
+def test_rows_without_columns_are_refused_where_they_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 4.1 a count of them is 0, whatever is there."""
+    monkeypatch.setattr(columnless_rows, "ARE_KEPT", False)
+    check_columns(StructType().add("offset", "long"))
+    with pytest.raises(Invalid, match=r"this needs Spark 4\.1 or newer: rows without columns"):
+        check_columns(StructType())

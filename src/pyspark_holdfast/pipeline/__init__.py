@@ -62,6 +62,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'pyspark_holdfast.pipeline' has no attribute {name!r}")
+    import_module("pyspark_holdfast.versions.supported").check_supported()
     value = getattr(import_module(f"pyspark_holdfast.pipeline.{home}"), name)
     globals()[name] = value
     return value

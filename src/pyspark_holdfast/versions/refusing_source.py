@@ -10,7 +10,7 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource
 
 from holdfast.errors import Invalid
-from pyspark_holdfast.versions.supported import check_loadable
+from pyspark_holdfast.versions.supported import problem
 
 
 class RefusingSource(DataSource):
@@ -22,8 +22,9 @@ class RefusingSource(DataSource):
         return "holdfast"
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        check_loadable("pyspark_holdfast.source")
-        raise Invalid("holdfast could not be loaded when Spark looked for it", hint="start Spark again")
+        raise problem("pyspark_holdfast.source") or Invalid(
+            "holdfast could not be loaded when Spark looked for it", hint="start Spark again"
+        )
 
     schema = reader = writer = _refuse
     streamReader = streamWriter = _refuse  # noqa: N815  Spark's names

@@ -21,6 +21,21 @@ def spark_version() -> str:
     return str(pyspark.__version__)
 
 
+def problem(module: str) -> Invalid | None:
+    """Why a module of ours cannot be used here: another Spark, or a package that is missing."""
+    try:
+        check_supported()
+        import_module(module)
+    except Invalid as error:
+        return error
+    except ImportError as error:
+        return Invalid(
+            f"{module} cannot be loaded by the Python that Spark runs: {error} spark={spark_version()}",
+            hint="pip install holdfast-log there: on the driver and on each executor",
+        )
+    return None
+
+
 def check_supported() -> None:
     """Refuse (Invalid) a Spark that is older or newer than those that this was tested with."""
     found = tuple(int(number) for number in re.findall(r"\d+", spark_version())[:2])
@@ -31,15 +46,3 @@ def check_supported() -> None:
             f"holdfast works with Spark {oldest} to {newest}, and this one is {age} spark={spark_version()}",
             hint=f"run it on Spark {oldest} or newer" if found < OLDEST else "upgrade holdfast-log",
         )
-
-
-def check_loadable(module: str) -> None:
-    """Refuse (Invalid) where Spark is another one, or a package is missing."""
-    check_supported()
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise Invalid(
-            f"{module} cannot be loaded by the Python that Spark runs: {error} spark={spark_version()}",
-            hint="pip install holdfast-log there: on the driver and on each executor",
-        ) from error

@@ -34,9 +34,14 @@ _INSTALL = "pip install 'holdfast-log[spark]'"
 def load_pipeline(path: Path, name: str | None, places: PlaceOverrides) -> Pipeline:
     """The pipeline of a file. Raises Invalid or NotFound, before anything of it has run."""
     try:
-        from pyspark_holdfast.pipeline.pipeline import Pipeline
+        from pyspark_holdfast.versions.supported import problem
     except ModuleNotFoundError:
         raise Invalid("a pipeline needs the extra 'spark'", hint=_INSTALL) from None
+    refusal = problem("pyspark_holdfast.pipeline.pipeline")
+    if refusal is not None:
+        raise refusal
+    from pyspark_holdfast.pipeline.pipeline import Pipeline
+
     found = vars(load_file(path))
     pipelines = _distinct(found, Pipeline)
     if pipelines:
