@@ -29,7 +29,8 @@ def main() -> None:
     spark = SparkSession.builder.getOrCreate()
     frame = spark.read.format("holdfast").options(**options).load(root)
     rows = [[row.partition, row.offset, bytes(row.value).hex()] for row in frame.repartition(2).collect()]
-    stream = spark.readStream.format("holdfast").options(**options).option("maxSegmentsPerTrigger", "2").load(root)
+    limit = {} if spark.version < "4.2" else {"maxSegmentsPerTrigger": "2"}
+    stream = spark.readStream.format("holdfast").options(**options, **limit).load(root)
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", f"{directory}/checkpoint")

@@ -14,6 +14,7 @@ import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
+from tests.spark.batch_limits import LIMIT, RUNS
 from tests.spark.deadly_sink import deadly
 from tests.spark.stream_victim import small_spark
 
@@ -29,11 +30,12 @@ def main(arguments: list[str]) -> None:
     steps = {asked.worker_dies: Path(asked.output, "worker-died"), asked.dies: Path(asked.output, "died")}
     steps.pop("", None)
     spark.dataSource.register(deadly(steps, (asked.dies,)))
-    options = {"topic": "in", "maxSegmentsPerTrigger": "2"}
+    options = {"topic": "in", **LIMIT}
     frame = spark.readStream.format("holdfast").options(**options).load(asked.root).select("id").repartition(2)
     writer = frame.writeStream.format("deadly").option("topic", "out")
     writer = writer.option("checkpointLocation", f"{asked.output}/checkpoint").trigger(availableNow=True)
-    writer.start(asked.root).awaitTermination()
+    for _ in range(RUNS):
+        writer.start(asked.root).awaitTermination()
     print("done", flush=True)
     spark.stop()
 

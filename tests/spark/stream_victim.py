@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pyspark_holdfast.spark_session import java_options, session
+from tests.spark.batch_limits import LIMIT, RUNS
 from tests.spark.jvm import BRIEF
 
 if TYPE_CHECKING:
@@ -127,21 +128,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--files", action="store_true", help="write files, too, although workers are killed")
     asked = parser.parse_args(arguments)
     spark = small_spark(Path(tempfile.mkdtemp()))
-    options = {"topic": "orders", "maxSegmentsPerTrigger": "2"}
+    options = {"topic": "orders", **LIMIT}
     frame = spark.readStream.format("holdfast").options(**options).load(asked.root)
     frame = frame.select("partition", "offset", "value")
     all_at_work = Event()
     writers = {"batches": by_batch(frame, asked, all_at_work)}
     if asked.files or not asked.kill_workers:
         writers["files"] = frame.writeStream.format("parquet").option("path", f"{asked.output}/files")
-    queries = []
-    for name, writer in writers.items():
-        writer = writer.option("checkpointLocation", f"{asked.output}/checkpoint-{name}")
-        queries.append(writer.trigger(availableNow=True).start())
-        until_initialized(queries[-1])
-    all_at_work.set()
-    for query in queries:
-        query.awaitTermination()
+    for _ in range(RUNS):
+        queries = []
+        for name, writer in writers.items():
+            writer = writer.option("checkpointLocation", f"{asked.output}/checkpoint-{name}")
+            queries.append(writer.trigger(availableNow=True).start())
+            until_initialized(queries[-1])
+        all_at_work.set()
+        for query in queries:
+            query.awaitTermination()
     print("done", flush=True)
     spark.stop()
 

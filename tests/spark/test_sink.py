@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 import holdfast
 import pyspark_holdfast
 from holdfast import Keyring
-from pyspark_holdfast.versions.stream_triggers import HAS_LIMITS
+from tests.spark.batch_limits import LIMIT, batches
 from tests.spark.deadly_sink import STEPS, deadly
 from tests.spark.test_stream_kill import SLOW_WORKER, TRIES
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-LIMIT, BATCHES = ({"maxSegmentsPerTrigger": 2}, 3) if HAS_LIMITS else ({}, 1)
-"""How streams read the source: in three batches; on an older Spark all at once."""
+BATCHES = batches(3)
+"""How streams read the source."""
 COLUMNS = (
     "id", "cast(id AS string) AS name", "if(id % 3 = 0, null, id) AS maybe", "array(id, null) AS xs",
     "named_struct('a', id, 'b', array(named_struct('c', cast(null AS string)))) AS deep",
