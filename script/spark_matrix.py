@@ -49,7 +49,8 @@ CHOSEN = ("source", "native_rule", "stream", "native_stream", "sink", "pipeline"
 
 def main() -> int:
     """Run the tests on each version, print the table, and tell whether all is well."""
-    mine, _, words = " ".join(sys.argv[1:]).partition("-- ")
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    mine, words = sys.argv[1:at], sys.argv[at + 1 :]
     modules = [name for area in AREAS.values() for name in area] if "--all" in mine else list(CHOSEN)
     pins = dict(
         re.findall(r"^pyspark==(\S+) (.*)$", (ROOT / "requirements/spark.txt").read_text("utf-8"), re.MULTILINE)
@@ -57,11 +58,13 @@ def main() -> int:
     newest = run(ROOT / ".venv/bin/python", "-c", "import pyspark; print(pyspark.__version__)").strip()
     wanted = os.environ.get("SPARK", "")
     versions = {"": [*pins, newest], "older": [*pins]}.get(wanted, [wanted])
+    if not {*versions} <= {*pins, newest}:
+        sys.exit(f"spark-matrix: there is no {wanted} here, but: older, {', '.join(pins)}, {newest}")
     for version in versions:
         python = ROOT / ".venv/bin/python" if version == newest else environment(version, pins[version])
         tests = [f"tests/spark/test_{name}.py" for name in modules]
         report = HOME / f"{version}.xml"
-        command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *words.split(), *tests]
+        command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *words, *tests]
         print(f"spark-matrix: {version}", file=sys.stderr, flush=True)
         report.parent.mkdir(exist_ok=True)
         subprocess.run(command, cwd=ROOT, check=False)
