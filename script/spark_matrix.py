@@ -48,7 +48,7 @@ CHOSEN = ("source", "native_rule", "stream", "native_stream", "sink", "pipeline"
 
 
 def main() -> int:
-    """Run the tests on each version, print the table, and tell whether all is well."""
+    """Run the tests on each version, print the table, and say by the exit code whether all is well."""
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     mine, words = sys.argv[1:at], sys.argv[at + 1 :]
     modules = [name for area in AREAS.values() for name in area] if "--all" in mine else list(CHOSEN)
@@ -69,11 +69,11 @@ def main() -> int:
         report.parent.mkdir(exist_ok=True)
         report.unlink(missing_ok=True)
         subprocess.run(command, cwd=ROOT, check=False)
-    return tell({version: outcomes(HOME / f"{version}.xml") for version in versions}, is_written="--write" in mine)
+    return report_on({version: outcomes(HOME / f"{version}.xml") for version in versions}, is_written="--write" in mine)
 
 
-def tell(found: dict[str, dict[str, Counter[str]]], *, is_written: bool) -> int:
-    """Print the table; put it into the page if that was asked for."""
+def report_on(found: dict[str, dict[str, Counter[str]]], *, is_written: bool) -> int:
+    """Print the table; put it into the page with --write."""
     text = table(found)
     print(text, end="")
     if is_written:
@@ -91,11 +91,11 @@ def environment(version: str, hashes: str) -> Path:
         shared = run(ROOT / ".venv/bin/python", "-c", PACKAGES).strip()
         run(ROOT / ".venv/bin/python", "-m", "venv", "--clear", "--without-pip", place)
         own = Path(run(place / "bin/python", "-c", PACKAGES).strip())
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as asked:
-            asked.write(f"pyspark=={version} {hashes}\n")
-            asked.flush()
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+            requirements.write(f"pyspark=={version} {hashes}\n")
+            requirements.flush()
             pip = ["-m", "pip", "--python", place / "bin/python", "install", "-q", "--disable-pip-version-check"]
-            run(ROOT / ".venv/bin/python", *pip, "--no-deps", "--require-hashes", "-r", asked.name)
+            run(ROOT / ".venv/bin/python", *pip, "--no-deps", "--require-hashes", "-r", requirements.name)
         (own / "shared.pth").write_text(f"import site; site.addsitedir({shared!r})\n", "utf-8")  # after its own
         (place / "bin/weed").symlink_to(ROOT / ".venv/bin/weed")  # the S3 server of tests; found beside their Python
         done.touch()
