@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from holdfast.arguments import flag, patience, seconds, whole
 from holdfast.errors import Invalid
 from holdfast.log.async_verbs import AsyncVerbs
+from holdfast.log.ports import TopicRequest
 from holdfast.model.topic_name import check_name
 from holdfast.model.value_codec import codec_of
 from holdfast.process_lifetime import holding
@@ -150,7 +151,8 @@ class Log(AsyncVerbs):
         wanted = codec_of(codec)
         if wanted is not None and schema is not None:
             raise Invalid("a topic has a schema or a codec", hint="columns: schema=…; a value per record: codec=…")
-        return self._topics.handle(self._topics.topic(name, schema, partitions, key, first_offset, wanted), self)
+        asked = TopicRequest(name, schema, partitions, key, first_offset, wanted)
+        return self._topics.handle(self._topics.topic(asked), self)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -14,6 +14,7 @@ from holdfast.channels.channel_settings import TOPIC
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.log.log import Log
 from holdfast.log.log_context import LogContext
+from holdfast.log.ports import TopicRequest
 from holdfast.log.topic_catalog import Catalog
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_check import check_topic
@@ -71,7 +72,7 @@ class LogChannels:
         if topic == TOPIC:
             return self._topics.own(topic)
         events = self._topics.raw(topic)
-        check_topic(events, None, 1, None, None)
+        check_topic(events, TopicRequest(topic, partitions=1))
         if events.codec is not None:
             raise Invalid(f"topic {topic!r} has a codec; channels write bytes", hint="give a topic of bytes")
         return events

@@ -54,6 +54,17 @@ Item: TypeAlias = tuple[bytes, int, bytes]
 """Key, number and body of an item of a space, as the journal stores it."""
 
 
+class TopicRequest(NamedTuple):
+    """What is said of a topic that is asked for. What is left out is as it was made, or as a new one has it."""
+
+    name: str
+    schema: Schema = None
+    partitions: int | None = None
+    key: str | None = None
+    first_offset: int = 0
+    codec: ValueCodec | None = None
+
+
 class LogParts(NamedTuple):
     """All of it."""
 
@@ -123,15 +134,7 @@ class TopicsPort(Protocol):
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
 
-    def topic(
-        self,
-        name: str,
-        schema: Schema,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None = None,
-    ) -> Topic | TypedTopic:
+    def topic(self, asked: TopicRequest) -> Topic | TypedTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
 
 

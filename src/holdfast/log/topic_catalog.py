@@ -15,7 +15,7 @@ from holdfast.arguments import whole
 from holdfast.caller import once
 from holdfast.errors import Invalid
 from holdfast.log.log_context import LogContext
-from holdfast.log.ports import LocalMaintenancePort, Schema
+from holdfast.log.ports import LocalMaintenancePort, TopicRequest
 from holdfast.log.topics.any_topic import keeping
 from holdfast.log.topics.local_source import LocalSource
 from holdfast.log.topics.topic import Topic
@@ -86,33 +86,26 @@ class Catalog:
         partitions_of(self._journal, (name,))
         return self._topics.get(name) or self._handle(name)
 
-    def topic(
-        self,
-        name: str,
-        schema: Schema,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None = None,
-    ) -> Topic | TypedTopic:
+    def topic(self, asked: TopicRequest) -> Topic | TypedTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
         self._begin_telling()
-        topic = self._topics.get(name if isinstance(name, str) else check_name(name))
+        name = asked.name if isinstance(asked.name, str) else check_name(asked.name)
+        topic = self._topics.get(name)
         if topic is None:
             self._journal.refuse_second()
             with once(self._lock):
                 topic = self._topics.get(name)
                 if topic is None:
-                    self._require(check_name(name), schema, partitions, key, first_offset, codec)
+                    self._require(check_name(name), asked)
                     topic = self._topics[name] = self._handle(name)
-        check_topic(topic, schema, partitions, key, codec)
-        if schema is not None and schema != "latest":
-            self._evolve(topic.name, schema)
-        return as_type(topic, codec)
+        check_topic(topic, asked)
+        if asked.schema is not None and asked.schema != "latest":
+            self._evolve(topic.name, asked.schema)
+        return as_type(topic, asked.codec)
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
-        topic = self.topic(check_users(name), None, None, None, 0)
+        topic = self.topic(TopicRequest(check_users(name)))
         assert isinstance(topic, Topic)  # a typed one was refused
         return topic
 
@@ -138,33 +131,25 @@ class Catalog:
         topic.open_consumer = self.open_consumer
         return topic
 
-    def _require(
-        self,
-        name: str,
-        schema: Schema,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None,
-    ) -> None:
-        journal = self._journal
+    def _require(self, name: str, asked: TopicRequest) -> None:
+        journal, schema, codec = self._journal, asked.schema, asked.codec
         journal.find_topics()
         if name in journal.topics:
             return
         if journal.read_only or schema == "latest":
             raise no_topic(name, journal.topics)
         check_users(name)
-        count = 1 if partitions is None else whole(partitions, "partitions")
-        first = whole(first_offset, "first_offset")
+        count = 1 if asked.partitions is None else whole(asked.partitions, "partitions")
+        first = whole(asked.first_offset, "first_offset")
         if schema is None:
-            if key is not None:
+            if asked.key is not None:
                 raise no_key_column()
             self._require_free(name)
             journal.create_topic(name, count, first, codec="" if codec is None else codec.name)
             return
         from holdfast.segments.typed.key_column import keyed
 
-        declared = keyed(schema, key)
+        declared = keyed(schema, asked.key)
         self._require_free(name)
         journal.create_topic(name, count, first, declared.fingerprint, declared.serialize())
 

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.arguments import whole
 from holdfast.caller import once
 from holdfast.errors import NotFound
-from holdfast.log.ports import Schema
+from holdfast.log.ports import TopicRequest
 from holdfast.log.topics.any_topic import keeping
 from holdfast.log.topics.topic import Topic
 from holdfast.log.topics.topic_check import as_type, check_topic, made_topic, no_key_column
@@ -78,85 +78,62 @@ class RemoteCatalog:
 
     def raw(self, name: str) -> Topic:
         """The raw topic of this name, created with one partition if it is not there; Invalid where it is typed."""
-        topic = self.topic(check_users(name), None, None, None, 0)
+        topic = self.topic(TopicRequest(check_users(name)))
         assert isinstance(topic, Topic)  # a typed one was refused
         return topic
 
-    def topic(
-        self,
-        name: str,
-        schema: Schema,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None = None,
-    ) -> EitherTopic:
+    def topic(self, asked: TopicRequest) -> EitherTopic:
         """The topic of this name, created if it is not there; Invalid where it is not as it is asked for."""
-        topic = self._topics.get(check_name(name))
+        name = check_name(asked.name)
+        topic = self._topics.get(name)
         if topic is None:
             with once(self._lock):
-                topic = self._topics.get(name) or self._found(name, schema, partitions, key, first_offset, codec)
-        check_topic(topic, schema, partitions, key, codec)
+                topic = self._topics.get(name) or self._found(asked)
+        check_topic(topic, asked)
         if isinstance(topic, TypedTopic):
-            if schema == "latest":
+            if asked.schema == "latest":
                 self._feeds[name].refresh()
             else:
-                self._evolve(topic, schema)
-        return as_type(topic, codec)
+                self._evolve(topic, asked.schema)
+        return as_type(topic, asked.codec)
 
-    def _found(
-        self,
-        name: str,
-        schema: Schema,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None,
-    ) -> EitherTopic:
+    def _found(self, asked: TopicRequest) -> EitherTopic:
+        schema = asked.schema
         try:
-            return self._handle(self._state(name))
+            return self._handle(self._state(asked.name))
         except NotFound:
             if schema == "latest":
                 raise
-        declared = None
         if schema is not None:
             from holdfast.segments.typed.key_column import keyed
 
-            keyed(schema, key)  # what is wrong with it is said here
-            declared = schema
-        elif key is not None:
+            keyed(schema, asked.key)  # what is wrong with it is said here
+        elif asked.key is not None:
             raise no_key_column()
-        count = 1 if partitions is None else whole(partitions, "partitions")
-        return self._handle(self._put(name, declared, count, key, whole(first_offset, "first_offset"), codec))
+        count = 1 if asked.partitions is None else whole(asked.partitions, "partitions")
+        first = whole(asked.first_offset, "first_offset")
+        return self._handle(self._put(asked._replace(partitions=count, first_offset=first)))
 
     def _state(self, name: str) -> TopicState:
         answer = self._exchange.ask(Question("GET", ("v1", "client", "topics", check_name(name))), self._timeout)
         return TopicState.parse(answer)
 
-    def _put(
-        self,
-        name: str,
-        schema: pa.Schema | None,
-        partitions: int | None,
-        key: str | None,
-        first_offset: int,
-        codec: ValueCodec | None = None,
-    ) -> TopicState:
+    def _put(self, asked: TopicRequest) -> TopicState:
         """Create it, or start a version of its schema; asking twice is asking once."""
-        body: dict[str, Any] = {"first_offset": first_offset}
-        if partitions is not None:
-            body["partitions"] = partitions
-        if key is not None:
-            body["key"] = key
-        if codec is not None:
-            body["codec"] = codec.name
-        if schema is not None:
-            body["schema"] = b64encode(schema.serialize().to_pybytes()).decode()
+        body: dict[str, Any] = {"first_offset": asked.first_offset}
+        if asked.partitions is not None:
+            body["partitions"] = asked.partitions
+        if asked.key is not None:
+            body["key"] = asked.key
+        if asked.codec is not None:
+            body["codec"] = asked.codec.name
+        if asked.schema is not None and asked.schema != "latest":
+            body["schema"] = b64encode(asked.schema.serialize().to_pybytes()).decode()
         question = Question(
-            "PUT", ("v1", "topics", name), body=msgspec.json.encode(body), headers={"Content-Type": JSON}
+            "PUT", ("v1", "topics", asked.name), body=msgspec.json.encode(body), headers={"Content-Type": JSON}
         )
         self._exchange.ask(question, self._timeout)
-        return self._state(name)
+        return self._state(asked.name)
 
     def _handle(self, state: TopicState) -> EitherTopic:
         with self._lock:
@@ -181,7 +158,7 @@ class RemoteCatalog:
         known = versions(self._journal, topic.name)
         if any(version.fingerprint == wanted.fingerprint for version in known) or evolve(known[-1], wanted) is None:
             return
-        state = self._put(topic.name, schema, None, None, 0)
+        state = self._put(TopicRequest(topic.name, schema))
         self._journal.schemas[topic.name] = state.schema_rows()
 
     def listen(self) -> None:

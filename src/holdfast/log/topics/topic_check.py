@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import Invalid
 from holdfast.journal.journal_port import JournalPort
-from holdfast.log.ports import Schema
+from holdfast.log.ports import TopicRequest
 from holdfast.log.topics.topic import OwnTopic, Topic
 from holdfast.log.topics.topic_partitions import Partitions
 from holdfast.log.topics.typed_topic import TypedTopic
@@ -34,24 +34,22 @@ def as_type(topic: Topic | TypedTopic, codec: ValueCodec | None) -> Topic | Type
     return topic
 
 
-def check_topic(
-    topic: Topic | TypedTopic, schema: Schema, partitions: int | None, key: str | None, codec: ValueCodec | None
-) -> None:
+def check_topic(topic: Topic | TypedTopic, asked: TopicRequest) -> None:
     """A topic is asked for as it is: a typed one with a schema, and only that. Invalid otherwise."""
-    if partitions is not None and partitions != topic.partitions:
+    if asked.partitions is not None and asked.partitions != topic.partitions:
         raise Invalid(
-            f"topic {topic.name!r} has another number of partitions: {topic.partitions}, not {partitions}",
+            f"topic {topic.name!r} has another number of partitions: {topic.partitions}, not {asked.partitions}",
             hint="the number of partitions is fixed when a topic is created",
         )
     if isinstance(topic, Topic):
-        if schema is not None:
+        if asked.schema is not None:
             raise Invalid(f"topic {topic.name!r} holds raw records", hint="ask for it without schema")
-    elif schema is None:
+    elif asked.schema is None:
         raise Invalid(f"topic {topic.name!r} is typed", hint="ask for it with schema=… or schema='latest'")
-    if key is not None:
-        _check_key(topic, key)
-    if codec is not None:
-        _check_codec(topic, codec)
+    if asked.key is not None:
+        _check_key(topic, asked.key)
+    if asked.codec is not None:
+        _check_codec(topic, asked.codec)
 
 
 def _check_key(topic: Topic | TypedTopic, key: str) -> None:
