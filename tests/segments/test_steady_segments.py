@@ -89,9 +89,9 @@ def test_every_partition_has_a_folder_of_its_own(open_log, monkeypatch):
     written: list[Path] = []
     create = disk.NewFile.__init__
 
-    def note(self: disk.NewFile, path: Path, mode: int = 0o600) -> None:
+    def note(self: disk.NewFile, path: Path) -> None:
         written.append(path)
-        create(self, path, mode)
+        create(self, path)
 
     monkeypatch.setattr(disk.NewFile, "__init__", note)
     log = open_log(segments=TEN)

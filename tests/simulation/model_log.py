@@ -82,6 +82,7 @@ class ModelLog:
         self.partitions = by_id
         self.topics = {name: [p for p in by_id.values() if p.topic == name] for name in names}
         self.schemas: dict[str, object] = {}
+        self.codecs: dict[str, str] = {}
         self.policies: dict[str, object] = {}
         self.topic_changes = signal
         self.has_changed_topics = False
