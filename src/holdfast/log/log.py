@@ -7,14 +7,14 @@ by `remote/connecting`. What differs between them is in the parts (`ports`), and
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from holdfast.arguments import flag, patience, seconds, whole
 from holdfast.errors import Invalid
 from holdfast.log.async_verbs import AsyncVerbs
 from holdfast.log.ports import TopicRequest
 from holdfast.model.topic_name import check_name
-from holdfast.model.value_codec import codec_of
+from holdfast.model.value_codec import CodecName, codec_of
 from holdfast.process_lifetime import holding
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.shipping.refill.store_loss import StoreRebuildReport
     from holdfast.shipping.shipping_stats import Unshipped
 
-CodecName: TypeAlias = Literal["json", "text", "msgpack"]
 _CHANNELS_TOPIC = "_channels"
 
 

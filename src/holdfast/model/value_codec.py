@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,7 @@ from holdfast.model.typed_decoding import make_known
 
 JSON, TEXT, MSGPACK = "json", "text", "msgpack"
 CODECS = (JSON, TEXT, MSGPACK)
+CodecName: TypeAlias = Literal["json", "text", "msgpack"]
 
 _NAMED = ", ".join(CODECS)
 _FAILURES = (ValueError, TypeError, OverflowError, RecursionError)

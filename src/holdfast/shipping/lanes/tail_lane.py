@@ -131,6 +131,8 @@ class TailLane:
         self._since: deque[float] = deque()
         """When each batch that does not count yet was taken."""
         self._pending_since = 0.0
+        self._adopted: SourceBatch | None = None
+        """What was on the store before; taken up by `run`, since nobody lets go of it where that never begins."""
         self._held: _IncompleteBatch | None = None
         """A batch that lacks entries, while commits are not sent that it needs."""
         self._due = 0
@@ -149,6 +151,8 @@ class TailLane:
         """Ship until stopped; then what is left, and return."""
         loop = asyncio.get_running_loop()
         try:
+            if self._adopted is not None:
+                self._begin_adopted(self._adopted)
             async with asyncio.TaskGroup() as tasks:
                 acknowledging = tasks.create_task(self._acknowledge())
                 try:
@@ -161,9 +165,12 @@ class TailLane:
 
     def adopt(self, ends: Mapping[Partition, int], needs: Mapping[Partition, int], seq: int) -> None:
         """What an earlier epoch brought to the store counts, too: before the first batch of this one."""
-        taken = SourceBatch(seq + 1, seq, [], (), ends, needs, 0, 0)
+        self._adopted = SourceBatch(seq + 1, seq, [], (), ends, needs, 0, 0)
+
+    def _begin_adopted(self, taken: SourceBatch) -> None:
         place = self._ordering.begin()
-        self._stages[place] = (Stage(Body.of(b""), lambda: self._marks.ship(ends, seq), "what was there"), taken)
+        publish = partial(self._marks.ship, taken.ends, taken.last_seq)
+        self._stages[place] = (Stage(Body.of(b""), publish, "what was there"), taken)
         self._ordering.complete(place)
         self._completed.set()
 
